@@ -18,7 +18,7 @@ from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
 if TYPE_CHECKING:
-    from collbench.report.frame import Frame, Line
+    from collbench.report.frame import Display, Frame, Line
 
 
 def stored(value: Any) -> Any:
@@ -51,8 +51,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of stored records. A stored line is its `as_json`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as values for JSON, with nested records as objects."""
-        return {name: stored(getattr(self, name)) for name in self.__struct_fields__}
+        """Return the record as values for JSON, by stored name, with nested records as objects."""
+        names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
+        return {key: stored(getattr(self, name)) for name, key in names}
 
     @classmethod
     def decoded(cls, values: Mapping[str, Any]) -> Self:
@@ -80,29 +81,33 @@ class ShownColumn(Generic[R]):
 
 @dataclass(frozen=True)
 class RecordKind(Generic[R]):
-    """A kind of records.
+    """A kind of records, and what is printed of them.
 
-    name     of its command, and of its key in run.json
+    name     for the error about an unknown format: "kv", "a hunt"
     record   the class
-    file     with the records, in a run's folder
+    file     with the records, in a run's folder; "": they follow from other records
     title    the headline above a table of records
     remarks  the sentences below it
+    records  the records of CSV and JSON, in their order, of a result that may have more: the other functions get the result
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
     frame    the table for people, where it differs from the declared columns
-    lines    all lines for people, of so many characters, where they are more than a headline, a table and sentences
+    lines    all lines for people, where they are more than a headline, a table and sentences
+    json     the lines of JSON, where they are not an object per record
     kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
     """
 
     name: str
     record: type[R]
-    file: str
-    title: Callable[[Sequence[R]], str]
-    remarks: Callable[[Sequence[R]], Iterable[str]]
+    file: str = ""
+    title: Callable[[Sequence[R]], str] = lambda records: ""
+    remarks: Callable[[Sequence[R]], Iterable[str]] = lambda records: ()
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
     frame: Callable[[Sequence[R]], Frame[R]] | None = None
-    lines: Callable[[Sequence[R], int | None], Iterable[Line]] | None = None
+    records: Callable[[Any], Iterable[R]] = lambda records: records
+    lines: Callable[[Any, Display], Iterable[Line]] | None = None
+    json: Callable[[Any], Iterable[str]] | None = None
     kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 
     @property

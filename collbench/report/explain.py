@@ -224,13 +224,13 @@ def _of_operations() -> Iterator[WordPage]:
 def _declared_columns() -> dict[str, str]:
     """Return what each column is, with its unit, as it is declared: of rows of cases, or a line for each other kind of records with it."""
     from collbench.columns import described, value_columns
-    from collbench.report.kinds import DeclaredKind, kinds
+    from collbench.report.kinds import ResultKind, kinds
     from collbench.results.row import Row
 
     columns = {value.name: described(value.about, value.unit) for value in value_columns(Row)}
     of_kinds: dict[str, list[str]] = {}
     for kind in kinds().values():
-        for value in kind.declared.values if isinstance(kind, DeclaredKind) else ():
+        for value in kind.declared.values if isinstance(kind, ResultKind) else ():
             of_kinds.setdefault(value.name, []).append(f"`collbench {kind.name}`: {described(value.about, value.unit)}")
     return {name: "\n".join(meanings) for name, meanings in of_kinds.items()} | columns
 

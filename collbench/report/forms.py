@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
 from collbench.records import R, RecordKind
-from collbench.report.frame import Column, Frame, Line, csv_table, printable, table_lines, without_empty
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
+from collbench.report.screen import check_format, display_of, print_lines, wrapped
 from collbench.results.store import to_line
 
 FORMATS = ("table", "csv", "json")
@@ -31,22 +31,22 @@ def _reason(record: object) -> str | None:
     return f"n/a ({reason})" if reason else None
 
 
-def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -> Iterator[Line]:
+def lines(kind: RecordKind[R], records: Any, display: Display) -> Iterator[Line]:
     """Yield the headline, the table, and the sentences below it; nothing without records."""
     if not records:
         return
     if kind.lines:
-        yield from kind.lines(records, width)
+        yield from kind.lines(records, display)
         return
     yield Line(printable(kind.title(records)), "head")
-    yield from table_lines(frame_of(kind, records), width)
+    yield from table_lines(frame_of(kind, records), display.width)
     kept = kind.kept(records)
     yield from (Line(printable(sentence), kept.get(sentence, "foot")) for sentence in kind.remarks(records))
 
 
 def write(
     kind: RecordKind[R],
-    records: Sequence[R],
+    records: Any,
     format: str,
     out: TextIO,
     *,
@@ -57,22 +57,24 @@ def write(
 ) -> None:
     """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
+    records  a sequence of them, or the result that `kind.records` takes
     run     the name of their folder, in a CSV's first column
     headed  whether records were printed before: a CSV has its header, and a table is separated by an empty line
     quiet   whether notes are left out
     """
     check_format(format, FORMATS, f" for {kind.name}")
     if format == "csv":
-        found = list(csv_lines(kind, records, run, headed)) if records else []
+        printed: Iterable[Line] = csv_lines(kind, kind.records(records), run, headed) if records else ()
     elif format == "json":
-        found = [Line(to_line(record.as_json())) for record in records]
+        objects = kind.json(records) if kind.json else (to_line(record.as_json()) for record in kind.records(records))
+        printed = map(Line, objects)
     else:
-        width = width_of(out)
-        found = [*([Line("")] if headed else []), *wrapped(lines(kind, records, width), width)]
-    print_lines(found, out, color, quiet=quiet)
+        display = display_of(out, color)
+        printed = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]
+    print_lines(printed, out, color, quiet=quiet)
 
 
-def csv_lines(kind: RecordKind[R], records: Sequence[R], run: str, headed: bool) -> Iterator[Line]:
+def csv_lines(kind: RecordKind[R], records: Iterable[R], run: str, headed: bool) -> Iterator[Line]:
     """Yield records as CSV. run, headed: as in `write`."""
     names = ["run", *(value.name for value in kind.values)]
     yield from csv_table(names, ([run, *kind.fields_of(record).values()] for record in records), headed)

@@ -51,10 +51,24 @@ def without_empty(columns: Iterable[Column[R]], records: Sequence[R]) -> list[Co
 
 
 class Line(NamedTuple):
-    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
+    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"; `whole`: whether it is never broken."""
 
     text: str
     style: str = ""
+    whole: bool = False
+
+
+class Display(NamedTuple):
+    """Where lines for people go.
+
+    width   columns of the terminal; None: a file, where lines stay whole
+    color   whether to use colors
+    blocks  whether its encoding has block characters
+    """
+
+    width: int | None = None
+    color: bool = False
+    blocks: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.plugins.hunt.kind import advice_of
-from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence, shown_about
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.text import STYLES, describe_hunt, headline, next_steps, sentence
 from collbench.report.cases import NOTHING
 from collbench.report.charts import FigureMark, Value
 from collbench.report.figures import draw_marks, set_names
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 _MOST_ROUNDS, _MOST_LINES, _MOST_NAMES = 200, 400, 4
-_MARKS = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}
 _HEAD = ("round", "stage", "purpose", "measured", "slowest GB/s", "of", "not measured")
 
 
@@ -39,7 +38,7 @@ def section(material: Material) -> Section | None:
     for number, (run, stored) in enumerate(hunts):
         name = f"{printable(run.path.resolve().name)}: " if len(hunts) > 1 else ""
         texts += [f"{name}{text}" for text in _texts(run, stored, summary=number > 0)]
-        suspects = _suspects(shown_about(stored.about))
+        suspects = _suspects(stored.shown)
         if suspects:
             tables.append((f"{name}suspects with their evidence", suspects))
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
@@ -52,9 +51,9 @@ def section(material: Material) -> Section | None:
 def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
     """Yield wrong data, and the suspects that are confirmed or inconclusive."""
     yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
-    hunt = shown_about(stored.about)
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
-        if suspect.state in _MARKS:
+    hunt = stored.shown
+    for suspect in hunt.suspects:
+        if suspect.state != CLEARED:
             yield Concern(FINDING if suspect.state == CONFIRMED else DOUBTFUL, sentence(suspect, hunt.places))
 
 
@@ -66,7 +65,8 @@ def _wrong(stored: StoredHunt) -> list[str]:
 
 def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
     """Yield the verdict's notes, what to do, and the meaning of the flags; with `summary` what the first screen has of the first run."""
-    hunt, (advice, unread) = shown_about({**stored.about, "rounds": len(stored.rounds)}), advice_of(run.path)
+    hunt = stored.shown
+    advice, unread = advice_of(run.path)
     if summary:
         yield describe_hunt(hunt)
         if hunt.verdict:
@@ -80,10 +80,10 @@ def _suspects(hunt: HuntAbout) -> Table | None:
     """Return a line for each suspect, and one for each further item of its evidence; None without suspects."""
     lines: list[tuple[str, str]] = []
     styles: list[str] = []
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+    for suspect in hunt.suspects:
         first, *others = suspect.evidence or [""]
         lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in others)]
-        styles += [_MARKS.get(suspect.state, ""), *("" for _ in others)]
+        styles += [STYLES[suspect.state], *("" for _ in others)]
     return Table(("suspect", "evidence"), lines[:_MOST_LINES], marks=marks_of(styles)) if lines else None
 
 
@@ -122,9 +122,8 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     """Return the chart; None without rounds of pairs. run: before its title if there are several."""
     if len(speeds := _speeds(stored.rounds)) < 2:
         return None
-    hunt = shown_about(stored.about)
-    suspects = hunt.verdict.suspects if hunt.verdict else []
-    states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
+    hunt = stored.shown
+    states = {suspect.places[0]: suspect.state for suspect in hunt.suspects if len(suspect.places) == 1}
     typical, order = median(speeds.values()), sorted(speeds)
     names = [printable(hunt.places[place]) for place in order]
     rows: list[list[str]] = []

@@ -184,7 +184,7 @@ class Quantity:
 
     def class_labels(self) -> list[str]:
         """Return the range of each of the five classes."""
-        depths = [self.classes[1] * factor for factor in (1, 2, 4, 8)]
+        depths = [self.classes[1] * factor for factor in texts_of.DEPTHS]
         if self.symmetric:
             edges = [f"{exp(depth):.2f}" for depth in depths]
             return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
@@ -236,7 +236,7 @@ class Mark:
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    known = [(each, each.ratio if each.quantity == quantity.name else each.latency if quantity.symmetric else None) for each in found]
+    known = [(each, each.ratio if each.quantity == quantity.name else each.latency_ratio if quantity.symmetric else None) for each in found]
     return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
 
 

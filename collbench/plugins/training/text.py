@@ -28,7 +28,7 @@ from collbench.plugins.training.workloads.registry import every_regime
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
-from collbench.report.frame import Column, Frame, Line, R, csv_of, printable, table_lines, without_empty
+from collbench.report.frame import Column, Display, Frame, Line, R, csv_of, printable, table_lines, without_empty
 from collbench.report.kinds import DeclaredKind, StoredRecords
 from collbench.report.screen import print_lines, width_of, wrapped
 from collbench.results.estimate import Estimate
@@ -262,12 +262,12 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     return list(found.values())
 
 
-def lines(rows: Sequence[StepRow], width: int | None = None) -> Iterator[Line]:
+def lines(rows: Sequence[StepRow], display: Display) -> Iterator[Line]:
     """Yield the tables of the trainings, with an empty line between two."""
     for number, those in enumerate(trainings(rows)):
         if number:
             yield Line("")
-        yield from _training_lines(those, width)
+        yield from _training_lines(those, display.width)
 
 
 def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line]:
