@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from collbench.results.flags import flag_names
 from collbench.units import format_percent, format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTHING = "–"
@@ -71,12 +68,13 @@ class ColumnSpec:
     title     its heading in tables, with the unit for people; "": only programs have the column
     text      a record's text in tables, where it is not the value in its unit
     key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
-    value     a record's value for programs, where it is not the field's
+    value     a record's value for programs, where it is not the field's; of an entry of `parts` that of the record with the field
     parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
+    optional  whether an object for JSON lacks it where it is None
     type      of its values, where the annotation does not say it: str, int, float, bool or object
     interval  of an estimate: the heading of its interval in tables; "": they have none
     drop, drop_interval, cut, wrap   as in `report.frame.Column`
-    after     the field or figure that the column follows, where that is not the field before it
+    after     the field or figure that the column follows, where that is not the field before it; a figure without it precedes all fields
     """
 
     about: str
@@ -86,6 +84,7 @@ class ColumnSpec:
     key: str | None = None
     value: Callable[[Any], Any] | None = None
     parts: Mapping[str, ColumnSpec] | None = None
+    optional: bool = False
     type: type | None = None
     interval: str = ""
     drop: int = 0
@@ -98,7 +97,7 @@ class ColumnSpec:
 column = ColumnSpec
 
 
-def figure(about: str, *, after: str, **declared_values: Any) -> Callable[[F], F]:
+def figure(about: str, *, after: str = "", **declared_values: Any) -> Callable[[F], F]:
     """Return the decorator of a property's function, below `@property`, that makes it a column with the arguments of `column`."""
 
     def mark(function: F) -> F:
@@ -136,24 +135,27 @@ def value_columns(record: Any) -> tuple[ValueColumn, ...]:
     """Return the columns for programs that a class declares, in their order."""
     columns: list[ValueColumn] = []
     for name, spec, hint in declared(record):
-        columns.extend(_values_of([], name, spec, hint, _itself))
+        columns.extend(_values_of([], name, spec, hint, outer=_itself, owner=_itself))
     return tuple(columns)
 
 
 @cache
 def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
     """Return (name, declaration, type without None) of each column of a class of records, in order."""
-    in_class_order: list[tuple[str, ColumnSpec, Any]] = []
+    fields: list[tuple[str, ColumnSpec, Any]] = []
+    keys = dict(zip(getattr(record, "__struct_fields__", ()), getattr(record, "__struct_encode_fields__", ()), strict=True))
     for name, hint in get_type_hints(record, include_extras=True).items():
         for part in getattr(hint, "__metadata__", ()):
             if isinstance(part, ColumnSpec):
-                in_class_order.append((name, part, _plain_type(hint)))
+                key = keys.get(name) if part.key is None else part.key
+                fields.append((name, replace(part, key=key), _plain_type(hint)))
+    figures: list[tuple[str, ColumnSpec, Any]] = []
     for name, value in vars(record).items():
         getter: Any = getattr(value, "fget", None)
         if getter is not None and hasattr(getter, "column"):
-            in_class_order.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
-    columns = [entry for entry in in_class_order if not entry[1].after]
-    for entry in in_class_order:
+            figures.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
+    columns = [entry for entry in (*figures, *fields) if not entry[1].after]
+    for entry in (*fields, *figures):
         if entry[1].after:
             place = [name for name, _, _ in columns].index(entry[1].after)
             columns.insert(place + 1, entry)
@@ -176,22 +178,33 @@ def _itself(record: Any) -> Any:
     return record
 
 
-def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, outer: Callable[[Any], Any]) -> Iterator[ValueColumn]:
-    """Yield the columns for programs of a field: one, or those of its parts. before: the names of what it is a part of."""
-    value_of = spec.value or _part_of(outer, name)
+def _values_of(
+    before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, *, outer: Callable[[Any], Any], owner: Callable[[Any], Any]
+) -> Iterator[ValueColumn]:
+    """Yield the columns for programs of a field: one, or those of its parts.
+
+    before  the names of what it is a part of
+    outer   the function of the value that has the field
+    owner   the function of the record of which the class declares the column
+    """
+
+    def value_of(record: Any) -> Any:
+        return column_value(outer(record), name, spec, owner(record))
+
     names = [*before, name if spec.key is None else spec.key]
-    parts = _parts_of(spec, hint)
+    parts = parts_of(spec, hint)
     if not parts:
         joined_name = joined(names)
         unit = spec.unit or unit_of(joined_name)
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
         yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
     for part_name, part, part_hint in parts:
-        about = part.about.format(spec.about)
-        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
+        described_part = replace(part, about=part.about.format(spec.about))
+        owner_of_part = value_of if spec.parts is None else owner
+        yield from _values_of(names, part_name, described_part, part_hint, outer=value_of, owner=owner_of_part)
 
 
-def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
+def parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
     """Return the columns of a nested record: those of the declaration, else those of its class."""
     if spec.parts is None:
         return declared(hint) if isinstance(hint, type) and hasattr(hint, "__annotations__") else ()
@@ -202,14 +215,17 @@ def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, An
     return [(name, part, _plain_type(hints.get(name, object))) for name, part in spec.parts.items()]
 
 
-def _part_of(outer: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Return the function of a record's field, or of the part of its nested value; None where there is none."""
+def column_value(outer: Any, name: str, spec: ColumnSpec, owner: Any) -> Any:
+    """Return a column's value for programs, None where there is none. outer, owner: the values of which `_values_of` has the functions."""
+    if spec.value is not None:
+        return None if owner is None else spec.value(owner)
+    return outer.get(name) if isinstance(outer, dict) else getattr(outer, name, None)
 
-    def value(record: Any) -> Any:
-        whole = outer(record)
-        return whole.get(name) if isinstance(whole, dict) else getattr(whole, name, None)
 
-    return value
+def columns_of(record: Any, *names: str) -> Mapping[str, ColumnSpec]:
+    """Return the declarations of a class by field, of these fields in their order, as the `parts` of a field of another class."""
+    specs = {name: spec for name, spec, _ in declared(record)}
+    return {name: specs[name] for name in names}
 
 
 def joined(names: Iterable[str]) -> str:

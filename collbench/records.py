@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, parts_of, unit_of, value_columns
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
@@ -43,6 +43,51 @@ def stored_field(name: str) -> Callable[[Any], Any]:
     def value(record: Any) -> Any:
         nested = getattr(record, name)
         return {} if nested is None else stored(nested)
+
+    return value
+
+
+def document(record: Any) -> dict[str, Any]:
+    """Return the columns that the class of a record declares as an object for JSON, nested records as objects.
+
+    The keys of a field with the key "" are among the record's. A nested record that is missing is None; with declared `parts` it is an
+    object of what these make of None.
+    """
+    kind: Any = type(record)
+    return _object(declared(kind), record, record)
+
+
+def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, owner: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, spec, hint in columns:
+        value = column_value(outer, name, spec, owner)
+        if spec.optional and value is None:
+            continue
+        value = _object(parts_of(spec, hint), value, owner) if spec.parts else _documented(value)
+        if spec.key == "":
+            values |= value
+        else:
+            values[spec.key or name] = value
+    return values
+
+
+def _documented(value: Any) -> Any:
+    """Return a value of a document: records with declared columns as their documents, all others as they are stored."""
+    kind: Any = type(value)
+    if declared(kind):
+        return document(value)
+    if isinstance(value, dict):
+        return {key: _documented(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_documented(inner) for inner in value]
+    return stored(value)
+
+
+def facts_with_texts(name: str) -> Callable[[Any], Any]:
+    """Return the function of a field's facts as they are stored, each with its text as "text", for a column of facts."""
+
+    def value(record: Any) -> Any:
+        return [as_json(fact) | {"text": fact.render()} for fact in getattr(record, name)]
 
     return value
 
