@@ -150,7 +150,8 @@ def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
                 key = keys.get(name) if part.key is None else part.key
                 fields.append((name, replace(part, key=key), _plain_type(hint)))
     figures: list[tuple[str, ColumnSpec, Any]] = []
-    for name, value in vars(record).items():
+    members = {name: value for base in reversed(record.__mro__) for name, value in vars(base).items()}
+    for name, value in members.items():
         getter: Any = getattr(value, "fget", None)
         if getter is not None and hasattr(getter, "column"):
             figures.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))

@@ -83,6 +83,11 @@ def _documented(value: Any) -> Any:
     return stored(value)
 
 
+def texts_of(name: str) -> Callable[[Any], Any]:
+    """Return the function of the texts of a field's facts, for a column of facts."""
+    return lambda record: [fact.render() for fact in getattr(record, name)]
+
+
 def facts_with_texts(name: str) -> Callable[[Any], Any]:
     """Return the function of a field's facts as they are stored, each with its text as "text", for a column of facts."""
 

@@ -1,4 +1,4 @@
-"""The gate's verdict: result, reasons and suspects. `as_json` returns verdict.json; all other outputs are made from the verdict."""
+"""The gate's verdict: result, reasons and suspects. `records.document` makes verdict.json of it; all outputs are made from the verdict."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
-from collbench.columns import column
+from collbench.columns import column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
-from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
-from collbench.reason import Fact, Text, as_json, decode
+from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause
+from collbench.reason import Fact, Text, decode
+from collbench.records import stored_field, texts_of
 from collbench.results.store import read_object
 
 SCHEMA = 1
@@ -34,11 +35,11 @@ class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases":
 
 
 class Announcement(_VerdictPart, frozen=True):
-    """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
+    """The announcement of a change or slowdown."""
 
-    reason: str
-    reviewer: str
-    expires: str
+    reason: Annotated[str, column("The reason.")]
+    reviewer: Annotated[str, column("The reviewer.")]
+    expires: Annotated[str, column("The day on which it expires (ISO 8601).")]
 
 
 class Suspicion(_VerdictPart, frozen=True):
@@ -53,7 +54,7 @@ class Suspicion(_VerdictPart, frozen=True):
     case: Annotated[dict[str, Any], column("The case's columns by name; empty for groups and the whole.")]
     factors: Annotated[Factors, column("By allocation of the candidate, the time over the baseline's; None if it was not measured.")]
     limit: Annotated[float, column("The factor that chance explains.")]
-    state: str
+    state: Annotated[str, column('"confirmed", "suspected", "cleared" or "accepted".')]
     announced: Annotated[Announcement | None, column("The announcement that allows it; None: there is none.")] = None
 
 
@@ -64,9 +65,9 @@ class GroupState(_VerdictPart, frozen=True):
     outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
     """
 
-    backend: str
-    operation: str
-    size_class: str
+    backend: Annotated[str, column("The backend of its cases.")]
+    operation: Annotated[str, column("Their operation.")]
+    size_class: Annotated[str, column('Their sizes: "small", "medium" or "large".')]
     name: Annotated[str, column('In words: "allreduce on mpi, large messages".')]
     cases: Annotated[int, column("The number of its cases with a history that is long enough.")]
     missing: Annotated[int, column("How many of them the candidate's first allocation lacks.")]
@@ -75,8 +76,8 @@ class GroupState(_VerdictPart, frozen=True):
     worst: Annotated[str | None, column("The case that exceeds its limit most, or comes nearest to it; None if none was measured.")]
     worst_factor: Annotated[float | None, column("Of that case in the first allocation.")]
     worst_limit: Annotated[float | None, column("Of that case.")]
-    state: str
-    outcome: str = ""
+    state: Annotated[str, column('"passed", "confirmed", "suspected" or "no verdict".')]
+    outcome: Annotated[str, column('"slower", "faster", "no change" or "inconclusive".')] = ""
     outcomes: Annotated[dict[str, int], column("How many of its cases have each outcome; empty in an older file.")] = {}
 
 
@@ -86,35 +87,44 @@ class FloorState(_VerdictPart, frozen=True):
     state  "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
     """
 
-    name: str
-    case: dict[str, Any]
+    name: Annotated[str, column("The case in words.")]
+    case: Annotated[dict[str, Any], column("The case's columns by name.")]
     asked: Annotated[str, column('The floor as typed: "ring:80@64M-".')]
     wanted: Annotated[float, column("Its percentage.")]
     percents: Annotated[Factors, column("By allocation of the candidate, of the ceiling of that model; None if it is unknown.")]
     limited_by: Annotated[str | None, column("The ceiling's link; None if no allocation has such a ceiling.")]
     model: Annotated[str | None, column("The ceiling's kind, likewise.")]
-    state: str
+    state: Annotated[str, column('"confirmed", "suspected", "cleared" or "no verdict".')]
+
+
+_PLAUSIBLE = {
+    "plausible": column(
+        "Why it is, or is not, a plausible cause of the slowdown; empty if nothing is slower.",
+        value=lambda change: "" if change.plausible is None else change.plausible.render(),
+    ),
+    "plausible_fact": column("The same as a fact.", value=lambda change: change.plausible),
+}
 
 
 class Change(_VerdictPart, frozen=True):
     """A difference between the last good allocation (`before`) and the candidate (`after`)."""
 
-    item: Annotated[Item, column('What changed: "software", ("mpi", "version").')]
-    before: str
-    after: str
-    plausible: Annotated[
-        Plausible | Text | None, column("Why it is, or is not, a plausible cause of the slowdown; None if nothing is slower.")
-    ] = None
+    item: Annotated[Item, column("The words of what changed.", key="path", value=lambda change: change.item.path)]
+    before: Annotated[str, column("Its value in the last good allocation.")]
+    after: Annotated[str, column("Its value in the candidate.")]
+    plausible: Annotated[Plausible | Text | None, column("", key="", parts=_PLAUSIBLE)] = None
     announced: Annotated[Announcement | None, column("The announcement that covers it; None: there is none.")] = None
-    times: Annotated[int, column('In how many places, with "*" in the item\'s path.')] = 1
-    explains: bool = False
+    times: Annotated[int, column('In how many places, with "*" in the item\'s path.', after="item")] = 1
+    explains: Annotated[bool, column("Whether it may be the cause of what is slower.")] = False
 
     @property
+    @figure('The kind: "software".')
     def kind(self) -> str:
         """Return the kind: "software"."""
         return self.item.kind
 
     @property
+    @figure('What changed: "mpi version".')
     def what(self) -> str:
         """Return what changed: "mpi version"; for several places "interfaces * mtu (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
@@ -123,34 +133,37 @@ class Change(_VerdictPart, frozen=True):
         """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
         return Difference(self.item, self.before, self.after, self.times).sentence()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the change as verdict.json has it."""
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "path": list(self.item.path),
-            "times": self.times,
-            "before": self.before,
-            "after": self.after,
-            "plausible": "" if self.plausible is None else self.plausible.render(),
-            "plausible_fact": None if self.plausible is None else as_json(self.plausible),
-            "announced": msgspec.to_builtins(self.announced),
-            "explains": self.explains,
-        }
+
+class _WrittenCause(msgspec.Struct, frozen=True):
+    """A likely cause in verdict.json."""
+
+    kind: Annotated[str, column("Its name.")]
+    sentence: Annotated[str, column("Its sentence.")]
+    fact: Annotated[Any, column("The cause as a fact; missing in older files.", optional=True)] = None
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> _WrittenCause | None:
+        """Return that of a verdict; None without a cause."""
+        cause = verdict.cause
+        if cause is None:
+            return None
+        return cls(cause.cause, cause.render(), None if isinstance(cause, StoredCause) else cause)
 
 
-class Verdict(_VerdictPart, frozen=True):
+class Verdict(_VerdictPart, frozen=True, kw_only=True):
     """The result of the gate, with everything that its outputs show."""
 
+    schema: Annotated[int, column("The version of verdict.schema.json.")] = SCHEMA
     result: Annotated[str, column('"passed", "regression", "no verdict" or "wrong data".')]
     mode: Annotated[str, column('"baseline", or "paired" (old and new stack in one allocation).')]
-    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass: facts of `gating.reasons`, or `Text` from an older file.")]
-    notes: Annotated[tuple[Fact, ...], column("Launches left out, cases without a history, slowed on purpose …")]
+    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass.", value=texts_of("reasons"))]
+    notes: Annotated[tuple[Fact, ...], column("Launches left out, cases without a history, slowed on purpose …", value=texts_of("notes"))]
     suspicions: Annotated[tuple[Suspicion, ...], column("The surest and worst first.")]
     groups: Annotated[tuple[GroupState, ...], column("Every group with a history, in the order of the baseline's cases.")]
     floors: Annotated[tuple[FloorState, ...], column("Cases below a floor.")]
     cause: Annotated[
-        LikelyCause | None, column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.")
+        LikelyCause | None,
+        column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.", value=_WrittenCause.of),
     ]
     changes: Annotated[tuple[Change, ...], column("Since the last good allocation, announced or not, the most plausible cause first.")]
     baseline: Annotated[str, column("Its folder (of paired stacks: the old one's folders).")]
@@ -163,10 +176,26 @@ class Verdict(_VerdictPart, frozen=True):
     asked: Annotated[tuple[str, ...], column("The floors as typed; one without a case in `floors` is reached everywhere.")] = ()
     margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = MARGIN
     ceilings: Annotated[
-        tuple[CeilingChange, ...], column("Ceilings that fell since the last good allocation: percentages of them would hide the loss.")
+        tuple[CeilingChange, ...],
+        column(
+            "Ceilings that fell since the last good allocation: percentages of them would hide the loss.", value=stored_field("ceilings")
+        ),
     ] = ()
 
     @property
+    @figure("The reasons as facts of `gating.reasons`, or `Text` from an older file.", after="ceilings")
+    def reason_facts(self) -> tuple[Fact, ...]:
+        """Return the reasons."""
+        return self.reasons
+
+    @property
+    @figure("The notes as facts.", after="reason_facts")
+    def note_facts(self) -> tuple[Fact, ...]:
+        """Return the notes."""
+        return self.notes
+
+    @property
+    @figure("How many cases have each outcome; empty for the verdict of an older version.", after="note_facts")
     def outcomes(self) -> dict[Outcome, int]:
         """Return how many cases have each outcome; empty for the verdict of an older version."""
         if not any(each.outcomes for each in self.groups):
@@ -174,6 +203,7 @@ class Verdict(_VerdictPart, frozen=True):
         return {outcome: sum(each.outcomes.get(outcome, 0) for each in self.groups) for outcome in Outcome}
 
     @property
+    @figure("The exit code of `collbench gate`.", after="schema")
     def exit_code(self) -> int:
         """Return the exit code in collbench's own style."""
         return EXIT_CODES[self.result]
@@ -199,29 +229,9 @@ class Verdict(_VerdictPart, frozen=True):
         """Return the floors that every case reaches in at least one of its allocations."""
         return [text for text in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == text)]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return verdict.json; verdict.schema.json describes it."""
-        cause: Any = None
-        if self.cause is not None:
-            cause = {"kind": self.cause.cause, "sentence": self.cause.render()}
-            if not isinstance(self.cause, StoredCause):
-                cause["fact"] = as_json(self.cause)
-        return {
-            "schema": SCHEMA,
-            "exit_code": self.exit_code,
-            **msgspec.to_builtins(replace(self, reasons=(), notes=(), changes=(), cause=None)),
-            "reasons": rendered(self.reasons),
-            "reason_facts": as_json(self.reasons),
-            "notes": rendered(self.notes),
-            "note_facts": as_json(self.notes),
-            "cause": cause,
-            "changes": [each.as_json() for each in self.changes],
-            "outcomes": {each.value: number for each, number in self.outcomes.items()},
-        }
-
 
 def from_json(document: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them.
+    """Return the verdict of verdict.json, from an object that fits the schema. Older files have no facts: `Text` replaces them.
 
     Raises msgspec.ValidationError for an object of another shape.
     """

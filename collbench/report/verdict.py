@@ -21,6 +21,7 @@ from collbench.gating.reasons import LaunchesNeeded
 from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
 from collbench.reason import CommandText, Fact
+from collbench.records import document
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, html_text, printable, table_lines
 from collbench.report.headlines import short
@@ -227,7 +228,7 @@ _COLUMNS: tuple[Column[Part], ...] = (
 
 def json_line(verdict: Verdict) -> Line:
     """Return verdict.json on one line."""
-    return Line(json.dumps(plain(verdict.as_json()), allow_nan=False))
+    return Line(json.dumps(plain(document(verdict)), allow_nan=False))
 
 
 def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:

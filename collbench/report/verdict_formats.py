@@ -18,6 +18,7 @@ from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import COLUMNS
 from collbench.gating.reasons import WAITING, rendered
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, EXIT_CODES, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
+from collbench.records import document
 from collbench.report import verdict as texts
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
@@ -88,7 +89,7 @@ class OutputFiles:
 def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], baseline: Path | None = None) -> None:
     """Write all files atomically, verdict.json first. `runs` are the candidate's, and `baseline` is for the page. Raises UsageError."""
     if files.out:
-        write_whole(files.out, to_page(verdict.as_json()), "--out")
+        write_whole(files.out, to_page(document(verdict)), "--out")
     if files.junit:
         write_whole(files.junit, junit(verdict), "--junit")
     if files.markdown and not is_summary(files.markdown):
