@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -160,11 +160,6 @@ class RecordKind(Generic[R]):
         """Return the columns for programs, in their order."""
         return value_columns(self.record)
 
-    @cached_property
-    def shown(self) -> tuple[ShownColumn[R], ...]:
-        """Return the columns for people, in their order."""
-        return tuple(shown for name, spec, _ in declared(self.record) for shown in _shown_of(name, spec))
-
     def fields_of(self, record: R) -> dict[str, Any]:
         """Return a record without nested records, by field of CSV."""
         return {value.name: value.unit.field(value.value(record)) if value.unit.field else value.value(record) for value in self.values}
@@ -177,6 +172,12 @@ class RecordKind(Generic[R]):
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""
         return self.record.decoded(values)
+
+
+@cache
+def shown_columns(record: Any) -> tuple[ShownColumn[Any], ...]:
+    """Return the columns for people that a class declares, in their order."""
+    return tuple(shown for name, spec, _ in declared(record) for shown in _shown_of(name, spec))
 
 
 def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:

@@ -43,27 +43,25 @@ class Announcement(_VerdictPart, frozen=True):
 
 
 class Suspicion(_VerdictPart, frozen=True):
-    """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
-
-    state  "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
-           confirmed or suspected, but a slowdown of that much was announced
-    """
+    """A case, a group or the whole that exceeded its limit in the candidate's first allocation."""
 
     kind: Annotated[str, column('"cell", "group" or "whole".')]
     name: Annotated[str, column('In words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases".')]
     case: Annotated[dict[str, Any], column("The case's columns by name; empty for groups and the whole.")]
     factors: Annotated[Factors, column("By allocation of the candidate, the time over the baseline's; None if it was not measured.")]
     limit: Annotated[float, column("The factor that chance explains.")]
-    state: Annotated[str, column('"confirmed", "suspected", "cleared" or "accepted".')]
+    state: Annotated[
+        str,
+        column(
+            '"confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be '
+            "confirmed or suspected, but a slowdown of that much was announced."
+        ),
+    ]
     announced: Annotated[Announcement | None, column("The announcement that allows it; None: there is none.")] = None
 
 
 class GroupState(_VerdictPart, frozen=True):
-    """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it.
-
-    state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
-    outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
-    """
+    """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it."""
 
     backend: Annotated[str, column("The backend of its cases.")]
     operation: Annotated[str, column("Their operation.")]
@@ -76,16 +74,17 @@ class GroupState(_VerdictPart, frozen=True):
     worst: Annotated[str | None, column("The case that exceeds its limit most, or comes nearest to it; None if none was measured.")]
     worst_factor: Annotated[float | None, column("Of that case in the first allocation.")]
     worst_limit: Annotated[float | None, column("Of that case.")]
-    state: Annotated[str, column('"passed", "confirmed", "suspected" or "no verdict".')]
-    outcome: Annotated[str, column('"slower", "faster", "no change" or "inconclusive".')] = ""
+    state: Annotated[
+        str, column('"passed", "confirmed", "suspected" (itself or any case) or "no verdict" (a part is missing, or not judged).')
+    ]
+    outcome: Annotated[
+        str, column('"slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file.')
+    ] = ""
     outcomes: Annotated[dict[str, int], column("How many of its cases have each outcome; empty in an older file.")] = {}
 
 
 class FloorState(_VerdictPart, frozen=True):
-    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling; its name and columns as in `Suspicion`.
-
-    state  "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
-    """
+    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling; its name and columns as in `Suspicion`."""
 
     name: Annotated[str, column("The case in words.")]
     case: Annotated[dict[str, Any], column("The case's columns by name.")]
@@ -94,7 +93,9 @@ class FloorState(_VerdictPart, frozen=True):
     percents: Annotated[Factors, column("By allocation of the candidate, of the ceiling of that model; None if it is unknown.")]
     limited_by: Annotated[str | None, column("The ceiling's link; None if no allocation has such a ceiling.")]
     model: Annotated[str | None, column("The ceiling's kind, likewise.")]
-    state: Annotated[str, column('"confirmed", "suspected", "cleared" or "no verdict".')]
+    state: Annotated[
+        str, column('"confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown).')
+    ]
 
 
 _PLAUSIBLE = {

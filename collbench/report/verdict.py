@@ -21,14 +21,12 @@ from collbench.gating.reasons import LaunchesNeeded
 from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
 from collbench.reason import CommandText, Fact
-from collbench.records import document
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, html_text, printable, table_lines
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
 from collbench.report.writers import write_whole
-from collbench.results.store import plain
 from collbench.units import first_of, plural
 
 # The suite that measures suspects again (--confirm-suite). It is written if there are suspects, and otherwise removed, so that an old suite
@@ -224,11 +222,6 @@ _COLUMNS: tuple[Column[Part], ...] = (
     Column("", "", name_of, cut=True),
     Column("", "", of, wrap=True),
 )
-
-
-def json_line(verdict: Verdict) -> Line:
-    """Return verdict.json on one line."""
-    return Line(json.dumps(plain(document(verdict)), allow_nan=False))
 
 
 def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:

@@ -21,6 +21,7 @@ from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, EXIT_CODES, P
 from collbench.records import document
 from collbench.report import verdict as texts
 from collbench.report.cases import NOTHING
+from collbench.report.forms import json_line
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.headlines import short
 from collbench.report.verdict import Part, headline, judged, name_of, of, of_change, sentences
@@ -119,7 +120,7 @@ def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None =
     elif format == "github":
         yield from annotation_lines(verdict)
     elif format == "json":
-        yield texts.json_line(verdict)
+        yield json_line(verdict)
     else:
         yield from texts.lines(verdict, width)
 

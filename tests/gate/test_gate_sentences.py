@@ -18,8 +18,8 @@ from collbench.gating.baseline import Baseline, add_all, load
 from collbench.gating.conditions import floor_states, read_expected, read_floor
 from collbench.gating.history import dated_in
 from collbench.gating.verdict import UNDECIDED, read_verdict
-from collbench.report.frame import Line
 from collbench.records import document
+from collbench.report.frame import Line
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
 from collbench.results.store import to_page

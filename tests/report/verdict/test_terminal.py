@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from collbench.gating.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
 from collbench.records import document
-from collbench.report.verdict import json_line, lines
+from collbench.report.forms import json_line
+from collbench.report.verdict import lines
 from tests.gate.verdicts import CASE, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
