@@ -144,7 +144,7 @@ def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
     """Return (name, declaration, type without None) of each column of a class of records, in order."""
     fields: list[tuple[str, ColumnSpec, Any]] = []
     keys = dict(zip(getattr(record, "__struct_fields__", ()), getattr(record, "__struct_encode_fields__", ()), strict=True))
-    for name, hint in get_type_hints(record, include_extras=True).items():
+    for name, hint in get_type_hints(record, localns={}, include_extras=True).items():
         for part in getattr(hint, "__metadata__", ()):
             if isinstance(part, ColumnSpec):
                 key = keys.get(name) if part.key is None else part.key
@@ -224,9 +224,9 @@ def column_value(outer: Any, name: str, spec: ColumnSpec, owner: Any) -> Any:
 
 
 def columns_of(record: Any, *names: str) -> Mapping[str, ColumnSpec]:
-    """Return the declarations of a class by field, of these fields in their order, as the `parts` of a field of another class."""
+    """Return the declarations of a class by field, of all or of these fields, as the `parts` of a field of another class."""
     specs = {name: spec for name, spec, _ in declared(record)}
-    return {name: specs[name] for name in names}
+    return {name: specs[name] for name in names or specs}
 
 
 def joined(names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, parts_of, unit_of, value_columns
+from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, joined, parts_of, unit_of, value_columns
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
@@ -57,6 +57,14 @@ def document(record: Any) -> dict[str, Any]:
     return _object(declared(kind), record, record)
 
 
+def flat_document(record: Any) -> dict[str, Any]:
+    """Return a document without nested objects: their keys follow the name of their field, "time_ratio_low"."""
+    values: dict[str, Any] = {}
+    for name, value in document(record).items():
+        values |= {joined([name, part]): inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return values
+
+
 def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, owner: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, spec, hint in columns:
@@ -78,23 +86,11 @@ def _documented(value: Any) -> Any:
         return document(value)
     if isinstance(value, dict):
         return {key: _documented(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, tuple):
+        return tuple(_documented(inner) for inner in value)
+    if isinstance(value, list):
         return [_documented(inner) for inner in value]
     return stored(value)
-
-
-def texts_of(name: str) -> Callable[[Any], Any]:
-    """Return the function of the texts of a field's facts, for a column of facts."""
-    return lambda record: [fact.render() for fact in getattr(record, name)]
-
-
-def facts_with_texts(name: str) -> Callable[[Any], Any]:
-    """Return the function of a field's facts as they are stored, each with its text as "text", for a column of facts."""
-
-    def value(record: Any) -> Any:
-        return [as_json(fact) | {"text": fact.render()} for fact in getattr(record, name)]
-
-    return value
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

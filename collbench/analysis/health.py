@@ -35,8 +35,7 @@ from collbench.launch.mpi import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
 from collbench.operations.unsupported import decode_reason
-from collbench.reason import Fact
-from collbench.records import facts_with_texts
+from collbench.reason import Fact, with_texts
 from collbench.results.flags import DOUBTFUL
 from collbench.results.quality import OK as QUALITY_OK
 from collbench.results.quality import RunQuality, is_unreliable, quality_of, run_quality
@@ -305,8 +304,8 @@ _ANSWER = {
 class CheckVerdict(Fact, frozen=True):
     """The verdict of a check."""
 
-    causes: Annotated[tuple[Cause, ...], column("The causes, worst first.", value=facts_with_texts("causes"))]
-    evidence: Annotated[tuple[Evidence, ...], column("What led to it.", value=facts_with_texts("evidence"))] = ()
+    causes: Annotated[tuple[Cause, ...], column("The causes, worst first.", value=lambda verdict: with_texts(verdict.causes))]
+    evidence: Annotated[tuple[Evidence, ...], column("What led to it.", value=lambda verdict: with_texts(verdict.evidence))] = ()
 
     @property
     @figure("", key="", parts=_ANSWER)

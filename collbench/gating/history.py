@@ -61,16 +61,18 @@ class LevelChange(NamedTuple):
 
     before: int
     at: int
-    change: float
+    change: Annotated[float, column("The new level over the old one.", key="factor", value=lambda step: exp(step.change))]
     error: float
-    limit: float
+    limit: Annotated[float, column("The factor that it exceeds, in either direction.", value=lambda step: exp(step.limit))]
 
     @property
+    @figure("The lower end of its 95 % confidence interval.", after="change")
     def low(self) -> float:
         """Return the lower end of the 95 % interval, a factor; slightly too far from 1: the position of the largest change was chosen."""
         return exp(self.change - _TWO_SIDED * self.error)
 
     @property
+    @figure("The upper end of its 95 % confidence interval.", after="low")
     def high(self) -> float:
         """Return its upper end, likewise."""
         return exp(self.change + _TWO_SIDED * self.error)

@@ -16,9 +16,9 @@ from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.columns import column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
-from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause
+from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, decode
-from collbench.records import stored_field, texts_of
+from collbench.records import stored_field
 from collbench.results.store import read_object
 
 SCHEMA = 1
@@ -157,8 +157,11 @@ class Verdict(_VerdictPart, frozen=True, kw_only=True):
     schema: Annotated[int, column("The version of verdict.schema.json.")] = SCHEMA
     result: Annotated[str, column('"passed", "regression", "no verdict" or "wrong data".')]
     mode: Annotated[str, column('"baseline", or "paired" (old and new stack in one allocation).')]
-    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass.", value=texts_of("reasons"))]
-    notes: Annotated[tuple[Fact, ...], column("Launches left out, cases without a history, slowed on purpose …", value=texts_of("notes"))]
+    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass.", value=lambda verdict: rendered(verdict.reasons))]
+    notes: Annotated[
+        tuple[Fact, ...],
+        column("Launches left out, cases without a history, slowed on purpose …", value=lambda verdict: rendered(verdict.notes)),
+    ]
     suspicions: Annotated[tuple[Suspicion, ...], column("The surest and worst first.")]
     groups: Annotated[tuple[GroupState, ...], column("Every group with a history, in the order of the baseline's cases.")]
     floors: Annotated[tuple[FloorState, ...], column("Cases below a floor.")]

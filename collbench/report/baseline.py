@@ -33,10 +33,6 @@ _MOST_HOSTS = 4
 _MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor means nothing
 
 
-def _name(case: CaseLimits) -> str:
-    return case.name
-
-
 def _typical(case: CaseLimits) -> str:
     figure = case.factor if case.time_s is None else case.time_s
     return NOTHING if figure is None else _time(case.case, figure)
@@ -53,7 +49,9 @@ def _visible(case: CaseLimits) -> str:
 class CaseLimits:
     """A case of a baseline: how often it was measured, and what the gate sees of it. name: what distinguishes it."""
 
-    case: Annotated[CaseKey, column("", key="", value=lambda limits: limits.case.named(), title="case", text=_name, cut=True)]
+    case: Annotated[
+        CaseKey, column("", key="", value=lambda limits: limits.case.named(), title="case", text=lambda limits: limits.name, cut=True)
+    ]
     name: str
     allocations: Annotated[int, column("The allocations that measured it.", unit=NUMBER, title="allocations", drop=2)]
     time_s: Annotated[float | None, column("The typical median.", optional=True, title="time µs", text=_typical, drop=1)]
@@ -193,21 +191,16 @@ class StepRecord:
     since: Annotated[str, column("The first allocation on the new level.")]
     began_utc: Annotated[str, column("When that began.")]
     last_before: Annotated[str, column("The last allocation on the old level.")]
-    factor: Annotated[float, column("The new level over the old one: 1.05 is 5 % slower.")]
-    low: Annotated[float, column("The lower end of its 95 % confidence interval.")]
-    high: Annotated[float, column("The upper end of its 95 % confidence interval.")]
-    limit: Annotated[float, column("The factor that it exceeds, in either direction.")]
+    change: Annotated[LevelChange, column("", key="")]
     state: Annotated[str, column("How the state probe changed, too; empty if it did not, or is unknown.")]
     changes: Annotated[list[str], column("What else changed between the two allocations, a sentence each.")]
 
     @classmethod
     def of(cls, history: History, step: LevelChange) -> StepRecord:
         """Return that of a step of a history."""
-        since = history.allocations[step.at]
-        last_before = history.allocations[step.before].name
+        last_before, since = history.allocations[step.before], history.allocations[step.at]
         changes = [change.sentence() for change in history.between(step.before, step.at)]
-        state = history.state(step)
-        return cls(since.name, since.began_utc, last_before, exp(step.change), step.low, step.high, exp(step.limit), state, changes)
+        return cls(since.name, since.began_utc, last_before.name, step, history.state(step), changes)
 
 
 @dataclass(frozen=True)
