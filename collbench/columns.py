@@ -37,6 +37,7 @@ class Unit:
     type    of its values, where no annotation says it
     right   whether tables align it to the right
     field   a value for a field of CSV, where that differs
+    metric  at the end of a metric's name, the unit of its values in OpenMetrics; per: of these units, how many are one there
     """
 
     name: str
@@ -44,15 +45,18 @@ class Unit:
     type: type
     right: bool = True
     field: Callable[[Any], Any] | None = None
+    metric: str = ""
+    per: float = 1
 
 
 TEXT = Unit("", str, str, right=False)
 NUMBER = Unit("", str, int)
 COUNT = Unit("", "{:,}".format, int)
 BYTES = Unit("bytes", format_size, int)
-SECONDS = Unit("seconds", format_time, float)  # in µs for people
-RATE = Unit("bytes per second", format_rate, float)  # in GB/s for people
-PERCENT = Unit("percent", format_percent, float)
+SECONDS = Unit("seconds", format_time, float, metric="seconds")  # in µs for people
+RATE = Unit("bytes per second", format_rate, float, metric="bytes_per_second")  # in GB/s for people
+PERCENT = Unit("percent", format_percent, float, metric="ratio", per=100)
+RATIO = Unit("", "{:.3g}".format, float, metric="ratio")
 UTC = Unit("UTC", str, str)
 FLAGS = Unit("", lambda flags: ", ".join(flag_names(flags)) or NOTHING, object, right=False, field=lambda flags: tuple(flag_names(flags)))
 # By the end of a name: these stay at the end when the name of a part is added.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
-from collbench.columns import column, figure
+from collbench.columns import PERCENT, RATIO, column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, decode
@@ -27,7 +27,7 @@ EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_D
 CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
 
 
-Factors = tuple[float | None, ...]
+Factors = tuple[float | None, ...]  # by allocation of the candidate; None: not measured, or unknown
 
 
 class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
@@ -48,8 +48,8 @@ class Suspicion(_VerdictPart, frozen=True):
     kind: Annotated[str, column('"cell", "group" or "whole".')]
     name: Annotated[str, column('In words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases".')]
     case: Annotated[dict[str, Any], column("The case's columns by name; empty for groups and the whole.")]
-    factors: Annotated[Factors, column("By allocation of the candidate, the time over the baseline's; None if it was not measured.")]
-    limit: Annotated[float, column("The factor that chance explains.")]
+    factors: Annotated[Factors, column("Of a suspicion: time relative to the baseline.", unit=RATIO)]
+    limit: Annotated[float, column("Factor that chance explains.", unit=RATIO)]
     state: Annotated[
         str,
         column(
@@ -61,16 +61,19 @@ class Suspicion(_VerdictPart, frozen=True):
 
 
 class GroupState(_VerdictPart, frozen=True):
-    """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it."""
+    """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it.
+
+    limit is None if the group is too small to be judged as one, and its cases are; `missing` counts the candidate's first allocation.
+    """
 
     backend: Annotated[str, column("The backend of its cases.")]
     operation: Annotated[str, column("Their operation.")]
     size_class: Annotated[str, column('Their sizes: "small", "medium" or "large".')]
     name: Annotated[str, column('In words: "allreduce on mpi, large messages".')]
     cases: Annotated[int, column("The number of its cases with a history that is long enough.")]
-    missing: Annotated[int, column("How many of them the candidate's first allocation lacks.")]
-    factors: Annotated[Factors, column("By allocation, the median over its cases of the time over the baseline's; None: unknown.")]
-    limit: Annotated[float | None, column("The factor that chance explains; None if it is too small to be judged as one: its cases are.")]
+    missing: Annotated[int, column("Cases of a group that the candidate lacks.")]
+    factors: Annotated[Factors, column("Median over the cases of a group: time relative to the baseline.", unit=RATIO)]
+    limit: Annotated[float | None, column("Factor that chance explains.", unit=RATIO)]
     worst: Annotated[str | None, column("The case that exceeds its limit most, or comes nearest to it; None if none was measured.")]
     worst_factor: Annotated[float | None, column("Of that case in the first allocation.")]
     worst_limit: Annotated[float | None, column("Of that case.")]
@@ -89,8 +92,8 @@ class FloorState(_VerdictPart, frozen=True):
     name: Annotated[str, column("The case in words.")]
     case: Annotated[dict[str, Any], column("The case's columns by name.")]
     asked: Annotated[str, column('The floor as typed: "ring:80@64M-".')]
-    wanted: Annotated[float, column("Its percentage.")]
-    percents: Annotated[Factors, column("By allocation of the candidate, of the ceiling of that model; None if it is unknown.")]
+    wanted: Annotated[float, column("Share that --min-percent requires.", unit=PERCENT)]
+    percents: Annotated[Factors, column("Share of the expected bandwidth of a case with --min-percent.", unit=PERCENT)]
     limited_by: Annotated[str | None, column("The ceiling's link; None if no allocation has such a ceiling.")]
     model: Annotated[str | None, column("The ceiling's kind, likewise.")]
     state: Annotated[
@@ -171,10 +174,10 @@ class Verdict(_VerdictPart, frozen=True, kw_only=True):
     ]
     changes: Annotated[tuple[Change, ...], column("Since the last good allocation, announced or not, the most plausible cause first.")]
     baseline: Annotated[str, column("Its folder (of paired stacks: the old one's folders).")]
-    allocations: Annotated[int, column("The number of the baseline's allocations.")]
+    allocations: Annotated[int, column("Allocations of the baseline.")]
     thin: Annotated[bool, column("Fewer than six.")]
     candidates: Annotated[tuple[str, ...], column("The names of the judged allocations, in the order in which they began.")]
-    cases: Annotated[int, column("The number of cases with a history that is long enough.")]
+    cases: Annotated[int, column("Cases with enough allocations in the baseline.")]
     judged_on: Annotated[str, column("The day (ISO 8601) that decides whether announcements are expired.")]
     collbench: Annotated[str, column("The version that judged.")]
     asked: Annotated[tuple[str, ...], column("The floors as typed; one without a case in `floors` is reached everywhere.")] = ()
