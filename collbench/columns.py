@@ -78,7 +78,7 @@ class ColumnSpec:
     type      of its values, where the annotation does not say it: str, int, float, bool or object
     interval  of an estimate: the heading of its interval in tables; "": they have none
     drop, drop_interval, cut, wrap   as in `report.frame.Column`
-    after     the field or figure that the column follows, where that is not the field before it; a figure without it precedes all fields
+    after     the field, figure or key that the column follows, where that is not the field before it; "" of a figure: it is before all fields
     """
 
     about: str
@@ -139,7 +139,7 @@ def value_columns(record: Any) -> tuple[ValueColumn, ...]:
     """Return the columns for programs that a class declares, in their order."""
     columns: list[ValueColumn] = []
     for name, spec, hint in declared(record):
-        columns.extend(_values_of([], name, spec, hint, outer=_itself, owner=_itself))
+        columns.extend(_values_of([], name, spec, hint, _itself))
     return tuple(columns)
 
 
@@ -162,7 +162,7 @@ def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
     columns = [entry for entry in (*figures, *fields) if not entry[1].after]
     for entry in (*fields, *figures):
         if entry[1].after:
-            place = [name for name, _, _ in columns].index(entry[1].after)
+            place = next(number for number, (name, spec, _) in enumerate(columns) if entry[1].after in (name, spec.key))
             columns.insert(place + 1, entry)
     return tuple(columns)
 
@@ -183,18 +183,11 @@ def _itself(record: Any) -> Any:
     return record
 
 
-def _values_of(
-    before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, *, outer: Callable[[Any], Any], owner: Callable[[Any], Any]
-) -> Iterator[ValueColumn]:
-    """Yield the columns for programs of a field: one, or those of its parts.
-
-    before  the names of what it is a part of
-    outer   the function of the value that has the field
-    owner   the function of the record of which the class declares the column
-    """
+def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, outer: Callable[[Any], Any]) -> Iterator[ValueColumn]:
+    """Yield the columns for programs of a field: one, or those of its parts. before: the names of what it is a part of."""
 
     def value_of(record: Any) -> Any:
-        return column_value(outer(record), name, spec, owner(record))
+        return column_value(outer(record), name, spec, record)
 
     names = [*before, name if spec.key is None else spec.key]
     parts = parts_of(spec, hint)
@@ -204,9 +197,8 @@ def _values_of(
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
         yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
     for part_name, part, part_hint in parts:
-        described_part = replace(part, about=part.about.format(spec.about))
-        owner_of_part = value_of if spec.parts is None else owner
-        yield from _values_of(names, part_name, described_part, part_hint, outer=value_of, owner=owner_of_part)
+        about = part.about.format(spec.about)
+        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
 
 
 def parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
@@ -220,10 +212,10 @@ def parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any
     return [(name, part, _plain_type(hints.get(name, object))) for name, part in spec.parts.items()]
 
 
-def column_value(outer: Any, name: str, spec: ColumnSpec, owner: Any) -> Any:
-    """Return a column's value for programs, None where there is none. outer, owner: the values of which `_values_of` has the functions."""
+def column_value(outer: Any, name: str, spec: ColumnSpec, record: Any) -> Any:
+    """Return a column's value for programs: as declared of the record, else that of the field in `outer`; None where there is none."""
     if spec.value is not None:
-        return None if owner is None else spec.value(owner)
+        return spec.value(record)
     return outer.get(name) if isinstance(outer, dict) else getattr(outer, name, None)
 
 

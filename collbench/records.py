@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, joined, parts_of, unit_of, value_columns
+from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, parts_of, unit_of, value_columns
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
@@ -48,10 +48,9 @@ def stored_field(name: str) -> Callable[[Any], Any]:
 
 
 def document(record: Any) -> dict[str, Any]:
-    """Return the columns that the class of a record declares as an object for JSON, nested records as objects.
+    """Return the columns that the class of a record declares as an object for JSON.
 
-    The keys of a field with the key "" are among the record's. A nested record that is missing is None; with declared `parts` it is an
-    object of what these make of None.
+    A nested record is an object; with the key "" its keys are among those of the record, even if it is missing.
     """
     kind: Any = type(record)
     return _object(declared(kind), record, record)
@@ -61,21 +60,19 @@ def flat_document(record: Any) -> dict[str, Any]:
     """Return a document without nested objects: their keys follow the name of their field, "time_ratio_low"."""
     values: dict[str, Any] = {}
     for name, value in document(record).items():
-        values |= {joined([name, part]): inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+        values |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
     return values
 
 
-def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, owner: Any) -> dict[str, Any]:
+def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, record: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, spec, hint in columns:
-        value = column_value(outer, name, spec, owner)
+        value = column_value(outer, name, spec, record)
         if spec.optional and value is None:
             continue
-        value = _object(parts_of(spec, hint), value, owner) if spec.parts else _documented(value)
-        if spec.key == "":
-            values |= value
-        else:
-            values[spec.key or name] = value
+        is_object = spec.parts and (value is not None or spec.key == "")
+        value = _object(parts_of(spec, hint), value, record) if is_object else _documented(value)
+        values |= value if spec.key == "" else {spec.key or name: value}
     return values
 
 
@@ -84,12 +81,8 @@ def _documented(value: Any) -> Any:
     kind: Any = type(value)
     if declared(kind):
         return document(value)
-    if isinstance(value, dict):
-        return {key: _documented(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_documented(inner) for inner in value)
-    if isinstance(value, list):
-        return [_documented(inner) for inner in value]
+    if isinstance(value, list | tuple):
+        return kind(map(_documented, value))
     return stored(value)
 
 

@@ -256,11 +256,7 @@ class SeriesSubject:
     group: CaseGroup | None = None
     case: Annotated[
         CaseKey | None,
-        column(
-            "The case's columns by name; empty for groups and the whole.",
-            key="cell",
-            value=lambda subject: subject.case.named() if subject.case else {},
-        ),
+        column("The case's columns; empty for all others.", key="cell", value=lambda about: about.case.named() if about.case else {}),
     ] = None
 
 
@@ -484,6 +480,10 @@ class Shift:
         return outcome_by_limit([self.factor], self.limit)
 
 
+def _names(parts: Sequence[Allocation] | Sequence[SeriesSubject]) -> list[str]:
+    return [part.name for part in parts]
+
+
 @dataclass(frozen=True)
 class BaselineDiff:
     """The differences between two sides of a baseline comparison."""
@@ -492,23 +492,13 @@ class BaselineDiff:
     new: Annotated[str, column("The name of the new side.")]
     sides: Annotated[
         tuple[Sequence[Allocation], Sequence[Allocation]],
-        column(
-            "The names of the allocations of each side.",
-            key="allocations",
-            value=lambda diff: [[allocation.name for allocation in side] for side in diff.sides],
-        ),
+        column("The allocations of each side.", key="allocations", value=lambda diff: [_names(side) for side in diff.sides]),
     ]
     changes: Annotated[Sequence[Difference], column("From the last allocation of the old side to the last of the new one.")]
     margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = field(default=MARGIN, init=False)
     moved: Annotated[Sequence[Shift], column("The whole, groups and cases that both sides have.")]
-    only_old: Annotated[
-        Sequence[SeriesSubject],
-        column("The cases that only the old side has.", value=lambda diff: [subject.name for subject in diff.only_old]),
-    ]
-    only_new: Annotated[
-        Sequence[SeriesSubject],
-        column("The cases that only the new side has.", value=lambda diff: [subject.name for subject in diff.only_new]),
-    ]
+    only_old: Annotated[Sequence[SeriesSubject], column("Cases of the old side alone.", value=lambda diff: _names(diff.only_old))]
+    only_new: Annotated[Sequence[SeriesSubject], column("Cases of the new side alone.", value=lambda diff: _names(diff.only_new))]
 
     @property
     @figure("The number of cases of both sides by outcome.", value=lambda diff: counts_by_name(diff.summary), after="margin")

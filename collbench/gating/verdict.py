@@ -18,7 +18,7 @@ from collbench.columns import PERCENT, RATIO, column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, decode
-from collbench.records import stored_field
+from collbench.records import stored
 from collbench.results.store import read_object
 
 SCHEMA = 1
@@ -101,22 +101,17 @@ class FloorState(_VerdictPart, frozen=True):
     ]
 
 
-_PLAUSIBLE = {
-    "plausible": column(
-        "Why it is, or is not, a plausible cause of the slowdown; empty if nothing is slower.",
-        value=lambda change: "" if change.plausible is None else change.plausible.render(),
-    ),
-    "plausible_fact": column("The same as a fact.", value=lambda change: change.plausible),
-}
-
-
 class Change(_VerdictPart, frozen=True):
     """A difference between the last good allocation (`before`) and the candidate (`after`)."""
 
     item: Annotated[Item, column("The words of what changed.", key="path", value=lambda change: change.item.path)]
     before: Annotated[str, column("Its value in the last good allocation.")]
     after: Annotated[str, column("Its value in the candidate.")]
-    plausible: Annotated[Plausible | Text | None, column("", key="", parts=_PLAUSIBLE)] = None
+    plausible: Annotated[
+        Plausible | Text | None,
+        column("Why it is, or is not, a plausible cause; empty if nothing is slower.", value=lambda change: str(change.plausible or "")),
+        column("The same as a fact.", key="plausible_fact"),
+    ] = None
     announced: Annotated[Announcement | None, column("The announcement that covers it; None: there is none.")] = None
     times: Annotated[int, column('In how many places, with "*" in the item\'s path.', after="item")] = 1
     explains: Annotated[bool, column("Whether it may be the cause of what is slower.")] = False
@@ -138,20 +133,12 @@ class Change(_VerdictPart, frozen=True):
         return Difference(self.item, self.before, self.after, self.times).sentence()
 
 
-class _WrittenCause(msgspec.Struct, frozen=True):
-    """A likely cause in verdict.json."""
-
-    kind: Annotated[str, column("Its name.")]
-    sentence: Annotated[str, column("Its sentence.")]
-    fact: Annotated[Any, column("The cause as a fact; missing in older files.", optional=True)] = None
-
-    @classmethod
-    def of(cls, verdict: Verdict) -> _WrittenCause | None:
-        """Return that of a verdict; None without a cause."""
-        cause = verdict.cause
-        if cause is None:
-            return None
-        return cls(cause.cause, cause.render(), None if isinstance(cause, StoredCause) else cause)
+_CAUSE = {
+    "kind": column("Its name.", value=lambda verdict: verdict.cause.cause),
+    "sentence": column("Its sentence.", value=lambda verdict: verdict.cause.render()),
+    "fact": column("The cause as a fact; missing in older files.", optional=True,
+                   value=lambda verdict: None if isinstance(verdict.cause, StoredCause) else verdict.cause),
+}  # fmt: skip
 
 
 class Verdict(_VerdictPart, frozen=True, kw_only=True):
@@ -160,17 +147,22 @@ class Verdict(_VerdictPart, frozen=True, kw_only=True):
     schema: Annotated[int, column("The version of verdict.schema.json.")] = SCHEMA
     result: Annotated[str, column('"passed", "regression", "no verdict" or "wrong data".')]
     mode: Annotated[str, column('"baseline", or "paired" (old and new stack in one allocation).')]
-    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass.", value=lambda verdict: rendered(verdict.reasons))]
+    reasons: Annotated[
+        tuple[Fact, ...],
+        column("Why it is not a pass.", value=lambda verdict: rendered(verdict.reasons)),
+        column("The reasons as facts of `gating.reasons`, or `Text` from an older file.", key="reason_facts", after="ceilings"),
+    ]
     notes: Annotated[
         tuple[Fact, ...],
         column("Launches left out, cases without a history, slowed on purpose …", value=lambda verdict: rendered(verdict.notes)),
+        column("The notes as facts.", key="note_facts", after="reason_facts"),
     ]
     suspicions: Annotated[tuple[Suspicion, ...], column("The surest and worst first.")]
     groups: Annotated[tuple[GroupState, ...], column("Every group with a history, in the order of the baseline's cases.")]
     floors: Annotated[tuple[FloorState, ...], column("Cases below a floor.")]
     cause: Annotated[
         LikelyCause | None,
-        column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.", value=_WrittenCause.of),
+        column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.", parts=_CAUSE),
     ]
     changes: Annotated[tuple[Change, ...], column("Since the last good allocation, announced or not, the most plausible cause first.")]
     baseline: Annotated[str, column("Its folder (of paired stacks: the old one's folders).")]
@@ -184,22 +176,8 @@ class Verdict(_VerdictPart, frozen=True, kw_only=True):
     margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = MARGIN
     ceilings: Annotated[
         tuple[CeilingChange, ...],
-        column(
-            "Ceilings that fell since the last good allocation: percentages of them would hide the loss.", value=stored_field("ceilings")
-        ),
+        column("Ceilings that fell, so that percentages of them would hide the loss.", value=lambda verdict: stored(verdict.ceilings)),
     ] = ()
-
-    @property
-    @figure("The reasons as facts of `gating.reasons`, or `Text` from an older file.", after="ceilings")
-    def reason_facts(self) -> tuple[Fact, ...]:
-        """Return the reasons."""
-        return self.reasons
-
-    @property
-    @figure("The notes as facts.", after="reason_facts")
-    def note_facts(self) -> tuple[Fact, ...]:
-        """Return the notes."""
-        return self.notes
 
     @property
     @figure("How many cases have each outcome; empty for the verdict of an older version.", after="note_facts")

@@ -181,7 +181,11 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
     if format != "json":
         yield from _table_history(history, shown, letters, width)
         return
-    yield from (json_line(SeriesRecord.of(history, series)) for series in shown)
+    names = [allocation.name for allocation in history.allocations]
+    for series in shown:
+        steps = [_step_record(history, step) for step in series.steps]
+        time_s, factor = _time_or_factor(series.about.case, list(map(exp, series.values.tolist())))
+        yield json_line(SeriesRecord(series.about, names, time_s, factor, series.trend, steps, history.missing(series)))
 
 
 @dataclass(frozen=True)
@@ -195,13 +199,6 @@ class StepRecord:
     state: Annotated[str, column("How the state probe changed, too; empty if it did not, or is unknown.")]
     changes: Annotated[list[str], column("What else changed between the two allocations, a sentence each.")]
 
-    @classmethod
-    def of(cls, history: History, step: LevelChange) -> StepRecord:
-        """Return that of a step of a history."""
-        last_before, since = history.allocations[step.before], history.allocations[step.at]
-        changes = [change.sentence() for change in history.between(step.before, step.at)]
-        return cls(since.name, since.began_utc, last_before.name, step, history.state(step), changes)
-
 
 @dataclass(frozen=True)
 class SeriesRecord:
@@ -210,21 +207,16 @@ class SeriesRecord:
     about: Annotated[SeriesSubject, column("", key="")]
     allocations: Annotated[list[str], column("The names of the allocations, in the order in which they began.")]
     time_s: Annotated[list[float] | None, column("Of a case the median by allocation; null: not measured.", optional=True)]
-    factor: Annotated[
-        list[float] | None, column("Of all other series, by how much the cases are slower than usual, as a factor.", optional=True)
-    ]
+    factor: Annotated[list[float] | None, column("Of all other series, by how much it is slower than usual.", optional=True)]
     trend: Annotated[float | None, column("The last level over the first; null if it was never measured.")]
     steps: Annotated[list[StepRecord], column("Changes from one level to another, in time order.")]
     missing: Annotated[str, column("Where it lacks values, in words; empty if nowhere.")]
 
-    @classmethod
-    def of(cls, history: History, series: CaseHistory) -> SeriesRecord:
-        """Return that of a series of a history."""
-        names = [allocation.name for allocation in history.allocations]
-        values = [exp(value) for value in series.values.tolist()]
-        steps = [StepRecord.of(history, step) for step in series.steps]
-        time_s, factor = _time_or_factor(series.about.case, values)
-        return cls(series.about, names, time_s, factor, series.trend, steps, history.missing(series))
+
+def _step_record(history: History, step: LevelChange) -> StepRecord:
+    last_before, since = history.allocations[step.before], history.allocations[step.at]
+    changes = [change.sentence() for change in history.between(step.before, step.at)]
+    return StepRecord(since.name, since.began_utc, last_before.name, step, history.state(step), changes)
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:

@@ -36,19 +36,15 @@ from collbench.units import format_size, plural
 _OF_CASE = {
     "doubt": column("Why it is inconclusive; unknown for any other outcome."),
     "within": column("The largest difference that the interval allows: 0.017 is 1.7 %."),
-    "across_launches": column(
-        "Whether the interval is over launches.",
-        key="interval_over_launches",
-        value=lambda compared: bool(compared.case and compared.case.across_launches),
-    ),
-    "state_differs": column(
-        "Whether the state probes differ by more than 20 %.",
-        key="machine_state_differs",
-        value=lambda compared: bool(compared.case and compared.case.state_differs),
-    ),
-    "time": column("The time of B over that of A; of rows under load the factors.", key="time_ratio", parts=columns_of(Ratio)),
-    "bandwidth": column("The bus bandwidth of B over that of A.", key="busbw_ratio", parts=columns_of(Ratio)),
-}
+    "across_launches": column("Whether the interval is over launches.", key="interval_over_launches",
+                              value=lambda compared: bool(compared.case and compared.case.across_launches)),
+    "state_differs": column("Whether the state probes differ by more than 20 %.", key="machine_state_differs",
+                            value=lambda compared: bool(compared.case and compared.case.state_differs)),
+    "time": column("The time of B over that of A; of rows under load the factors.", key="time_ratio", parts=columns_of(Ratio),
+                   value=lambda compared: (compared.case and compared.case.time) or {}),
+    "bandwidth": column("The bus bandwidth of B over that of A.", key="busbw_ratio", parts=columns_of(Ratio),
+                        value=lambda compared: (compared.case and compared.case.bandwidth) or {}),
+}  # fmt: skip
 _OF_ROW = {
     "time_s": column("", key="", parts={
         "p50": column("The median time.", key="p50_s"),

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from collbench.columns import Unit, ValueColumn, value_columns
+from collbench.columns import ValueColumn, value_columns
 from collbench.errors import UsageError
 from collbench.plugin import measurement_mode
 from collbench.report import FORMATS
@@ -212,7 +212,7 @@ _PREFIX = "collbench"
 class Metric:
     """A metric. means: its help text, without quotes and backslashes, which the two formats escape differently.
 
-    column  the column that it is, of records of the class `record`; None: of no column
+    record, column  the class of records of which it is a column, and the column; None: of no column
     """
 
     unit: str
@@ -225,6 +225,11 @@ class Metric:
         """Return the metric of a declared column; note: what to add to its meaning."""
         column = next(column for column in value_columns(record) if column.name == name)
         return cls(column.unit.metric, f"{column.about[:1].lower()}{column.about[1:].removesuffix('.')}{note}", record, column)
+
+    def sample(self, name: str, labels: Mapping[str, str], value: float | None) -> Sample:
+        """Return a sample of a value of the column."""
+        per = self.column.unit.per if self.column else 1
+        return Sample(name, labels, None if value is None else value / per)
 
 
 @dataclass(frozen=True)
@@ -239,18 +244,13 @@ class Sample:
 def column_samples(metrics: Mapping[str, Metric], record: object, labels: Mapping[str, str]) -> Iterator[Sample]:
     """Yield the metrics that are columns of a record's class; of a column with a value for each allocation with the label "strike"."""
     for name, metric in metrics.items():
-        if metric.column is None or metric.record is not type(record):
+        if metric.column is None or metric.record is None or not isinstance(record, metric.record):
             continue
         value = metric.column.value(record)
-        if not isinstance(value, tuple):
-            yield Sample(name, labels, _in_unit(value, metric.column.unit))
-            continue
-        for strike, part in enumerate(value, 1):
-            yield Sample(name, {**labels, "strike": str(strike)}, _in_unit(part, metric.column.unit))
-
-
-def _in_unit(value: Any, unit: Unit) -> float | None:
-    return None if value is None else value / unit.per
+        if isinstance(value, tuple):
+            yield from (metric.sample(name, {**labels, "strike": str(strike)}, part) for strike, part in enumerate(value, 1))
+        else:
+            yield metric.sample(name, labels, value)
 
 
 def metric_name(name: str, unit: str) -> str:
