@@ -10,7 +10,8 @@
         def bytes_per_s(self) -> float | None: ...
 
 `report.forms` makes tables, CSV and JSON lines of the records of any kind (`collbench.records`), `api.frames` makes DataFrames. A field
-without `column` in its annotation is stored, and is in JSON only. Without a `unit`, it follows from the end of the name.
+without `column` in its annotation is stored, and is in JSON lines only. Without a `unit`, it follows from the end of the name.
+`records.document` makes an object for JSON of the declared columns of a value that is not stored line by line: a verdict, a comparison.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ColumnSpec:
     type      of its values, where the annotation does not say it: str, int, float, bool or object
     interval  of an estimate: the heading of its interval in tables; "": they have none
     drop, drop_interval, cut, wrap   as in `report.frame.Column`
-    after     the field, figure or key that the column follows, where that is not the field before it; "" of a figure: it is before all fields
+    after     the field, figure or key that the column follows; "": a field follows the one before it, and a figure precedes all fields
     """
 
     about: str

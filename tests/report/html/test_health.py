@@ -49,6 +49,12 @@ def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> Non
     assert read_check(run) is None
     store_check(CheckAnswer(VERDICT, run, 2), run)
     assert read_check(run) == VERDICT and json.loads((run / CHECK).read_text())["verdict"] == "SLOW"
+    stored = json.loads((run / CHECK).read_text())
+    assert list(stored) == ["schema", "verdict", "exit_code", "text", "backends", "causes", "evidence", "run", "nodes", "next"]
+    assert (stored["schema"], stored["exit_code"], stored["text"], stored["backends"]) == (1, 1, str(VERDICT), {"mpi": "SLOW"})
+    assert (stored["run"], stored["nodes"], stored["next"]) == (str(run), 2, ["collbench", "pairs"])
+    assert [(each["kind"], each["text"]) for each in stored["causes"]] == [("misses_expected", str(VERDICT.causes[0]))]
+    assert [each["text"] for each in stored["evidence"]] == list(map(str, VERDICT.evidence))
     material = Material([read_run(run)], tmp_path / "page.html")
     screen = first_screen(material)
     assert screen is not None and screen.badge == (BAD, "SLOW")
