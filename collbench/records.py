@@ -82,7 +82,8 @@ def _documented(value: Any) -> Any:
     if declared(kind):
         return document(value)
     if isinstance(value, list | tuple):
-        return kind(map(_documented, value))
+        values = [_documented(inner) for inner in value]
+        return tuple(values) if isinstance(value, tuple) else values
     return stored(value)
 
 

@@ -41,9 +41,9 @@ _OF_CASE = {
     "state_differs": column("Whether the state probes differ by more than 20 %.", key="machine_state_differs",
                             value=lambda compared: bool(compared.case and compared.case.state_differs)),
     "time": column("The time of B over that of A; of rows under load the factors.", key="time_ratio", parts=columns_of(Ratio),
-                   value=lambda compared: (compared.case and compared.case.time) or {}),
+                   value=lambda compared: getattr(compared.case, "time", None) or {}),
     "bandwidth": column("The bus bandwidth of B over that of A.", key="busbw_ratio", parts=columns_of(Ratio),
-                        value=lambda compared: (compared.case and compared.case.bandwidth) or {}),
+                        value=lambda compared: getattr(compared.case, "bandwidth", None) or {}),
 }  # fmt: skip
 _OF_ROW = {
     "time_s": column("", key="", parts={
