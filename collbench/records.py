@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, parts_of, unit_of, value_columns
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
@@ -45,6 +45,46 @@ def stored_field(name: str) -> Callable[[Any], Any]:
         return {} if nested is None else stored(nested)
 
     return value
+
+
+def document(record: Any) -> dict[str, Any]:
+    """Return the columns that the class of a record declares as an object for JSON.
+
+    A nested record is an object; with the key "" its keys are among those of the record, even if it is missing.
+    """
+    kind: Any = type(record)
+    return _object(declared(kind), record, record)
+
+
+def flat_document(record: Any) -> dict[str, Any]:
+    """Return a document without nested objects: their keys follow the name of their field, "time_ratio_low"."""
+    values: dict[str, Any] = {}
+    for name, value in document(record).items():
+        values |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return values
+
+
+def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, record: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, spec, hint in columns:
+        value = column_value(outer, name, spec, record)
+        if spec.optional and value is None:
+            continue
+        is_object = spec.parts and (value is not None or spec.key == "")
+        value = _object(parts_of(spec, hint), value, record) if is_object else _documented(value)
+        values |= value if spec.key == "" else {spec.key or name: value}
+    return values
+
+
+def _documented(value: Any) -> Any:
+    """Return a value of a document: records with declared columns as their documents, all others as they are stored."""
+    kind: Any = type(value)
+    if declared(kind):
+        return document(value)
+    if isinstance(value, list | tuple):
+        values = [_documented(inner) for inner in value]
+        return tuple(values) if isinstance(value, tuple) else values
+    return stored(value)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,11 +155,6 @@ class RecordKind(Generic[R]):
         """Return the columns for programs, in their order."""
         return value_columns(self.record)
 
-    @cached_property
-    def shown(self) -> tuple[ShownColumn[R], ...]:
-        """Return the columns for people, in their order."""
-        return tuple(shown for name, spec, _ in declared(self.record) for shown in _shown_of(name, spec))
-
     def fields_of(self, record: R) -> dict[str, Any]:
         """Return a record without nested records, by field of CSV."""
         return {value.name: value.unit.field(value.value(record)) if value.unit.field else value.value(record) for value in self.values}
@@ -132,6 +167,12 @@ class RecordKind(Generic[R]):
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""
         return self.record.decoded(values)
+
+
+@cache
+def shown_columns(record: Any) -> tuple[ShownColumn[Any], ...]:
+    """Return the columns for people that a class declares, in their order."""
+    return tuple(shown for name, spec, _ in declared(record) for shown in _shown_of(name, spec))
 
 
 def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:

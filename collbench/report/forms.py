@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from collbench.records import R, RecordKind
+from collbench.records import R, RecordKind, document, shown_columns
 from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
 from collbench.report.screen import check_format, display_of, print_lines, wrapped
-from collbench.results.store import to_line
+from collbench.results.store import plain, to_line
 
 FORMATS = ("table", "csv", "json")
 
@@ -18,11 +19,20 @@ def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     if kind.frame:
         return kind.frame(records)
     ordered = kind.order(records)
-    columns = [
+    return Frame(without_empty(table_columns(kind.record), ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
+
+
+def table_columns(record: Any) -> list[Column[Any]]:
+    """Return the columns of a table that a class of records declares."""
+    return [
         Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
-        for shown in kind.shown
+        for shown in shown_columns(record)
     ]
-    return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
+
+
+def json_line(record: Any) -> Line:
+    """Return the document of a record on one line."""
+    return Line(json.dumps(plain(document(record)), allow_nan=False))
 
 
 def _reason(record: object) -> str | None:

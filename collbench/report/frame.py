@@ -261,17 +261,6 @@ def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterat
     return csv_table(records[0], (each.values() for each in records), headed) if records else iter(())
 
 
-def flattened(values: Iterable[tuple[str, Any]], parts: Mapping[str, tuple[str, Sequence[str]]]) -> Iterator[tuple[str, Any]]:
-    """Yield fields with their values; an object with an entry in `parts` ("time_{}_s", names) as a field for each of its parts."""
-    for name, value in values:
-        pattern, names = parts.get(name, (name, None))
-        if names is None:
-            yield name, value
-        else:
-            found = value if isinstance(value, dict) else {part: getattr(value, part, None) for part in names}
-            yield from ((pattern.format(part), found.get(part)) for part in names)
-
-
 def csv_record(values: Iterable[str]) -> Line:
     """Return one record of CSV."""
     text = io.StringIO()
