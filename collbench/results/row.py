@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -347,6 +347,11 @@ class EvidencePart(msgspec.Struct, frozen=True):
         """Return the part by its name, for a row's evidence, JSON-ready."""
         return {self.KEY: msgspec.to_builtins(self)}
 
+    @classmethod
+    def entry_of(cls, parts: Sequence[Self] | Mapping[str, Self]) -> dict[str, Any]:
+        """Return several parts as one entry, a list or an object, for a row's evidence, JSON-ready; empty without parts."""
+        return {cls.KEY: msgspec.to_builtins(parts)} if parts else {}
+
 
 class StartSkew(EvidencePart, frozen=True, omit_defaults=True):
     """The time between the first and the last rank to leave the synchronization before a sample, in seconds, and the sample's messages."""
@@ -403,3 +408,11 @@ class SampleStarts(EvidencePart, frozen=True):
     KEY = "sample_starts"
     ranks: list[Annotated[int, msgspec.Meta(ge=0)]]
     messages: int
+
+
+class WrongData(EvidencePart, frozen=True):
+    """How many ranks had wrong data, and the errors of the first ones, each as `prepared_case.DataError.as_json` returns it."""
+
+    KEY = "wrong_data"
+    found: int
+    first: list[dict[str, Any]]
