@@ -117,6 +117,8 @@ class ValueColumn:
     unit    of its values
     type    of its values: str, int, float, bool, or object for all others
     value   of a record; None if it is unknown
+    title   its heading in tables, with the unit for people; "": only programs have the column
+    drop    as in `report.frame.Column`
     """
 
     name: str
@@ -124,6 +126,18 @@ class ValueColumn:
     unit: Unit
     type: type
     value: Callable[[Any], Any]
+    title: str = ""
+    drop: int = 0
+
+    @property
+    def right(self) -> bool:
+        """Return whether tables align it to the right."""
+        return self.unit.right or self.type in (int, float)
+
+    def text(self, record: Any) -> str:
+        """Return a record's value for people, in its unit; a dash if it is unknown."""
+        value = self.value(record)
+        return NOTHING if value is None else self.unit.text(value)
 
 
 def described(about: str, unit: Unit) -> str:
@@ -185,10 +199,13 @@ def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, ou
         joined_name = joined(names)
         unit = spec.unit or unit_of(joined_name)
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
-        yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
+        yield ValueColumn(joined_name, spec.about, unit, kind, value_of, spec.title, spec.drop)
     for part_name, part, part_hint in parts:
-        about = part.about.format(spec.about)
-        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
+        title = part.title.format(spec.title)
+        if part.key == "":  # the value of an estimate
+            title = title or spec.title
+        inner = replace(part, about=part.about.format(spec.about), title=title, drop=part.drop or spec.drop)
+        yield from _values_of(names, part_name, inner, part_hint, value_of)
 
 
 def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:

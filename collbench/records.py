@@ -18,7 +18,7 @@ from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
 if TYPE_CHECKING:
-    from collbench.report.frame import Frame, Line
+    from collbench.report.frame import Column, Line
 
 
 def stored(value: Any) -> Any:
@@ -89,7 +89,7 @@ class RecordKind(Generic[R]):
     remarks  the sentences below it
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
-    frame    the table for people, where it differs from the declared columns
+    columns  those for people, where they are not all declared ones with a heading in their order
     lines    all lines for people, of so many characters, where they are more than a headline, a table and sentences
     kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
     """
@@ -101,7 +101,7 @@ class RecordKind(Generic[R]):
     remarks: Callable[[Sequence[R]], Iterable[str]]
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
-    frame: Callable[[Sequence[R]], Frame[R]] | None = None
+    columns: tuple[Column[R], ...] = ()
     lines: Callable[[Sequence[R], int | None], Iterable[Line]] | None = None
     kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 

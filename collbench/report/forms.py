@@ -15,10 +15,8 @@ FORMATS = ("table", "csv", "json")
 
 def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     """Return the table of records for people; columns that are empty in all records are left out."""
-    if kind.frame:
-        return kind.frame(records)
     ordered = kind.order(records)
-    columns = [
+    columns = kind.columns or [
         Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
         for shown in kind.shown
     ]
