@@ -66,7 +66,7 @@ _BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
 class ColumnSpec:
     """The annotation of a field that CSV, DataFrames and tables have as a column.
 
-    about     what it is, in a sentence, without its unit
+    about     what it is, without its unit
     unit      of its values, where it does not follow from the end of the name
     title     its heading in tables, with the unit for people; "": only programs have the column
     text      a record's text in tables, where it is not the value in its unit

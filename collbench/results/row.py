@@ -132,26 +132,34 @@ _GROUPS = {
     "count": column("The number of groups that ran at the same time.", type=int),
     "ranks": column("The number of ranks of each of these groups.", type=int),
     "p50_s": column("The median time of each group."),
-    "busbw_bytes_per_s": column("The bus bandwidth of each group.", title="each group GB/s", drop=5),
+    "busbw_bytes_per_s": column(
+        "The bus bandwidth of each group; tables have the slowest and the fastest.", title="each group GB/s", drop=5
+    ),
     "total_busbw_bytes_per_s": column(
         "The bus bandwidth of all groups together, until the last one is done.", title="all groups GB/s", type=float, drop=4
     ),
 }
 _OVERLAP = {
-    "communication_s": column("The time of the communication alone (`--overlap`).", title="comm µs", type=float),
-    "computation_s": column("The time of the computation alone.", title="compute µs", type=float),
+    "communication_s": column("`--overlap`: the time of the communication alone.", title="comm µs", type=float),
+    "computation_s": column("`--overlap`: the time of the computation alone, of arithmetic on memory.", title="compute µs", type=float),
     "percent": column("100 · (1 − (both − computation) / communication), not limited to 0–100.", title="overlap", type=float),
     "percent_low": column("The lower end of the 95 % confidence interval of `overlap_percent`.", type=float),
     "percent_high": column("The upper end of the 95 % confidence interval of `overlap_percent`.", type=float),
-    "exposed_s": column("The time that the communication adds to the computation.", title="exposed µs", type=float),
+    "exposed_s": column("`--overlap`: the time that the communication adds: both − compute.", title="exposed µs", type=float),
     "exposed_low_s": column("The lower end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
     "exposed_high_s": column("The upper end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
     "slowdown": column(
-        "The time of the computation during the communication, divided by its time alone.", title="compute slower", type=float
+        "`--overlap`: the time of the computation during the communication, divided by its time alone. Tables have the difference.",
+        title="compute slower",
+        type=float,
     ),
     "slowdown_low": column("The lower end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
     "slowdown_high": column("The upper end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
-    "assisted_percent": column("The overlap with test calls between slices of the computation.", title="with test calls", type=float),
+    "assisted_percent": column(
+        "`--overlap`: the overlap of MPI with MPI_Testall between slices of the computation, every 50 µs or more.",
+        title="with test calls",
+        type=float,
+    ),
     "payer": column("What takes the exposed time: computation, waiting or none.", type=str),
     "progress": column("What moves data while a rank computes: threads or calls of the library.", type=str),
     "blocks": column("The number of blocks of one sample of each state.", type=int),
@@ -168,7 +176,9 @@ _EXPECTATION = {
     ),
     "percent_of_expected_time_low": column("The lower end of its interval, from the interval of the measured time.", type=float),
     "percent_of_expected_time_high": column("The upper end of its interval.", type=float),
-    "expected_time_origin": column("The model of the expected time; or why there is none.", title="expected time from", type=str),
+    "expected_time_origin": column(
+        "The model of the expected time; or why there is none, or no percentage.", title="expected time from", type=str
+    ),
 }
 
 
@@ -203,19 +213,24 @@ class Row:
     operation: Annotated[
         str, column("What is measured: a collective (allreduce), point-to-point (p2p_latency) or one-sided (put) operation, or a barrier.")
     ]
-    backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
+    backend: Annotated[
+        str, column("The library that moves the data, such as nccl, mpi or gloo: `collbench backends` lists those of this machine.")
+    ]
     api: Annotated[str, column("The call of the library that the operation uses: `MPI_Allreduce`, `ncclAllReduce`, `allreduce`.")]
     device: Annotated[str, column("Where the buffers are: `cpu` (host memory) or `cuda` (GPU memory).")]
     dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
     redop: Annotated[
-        str | None, column("The reduction operation: sum, product, minimum, maximum, average, or the bitwise and, or, exclusive or.")
+        str | None,
+        column("The reduction operation: sum, prod, min, max, avg, or the bitwise band, bor, bxor. Empty: the operation does not reduce."),
     ]
     root: Annotated[int | None, column("The rank that has the data before a broadcast or scatter, or after a reduce or gather.")]
     mode: Annotated[str, column("How iterations are timed.")]
     in_place: Annotated[
         bool, column("Whether the result overwrites the input (in place) or has a buffer of its own (out of place).", title="placing")
     ]
-    buffers: Annotated[str, column("`fixed`: the same buffers in each iteration, so small sizes stay in the cache.")]
+    buffers: Annotated[
+        str, column("`fixed`: the same each time, small ones stay in the cache. `rotating`: 64 MiB in turn, on GPUs 256 MiB.")
+    ]
     group: Annotated[str, column("The ranks that take part: `all`, pairs such as `0-2,1-3`, or the split into groups such as `MOD 8`.")]
     window: Annotated[int | None, column("How many messages of a bandwidth test are in flight at a time.")]
     size_bytes: Annotated[
@@ -227,8 +242,8 @@ class Row:
     registration: Annotated[
         str | None, column("How NCCL knows the buffers: `none`, `registered`, in a `window`, in a `symmetric` window.")
     ] = None
-    algorithm: Annotated[str | None, column("The algorithm that `--algorithms` selected.")] = None
-    protocol: Annotated[str | None, column("The NCCL protocol that `--protocols` selected (LL, LL128, Simple).")] = None
+    algorithm: Annotated[str | None, column("The algorithm that `--algorithms` selected. Empty: the library's own choice.")] = None
+    protocol: Annotated[str | None, column("The protocol that `--protocols` selected: LL, LL128, Simple. Empty: NCCL's own choice.")] = None
     traffic: Annotated[
         str | None,
         column(
@@ -247,16 +262,25 @@ class Row:
     stopped: Annotated[str | None, column("Why the sampling stopped: precision, out_of_reach, max_time, most_samples or iterations.")] = (
         None
     )
-    n: Annotated[int, column("The number of samples.", title="samples", drop=11)] = 0
+    n: Annotated[int, column("The number of samples: timed iterations, or batches of them.", title="samples", drop=11)] = 0
     n_eff: Annotated[float | None, column("How many independent samples they are worth.")] = None
     time_s: Annotated[Times | None, column("")] = None
     modes: Annotated[
         list[dict[str, float]],
         column("The two values around which the samples of a bimodal case gather, with the share of each.", title="modes µs"),
     ] = field(default_factory=list)
-    launches: Annotated[int, column("How many launches are behind a row.", title="launches")] = 1
+    launches: Annotated[
+        int, column("The launches behind a row; from two on, the interval includes their differences.", title="launches")
+    ] = 1
     time_rank_mean_s: Annotated[float | None, column("The mean over all ranks and samples.")] = None
-    algbw_bytes_per_s: Annotated[float | None, column("Algorithm bandwidth: size divided by time.", title="algbw GB/s", drop=9)] = None
+    algbw_bytes_per_s: Annotated[
+        float | None,
+        column(
+            "Algorithm bandwidth: size divided by time. It depends on the number of ranks; compare with busbw instead.",
+            title="algbw GB/s",
+            drop=9,
+        ),
+    ] = None
     busbw_bytes_per_s: Annotated[
         float | None,
         column(
@@ -267,7 +291,12 @@ class Row:
         ),
     ] = None
     message_rate: Annotated[
-        float | None, column("Of multipair: messages per second of all pairs together.", title="messages/s", drop=3)
+        float | None,
+        column(
+            "Of multipair: messages per second of all pairs, in both directions if both are busy, as osu_mbw_mr counts.",
+            title="messages/s",
+            drop=3,
+        ),
     ] = None
     groups: Annotated[dict[str, Any], column("", parts=_GROUPS)] = field(default_factory=dict)
     overlap: Annotated[dict[str, Any], column("", parts=_OVERLAP, value=_overlap_figures)] = field(default_factory=dict)
@@ -282,7 +311,9 @@ class Row:
         int | None, column("The number of wrong elements in these iterations; missing if none was verified.", title="wrong", drop=3)
     ] = None
     wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
-    flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.", title="flags")] = ()
+    flags: Annotated[
+        tuple[str, ...], column("Codes of what makes a row less reliable. `collbench explain FLAG` explains each of them.", title="flags")
+    ] = ()
     evidence: Annotated[
         dict[str, Any], column("What was observed while the case ran: counters of NICs and GPUs, CPU time, paths, clocks.")
     ] = field(default_factory=dict)

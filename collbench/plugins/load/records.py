@@ -33,7 +33,10 @@ class LoadQuantile:
     )
     factor: Annotated[
         Estimate,
-        column("{} of the victims' times, on divided by off: the geometric mean over the pairs of blocks.", title="{} factor"),
+        column(
+            "{} of the victims' times, on / off, as geometric mean over the pairs of blocks. The three intervals hold together.",
+            title="{} factor",
+        ),
     ] = field(default_factory=Estimate)
 
 
