@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import msgspec
 
 from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.plugin import record_files
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
@@ -82,9 +83,8 @@ class ShownColumn(Generic[R]):
 class RecordKind(Generic[R]):
     """A kind of records.
 
-    name     of its command, and of its key in run.json
+    name     of its command, and of its key in run.json; `Plugin.records` has the file of a command's records
     record   the class
-    file     with the records, in a run's folder
     title    the headline above a table of records
     remarks  the sentences below it
     order    the records as tables and DataFrames have them
@@ -96,7 +96,6 @@ class RecordKind(Generic[R]):
 
     name: str
     record: type[R]
-    file: str
     title: Callable[[Sequence[R]], str]
     remarks: Callable[[Sequence[R]], Iterable[str]]
     order: Callable[[Sequence[R]], Sequence[R]] = list
@@ -122,7 +121,7 @@ class RecordKind(Generic[R]):
     def read(self, folder: Path) -> tuple[list[R], list[str]]:
         """Return (the records in a run's folder up to the last complete one, what could not be read)."""
         warnings: list[str] = []
-        return list(read_lines(folder / self.file, self.record.decoded, warnings)), warnings
+        return list(read_lines(folder / record_files()[self.name].name, self.record.decoded, warnings)), warnings
 
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""

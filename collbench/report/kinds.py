@@ -142,13 +142,16 @@ class RowsKind(RunKind):
 
 
 class DeclaredKind(RowsKind):
-    """A kind of run with declared records (`collbench.records`), from which follow how they are read and printed.
+    """A kind of run with declared records (`collbench.records`), from which follow its name, and how they are read and printed.
 
     declared   the kind of records
     """
 
     declared: ClassVar[RecordKind[Any]]
     formats = FORMATS
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.declared.name
 
     def read(self, run: Run) -> StoredRecords:
         """Return the records."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.kv import FILE
 from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
 from collbench.records import RecordKind
 from collbench.report.kinds import DeclaredKind, Destination
@@ -89,7 +88,7 @@ def _kept(rows: Sequence[KvRow]) -> dict[str, str]:
     return costs | {f"{row.method}: {row.wrong_detail or 'wrong data'}": "wrong" for row in rows if row.wrong}
 
 
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, style, kept=_kept)
+BLOCK_TRANSFERS = RecordKind("kv", KvRow, title, remarks, sorted_rows, style, kept=_kept)
 
 
 # The kind of run.
@@ -98,7 +97,6 @@ BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, sty
 class KvKind(DeclaredKind):
     """Block transfers."""
 
-    name = "kv"
     what = "block transfers"
     declared = BLOCK_TRANSFERS
 

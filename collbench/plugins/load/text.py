@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from collbench.analysis.launches import known as known_number
 from collbench.columns import value_columns
-from collbench.plugins.load import FILE
 from collbench.plugins.load.interference import FEWEST_GROUPS, LoadInconclusive, fewest_samples, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.reason import decode_or_text
@@ -221,7 +220,7 @@ def _kept(rows: Sequence[LoadRow]) -> dict[str, str]:
     return {row.wrong_detail or "wrong data": "wrong" for row in rows if row.wrong}
 
 
-INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, _COLUMNS, kept=_kept)
+INTERFERENCE = RecordKind("load", LoadRow, title, remarks, sorted_rows, style, _COLUMNS, kept=_kept)
 
 
 class LoadWriter:
@@ -266,7 +265,6 @@ class LoadWriter:
 class LoadKind(DeclaredKind):
     """Interference."""
 
-    name = "load"
     what = "interference"
     drawn = True
     declared = INTERFERENCE
