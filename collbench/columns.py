@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from collbench.results.flags import flag_names
 from collbench.units import format_percent, format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTHING = "–"
@@ -69,20 +66,18 @@ class ColumnSpec:
     about     what it is, without its unit
     unit      of its values, where it does not follow from the end of the name
     title     its heading in tables, with the unit for people; "": only programs have the column
-    text      a record's text in tables, where it is not the value in its unit
     key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
     value     a record's value for programs, where it is not the field's
     parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
     type      of its values, where the annotation does not say it: str, int, float, bool or object
     interval  of an estimate: the heading of its interval in tables; "": they have none
-    drop, drop_interval, cut, wrap   as in `report.frame.Column`
+    drop, drop_interval, wrap   as in `report.frame.Column`
     after     the field or figure that the column follows, where that is not the field before it
     """
 
     about: str
     unit: Unit | None = None
     title: str = ""
-    text: Callable[[Any], str] | None = None
     key: str | None = None
     value: Callable[[Any], Any] | None = None
     parts: Mapping[str, ColumnSpec] | None = None
@@ -90,7 +85,6 @@ class ColumnSpec:
     interval: str = ""
     drop: int = 0
     drop_interval: int = 0
-    cut: bool = False
     wrap: bool = False
     after: str = ""
 

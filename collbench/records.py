@@ -5,15 +5,14 @@ The fields of a record declare their columns (`collbench.columns`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.columns import ValueColumn, value_columns
 from collbench.plugin import record_files
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
@@ -69,17 +68,6 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class ShownColumn(Generic[R]):
-    """A column for people: its declaration, heading, alignment, and a record's text."""
-
-    spec: ColumnSpec
-    title: str
-    text: Callable[[R], str]
-    right: bool
-    drop: int
-
-
-@dataclass(frozen=True)
 class RecordKind(Generic[R]):
     """A kind of records.
 
@@ -109,11 +97,6 @@ class RecordKind(Generic[R]):
         """Return the columns for programs, in their order."""
         return value_columns(self.record)
 
-    @cached_property
-    def shown(self) -> tuple[ShownColumn[R], ...]:
-        """Return the columns for people, in their order."""
-        return tuple(shown for name, spec, _ in declared(self.record) for shown in _shown_of(name, spec))
-
     def fields_of(self, record: R) -> dict[str, Any]:
         """Return a record without nested records, by field of CSV."""
         return {value.name: value.unit.field(value.value(record)) if value.unit.field else value.value(record) for value in self.values}
@@ -126,25 +109,3 @@ class RecordKind(Generic[R]):
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""
         return self.record.decoded(values)
-
-
-def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:
-    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
-    unit = spec.unit or unit_of(name)
-
-    def text(record: Any) -> str:
-        value = getattr(record, name)
-        value = getattr(value, "value", value)
-        return NOTHING if value is None else unit.text(value)
-
-    def interval(record: Any) -> str:
-        estimate = getattr(record, name)
-        if estimate.low is None or estimate.high is None:
-            return NOTHING
-        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
-
-    right = unit.right and unit is not TEXT
-    if spec.title:
-        yield ShownColumn(spec, spec.title, spec.text or text, right, spec.drop)
-    if spec.interval:
-        yield ShownColumn(spec, spec.interval, interval, right, spec.drop_interval)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
+from collbench.columns import NOTHING, ColumnSpec, declared, unit_of
 from collbench.records import R, RecordKind
 from collbench.report.frame import Column, Frame, Line, csv_table, printable, table_lines, without_empty
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
@@ -16,11 +17,29 @@ FORMATS = ("table", "csv", "json")
 def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     """Return the table of records for people; columns that are empty in all records are left out."""
     ordered = kind.order(records)
-    columns = kind.columns or [
-        Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
-        for shown in kind.shown
-    ]
+    columns = kind.columns or [column for name, spec, _ in declared(kind.record) for column in _shown(name, spec)]
     return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
+
+
+def _shown(name: str, spec: ColumnSpec) -> Iterator[Column[Any]]:
+    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
+    unit = spec.unit or unit_of(name)
+
+    def text(record: Any) -> str:
+        value = getattr(record, name)
+        value = getattr(value, "value", value)
+        return NOTHING if value is None else unit.text(value)
+
+    def interval(record: Any) -> str:
+        estimate = getattr(record, name)
+        if estimate.low is None or estimate.high is None:
+            return NOTHING
+        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
+
+    if spec.title:
+        yield Column("", spec.title, text, right=unit.right, drop=spec.drop, wrap=spec.wrap)
+    if spec.interval:
+        yield Column("", spec.interval, interval, right=unit.right, drop=spec.drop_interval)
 
 
 def _reason(record: object) -> str | None:
