@@ -132,9 +132,7 @@ _GROUPS = {
     "count": column("The number of groups that ran at the same time.", type=int),
     "ranks": column("The number of ranks of each of these groups.", type=int),
     "p50_s": column("The median time of each group."),
-    "busbw_bytes_per_s": column(
-        "The bus bandwidth of each group; tables have the slowest and the fastest.", title="each group GB/s", drop=5
-    ),
+    "busbw_bytes_per_s": column("The bus bandwidth of each group; tables: the slowest and the fastest.", title="each group GB/s", drop=5),
     "total_busbw_bytes_per_s": column(
         "The bus bandwidth of all groups together, until the last one is done.", title="all groups GB/s", type=float, drop=4
     ),
@@ -149,16 +147,14 @@ _OVERLAP = {
     "exposed_low_s": column("The lower end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
     "exposed_high_s": column("The upper end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
     "slowdown": column(
-        "`--overlap`: the time of the computation during the communication, divided by its time alone. Tables have the difference.",
+        "`--overlap`: the computation's time during the communication / alone; tables have the difference.",
         title="compute slower",
         type=float,
     ),
     "slowdown_low": column("The lower end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
     "slowdown_high": column("The upper end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
     "assisted_percent": column(
-        "`--overlap`: the overlap of MPI with MPI_Testall between slices of the computation, every 50 µs or more.",
-        title="with test calls",
-        type=float,
+        "The overlap with calls of MPI_Testall every 50 µs of the computation.", title="with test calls", type=float
     ),
     "payer": column("What takes the exposed time: computation, waiting or none.", type=str),
     "progress": column("What moves data while a rank computes: threads or calls of the library.", type=str),
@@ -176,9 +172,7 @@ _EXPECTATION = {
     ),
     "percent_of_expected_time_low": column("The lower end of its interval, from the interval of the measured time.", type=float),
     "percent_of_expected_time_high": column("The upper end of its interval.", type=float),
-    "expected_time_origin": column(
-        "The model of the expected time; or why there is none, or no percentage.", title="expected time from", type=str
-    ),
+    "expected_time_origin": column("The model of the expected time; or why there is none.", title="expected time from", type=str),
 }
 
 
@@ -269,17 +263,11 @@ class Row:
         list[dict[str, float]],
         column("The two values around which the samples of a bimodal case gather, with the share of each.", title="modes µs"),
     ] = field(default_factory=list)
-    launches: Annotated[
-        int, column("The launches behind a row; from two on, the interval includes their differences.", title="launches")
-    ] = 1
+    launches: Annotated[int, column("The launches behind a row. From two on the interval covers their differences.", title="launches")] = 1
     time_rank_mean_s: Annotated[float | None, column("The mean over all ranks and samples.")] = None
     algbw_bytes_per_s: Annotated[
         float | None,
-        column(
-            "Algorithm bandwidth: size divided by time. It depends on the number of ranks; compare with busbw instead.",
-            title="algbw GB/s",
-            drop=9,
-        ),
+        column("Algorithm bandwidth: size / time. It depends on the number of ranks: compare busbw.", title="algbw GB/s", drop=9),
     ] = None
     busbw_bytes_per_s: Annotated[
         float | None,

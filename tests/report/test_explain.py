@@ -69,7 +69,7 @@ def test_keys_of_the_option_columns(word: str) -> None:
 def test_a_declared_column_is_found_by_its_key_its_name_and_its_heading_and_has_the_text_of_its_declaration() -> None:
     (found,) = page("algbw")
     assert page("algbw GB/s") == page("algbw_bytes_per_s") == [found]
-    assert found.means.startswith("Algorithm bandwidth: size divided by time.") and found.means.endswith("Unit: bytes per second.")
+    assert found.means.startswith("Algorithm bandwidth: size / time.") and found.means.endswith("Unit: bytes per second.")
     (link,) = page("of link")
     of_kinds = [line.partition(": ")[0] for line in link.means.splitlines()]
     assert (link.word, of_kinds) == ("percent_of_link", ["`collbench load`", "`collbench kv`"])

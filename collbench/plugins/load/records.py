@@ -33,10 +33,7 @@ class LoadQuantile:
     )
     factor: Annotated[
         Estimate,
-        column(
-            "{} of the victims' times, on / off, as geometric mean over the pairs of blocks. The three intervals hold together.",
-            title="{} factor",
-        ),
+        column("{} of the victims' times, on / off: a geometric mean; the three intervals hold together.", title="{} factor"),
     ] = field(default_factory=Estimate)
 
 
