@@ -68,15 +68,15 @@ _BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
 class ColumnSpec:
     """The annotation of a field that CSV, DataFrames and tables have as a column.
 
-    about     what it is, in a sentence, without its unit
+    about     what it is, without its unit
     unit      of its values, where it does not follow from the end of the name
     title     its heading in tables, with the unit for people; "": only programs have the column
-    text      a record's text in tables, where it is not the value in its unit
     key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
     value     a record's value for programs, where it is not the field's; of an entry of `parts` that of the record with the field
     parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
     optional  whether an object for JSON lacks it where it is None
     type      of its values, where the annotation does not say it: str, int, float, bool or object
+    text      a record's text in tables, where it is not its value in the unit
     interval  of an estimate: the heading of its interval in tables; "": they have none
     drop, drop_interval, cut, wrap   as in `report.frame.Column`
     after     the field, figure or key that the column follows; "": a field follows the one before it, and a figure precedes all fields
@@ -85,12 +85,12 @@ class ColumnSpec:
     about: str
     unit: Unit | None = None
     title: str = ""
-    text: Callable[[Any], str] | None = None
     key: str | None = None
     value: Callable[[Any], Any] | None = None
     parts: Mapping[str, ColumnSpec] | None = None
     optional: bool = False
     type: type | None = None
+    text: Callable[[Any], str] | None = None
     interval: str = ""
     drop: int = 0
     drop_interval: int = 0
@@ -121,6 +121,8 @@ class ValueColumn:
     unit    of its values
     type    of its values: str, int, float, bool, or object for all others
     value   of a record; None if it is unknown
+    title   its heading in tables, with the unit for people; "": only programs have the column
+    drop    as in `report.frame.Column`
     """
 
     name: str
@@ -128,6 +130,18 @@ class ValueColumn:
     unit: Unit
     type: type
     value: Callable[[Any], Any]
+    title: str = ""
+    drop: int = 0
+
+    @property
+    def right(self) -> bool:
+        """Return whether tables align it to the right."""
+        return self.unit.right or self.type in (int, float)
+
+    def text(self, record: Any) -> str:
+        """Return a record's value for people, in its unit; a dash if it is unknown."""
+        value = self.value(record)
+        return NOTHING if value is None else self.unit.text(value)
 
 
 def described(about: str, unit: Unit) -> str:
@@ -196,10 +210,13 @@ def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, ou
         joined_name = joined(names)
         unit = spec.unit or unit_of(joined_name)
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
-        yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
+        yield ValueColumn(joined_name, spec.about, unit, kind, value_of, spec.title, spec.drop)
     for part_name, part, part_hint in parts:
-        about = part.about.format(spec.about)
-        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
+        title = part.title.format(spec.title)
+        if part.key == "":  # the value of an estimate
+            title = title or spec.title
+        inner = replace(part, about=part.about.format(spec.about), title=title, drop=part.drop or spec.drop)
+        yield from _values_of(names, part_name, inner, part_hint, value_of)
 
 
 def parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:

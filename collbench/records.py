@@ -5,20 +5,20 @@ The fields of a record declare their columns (`collbench.columns`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, column_value, declared, parts_of, unit_of, value_columns
+from collbench.columns import ColumnSpec, ValueColumn, column_value, declared, parts_of, value_columns
+from collbench.plugin import record_files
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
 if TYPE_CHECKING:
-    from collbench.report.frame import Display, Frame, Line
+    from collbench.report.frame import Column, Display, Line
 
 
 def stored(value: Any) -> Any:
@@ -109,29 +109,17 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class ShownColumn(Generic[R]):
-    """A column for people: its declaration, heading, alignment, and a record's text."""
-
-    spec: ColumnSpec
-    title: str
-    text: Callable[[R], str]
-    right: bool
-    drop: int
-
-
-@dataclass(frozen=True)
 class RecordKind(Generic[R]):
     """A kind of records, and what is printed of them.
 
-    name     for the error about an unknown format: "kv", "a hunt"
+    name     for the error about an unknown format: "kv", "a hunt"; of a `DeclaredKind` that of its command, and of its key in run.json
     record   the class
-    file     with the records, in a run's folder; "": they follow from other records
     title    the headline above a table of records
     remarks  the sentences below it
     records  the records of CSV and JSON, in their order, of a result that may have more: the other functions get the result
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
-    frame    the table for people, where it differs from the declared columns
+    columns  those for people, where they are not all declared ones with a heading in their order
     lines    all lines for people, where they are more than a headline, a table and sentences
     json     the lines of JSON, where they are not an object per record
     kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
@@ -139,12 +127,11 @@ class RecordKind(Generic[R]):
 
     name: str
     record: type[R]
-    file: str = ""
     title: Callable[[Sequence[R]], str] = lambda records: ""
     remarks: Callable[[Sequence[R]], Iterable[str]] = lambda records: ()
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
-    frame: Callable[[Sequence[R]], Frame[R]] | None = None
+    columns: tuple[Column[R], ...] = ()
     records: Callable[[Any], Iterable[R]] = lambda records: records
     lines: Callable[[Any, Display], Iterable[Line]] | None = None
     json: Callable[[Any], Iterable[str]] | None = None
@@ -162,36 +149,8 @@ class RecordKind(Generic[R]):
     def read(self, folder: Path) -> tuple[list[R], list[str]]:
         """Return (the records in a run's folder up to the last complete one, what could not be read)."""
         warnings: list[str] = []
-        return list(read_lines(folder / self.file, self.record.decoded, warnings)), warnings
+        return list(read_lines(folder / record_files()[self.name].name, self.record.decoded, warnings)), warnings
 
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""
         return self.record.decoded(values)
-
-
-@cache
-def shown_columns(record: Any) -> tuple[ShownColumn[Any], ...]:
-    """Return the columns for people that a class declares, in their order."""
-    return tuple(shown for name, spec, _ in declared(record) for shown in _shown_of(name, spec))
-
-
-def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:
-    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
-    unit = spec.unit or unit_of(name)
-
-    def text(record: Any) -> str:
-        value = getattr(record, name)
-        value = getattr(value, "value", value)
-        return NOTHING if value is None else unit.text(value)
-
-    def interval(record: Any) -> str:
-        estimate = getattr(record, name)
-        if estimate.low is None or estimate.high is None:
-            return NOTHING
-        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
-
-    right = unit.right and unit is not TEXT
-    if spec.title:
-        yield ShownColumn(spec, spec.title, spec.text or text, right, spec.drop)
-    if spec.interval:
-        yield ShownColumn(spec, spec.interval, interval, right, spec.drop_interval)

@@ -47,7 +47,7 @@ class Sample(Record, frozen=True, kw_only=True):
         return self.blocks / self.time_s.value if self.time_s.value else None
 
 
-KIND = RecordKind("sample", Sample, "sample.jsonl", lambda records: f"{len(records)} samples", lambda records: ["a remark"])
+KIND = RecordKind("sample", Sample, lambda records: f"{len(records)} samples", lambda records: ["a remark"])
 ONE = Sample(name="a", time_s=Estimate(2e-6, 1e-6, 3e-6), blocks=4, outcome="good", by_side={"left": Side(8)}, flags=("drift",))
 
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from collbench.records import R, RecordKind, document, shown_columns
+from collbench.columns import NOTHING, ColumnSpec, declared, unit_of
+from collbench.records import R, RecordKind, document
 from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
 from collbench.report.screen import check_format, display_of, print_lines, wrapped
 from collbench.results.store import plain, to_line
@@ -16,23 +17,40 @@ FORMATS = ("table", "csv", "json")
 
 def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     """Return the table of records for people; columns that are empty in all records are left out."""
-    if kind.frame:
-        return kind.frame(records)
     ordered = kind.order(records)
-    return Frame(without_empty(table_columns(kind.record), ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
-
-
-def table_columns(record: Any) -> list[Column[Any]]:
-    """Return the columns of a table that a class of records declares."""
-    return [
-        Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
-        for shown in shown_columns(record)
-    ]
+    columns = kind.columns or table_columns(kind.record)
+    return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
 
 
 def json_line(record: Any) -> Line:
     """Return the document of a record on one line."""
     return Line(json.dumps(plain(document(record)), allow_nan=False))
+
+
+def table_columns(record: Any) -> list[Column[Any]]:
+    """Return the columns of a table that a class of records declares, in their order."""
+    return [column for name, spec, _ in declared(record) for column in _shown(name, spec)]
+
+
+def _shown(name: str, spec: ColumnSpec) -> Iterator[Column[Any]]:
+    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
+    unit = spec.unit or unit_of(name)
+
+    def text(record: Any) -> str:
+        value = getattr(record, name)
+        value = getattr(value, "value", value)
+        return NOTHING if value is None else unit.text(value)
+
+    def interval(record: Any) -> str:
+        estimate = getattr(record, name)
+        if estimate.low is None or estimate.high is None:
+            return NOTHING
+        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
+
+    if spec.title:
+        yield Column("", spec.title, spec.text or text, right=unit.right, drop=spec.drop, cut=spec.cut, wrap=spec.wrap)
+    if spec.interval:
+        yield Column("", spec.interval, interval, right=unit.right, drop=spec.drop_interval)
 
 
 def _reason(record: object) -> str | None:

@@ -17,9 +17,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from collbench.results.store import plain
+
+if TYPE_CHECKING:
+    from collbench.columns import ValueColumn
 
 R = TypeVar("R")
 GAP = "  "
@@ -95,6 +98,11 @@ class Column(Generic[R]):
     cut: bool = False
     wrap: bool = False
     least: int = 0
+
+    @classmethod
+    def of(cls, declared: ValueColumn, text: Callable[[R], str] | None = None, **others: Any) -> Self:
+        """Return the column of a declared field; without `text`, with its value in its unit. others: further fields of the column."""
+        return cls(title=declared.title, text=text or declared.text, right=declared.right, drop=declared.drop, **{"key": "", **others})
 
     def pad(self, text: str, width: int) -> str:
         """Return the text padded to `width` characters; a longer one is cut with "…" if the column may be cut."""

@@ -122,7 +122,13 @@ class ResultKind(RunKind):
 
 
 class DeclaredKind(ResultKind):
-    """A kind whose result is a list of declared records with `wrong`, `wrong_detail` and `na`, as rows of cases have them."""
+    """A kind whose result is a list of declared records with `wrong`, `wrong_detail` and `na`, as rows of cases have them.
+
+    Its name is that of its records.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.declared.name
 
     @abstractmethod
     def place_of(self, row: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.kv import FILE
 from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
 from collbench.records import RecordKind
 from collbench.report.kinds import DeclaredKind
@@ -92,7 +91,7 @@ def _sorted_remarks(rows: Sequence[KvRow]) -> list[str]:
     return remarks(sorted_rows(rows))
 
 
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, _sorted_remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
+BLOCK_TRANSFERS = RecordKind("kv", KvRow, title, _sorted_remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
 
 
 # The kind of run.
@@ -101,7 +100,6 @@ BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, _sorted_remarks, sorted_r
 class KvKind(DeclaredKind):
     """Block transfers."""
 
-    name = "kv"
     what = "block transfers"
     declared = BLOCK_TRANSFERS
 

@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from collbench.analysis.outcome import Outcome
-from collbench.plugins.load.text import factor_text, frame_of, remarks, row_name, sorted_rows, times_frame, title
+from collbench.plugins.load.text import INTERFERENCE, factor_text, remarks, row_name, sorted_rows, times_frame, title
 from collbench.report.charts import ROLES, RatioLine, RatioMark, RatioPanel
+from collbench.report.forms import frame_of
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.picture import ratio_chart
@@ -39,7 +40,7 @@ def section(material: Material) -> Section | None:
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         for head, those in groupby(rows, key=lambda row: title([row])):
             shown = list(those)
-            tables.append((f"{name}{head}", Table.of(frame_of(shown))))
+            tables.append((f"{name}{head}", Table.of(frame_of(INTERFERENCE, shown))))
             charts += [chart for chart in [_chart(f"load-{len(charts)}", f"{name}{head}", shown)] if chart]
             if (times := times_frame(shown)).records:
                 tables.append((f"{name}times of the victims, with the intervals of the quantiles", Table.of(times)))
@@ -57,7 +58,7 @@ def _chart(key: str, name: str, rows: Sequence[LoadRow]) -> Chart | None:
     worst = max(drawn, key=lambda row: row.factor.value or 0.0)
     more = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
     caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{more}"
-    return ratio_chart(Chart(key, title, caption, _METHOD, Table.of(frame_of(drawn))), panel)
+    return ratio_chart(Chart(key, title, caption, _METHOD, Table.of(frame_of(INTERFERENCE, drawn))), panel)
 
 
 def _line(row: LoadRow) -> RatioLine:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.overlap.records import Overlap, OverlapEstimate
 from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
-from collbench.plugins.training import FILE
 from collbench.plugins.training.records import (
     Efficiency,
     PartRow,
@@ -523,7 +522,7 @@ _ROUTINGS: tuple[Column[ShownRouting], ...] = (
 )
 
 
-STEPS = RecordKind("workload", StepRow, FILE, title, remarks, style=style, lines=lines)
+STEPS = RecordKind("workload", StepRow, title, remarks, style=style, lines=lines)
 
 
 # The kind of run.
@@ -538,7 +537,6 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
 class TrainingKind(DeclaredKind):
     """The exchanges of training steps."""
 
-    name = "workload"
     what = "training traffic"
     declared = STEPS
 
