@@ -111,8 +111,9 @@ def _rounds(stored: StoredHunt) -> Table:
 
 _LEAST_WIDTH, _WIDEST, _OF_PLACE, _HEIGHT, _MOST_LABELS = 460, 940, 56, 270, 16  # pixels
 _PLACES_METHOD = (
-    "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
-    "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
+    "For each place the median rate with its partners, in both directions, over the rounds of pairs, as a percentage of the median of all "
+    "pairs. A place can look slow because its partner is. So suspects were measured again with healthy partners: a confirmed or "
+    "inconclusive place has the percentage of the verdict, with its interval, which compares with these partners."
 )
 
 
@@ -122,27 +123,38 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
         return None
     hunt = shown_about(stored.about)
     suspects = hunt.verdict.suspects if hunt.verdict else []
-    states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
-    typical, order = median(speeds.values()), sorted(speeds)
+    of_places = {suspect.places[0]: suspect for suspect in suspects if len(suspect.places) == 1}
+    typical = (hunt.verdict.middle if hunt.verdict else None) or median(speeds.values())
+    order = sorted(speeds)
     names = [printable(hunt.places[place]) for place in order]
     width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
     picture = Picture(width, _HEIGHT)
     percents = [100 * speeds[place] / typical for place in order]
+    for number, place in enumerate(order):
+        suspect = of_places.get(place)
+        if suspect is not None and suspect.state in _MARKS and suspect.ratio is not None and suspect.kind != "latency":
+            percents[number] = 100 * suspect.ratio
     x = place_scale([short(name, 14) for name in names], 54, width - 16, _MOST_LABELS)
-    y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
+    y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median of all pairs")
     picture.axes(x, y)
     picture.line([(x.start, y.at(100)), (x.end, y.at(100))], "limit dashed")
     rows, slow = [], []
     for number, (place, name, percent) in enumerate(zip(order, names, percents, strict=True)):
-        state, rate, share, at = states.get(place, ""), format_rate(speeds[place]), format_percent(percent), (x.at(number), y.at(percent))
+        state = of_places[place].state if place in of_places else ""
+        rate = format_rate(speeds[place])
+        share = format_percent(percent)
+        at = (x.at(number), y.at(percent))
         style = {CONFIRMED: "bad", INCONCLUSIVE: "s1 open"}.get(state, "s0")
-        picture.point(*at, 3 if state else 0, style, f"{name}: {rate} GB/s, {share} of the median{f'; {state}' if state else ''}")
+        suspect = of_places.get(place)
+        if suspect is not None and state in _MARKS and suspect.low is not None and suspect.high is not None:
+            share = f"{share} ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
+        picture.point(*at, 3 if state else 0, style, f"{name}: {rate} GB/s, {share} of the others{f'; {state}' if state else ''}")
         rows.append([name, rate, share, state or NOTHING])
         if state == CONFIRMED:
             slow.append(name)
             picture.text(at[0], at[1] - 10, short(name, 20), "middle", "bad")
     table = Table(
-        ["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
+        ["place", "GB/s", "of the others", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
     )
     named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
     caption = f"{named if slow else 'No place is'} confirmed as slow."
@@ -151,11 +163,11 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
-    """Return the median speed of each place over its rounds of pairs, in bytes per second, of the slower direction."""
+    """Return the median speed of each place over its rounds of pairs, in bytes per second, of both directions."""
     by_place: dict[int, list[float]] = {}
     for hunt_round in rounds:
         if hunt_round.kind == "pairs":
             for group, there, back in zip(hunt_round.groups, hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, strict=True):
                 for place in group if there and back else ():
-                    by_place.setdefault(place, []).append(min(filter(None, (there, back))))
+                    by_place.setdefault(place, []).extend(filter(None, (there, back)))
     return {place: median(speeds) for place, speeds in by_place.items()}

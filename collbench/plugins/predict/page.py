@@ -12,7 +12,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import AxisScale, Picture, log_scale
 from collbench.report.html.first_screen import DOUBT, FirstScreen, LargeFigure
 from collbench.report.html.page import write_page
-from collbench.units import format_time, listed, noun_of, plural
+from collbench.units import format_span, format_time, listed, noun_of, plural
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT = 460, 260, 64, 20  # pixels
 _MOST_CHARTS = 48
@@ -68,9 +68,7 @@ def _chart(case: PredictedCase, number: int) -> Chart:
         if low is not None and high is not None:
             picture.line([(x.at(each.nodes), y.at(end * 1e6)) for end in (low, high)], "s0")
         is_measured = isinstance(each, MeasuredPoint)
-        text = f"{plural(each.nodes, 'node')}, {'measured' if is_measured else 'predicted'}: {format_time(each.time_s or 0.0)} µs"
-        if low is not None and high is not None:
-            text += f" ({format_time(low)}–{format_time(high)})"
+        text = f"{plural(each.nodes, 'node')}, {'measured' if is_measured else 'predicted'}: {format_span(each.time_s or 0.0, low, high)}"
         picture.point(x.at(each.nodes), y.at((each.time_s or 0.0) * 1e6), 0 if is_measured else 1, "s0" if is_measured else "s1", text)
     rows = [
         [str(each.nodes), "measured" if isinstance(each, MeasuredPoint) else "predicted",
