@@ -243,14 +243,18 @@ class HiddenByNoise(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed the measurement"."""
-        bad = self.quality.noisy + self.quality.unreliable
         reason = self.quality.best_remedy
+        return self.summary() if reason is None or not self.quality.cases else f"{self.summary()}: {reason.cause}"
+
+    def summary(self) -> str:
+        """Return the sentence without what disturbed the measurement."""
+        bad = self.quality.noisy + self.quality.unreliable
         if not self.quality.cases:
             return f"{listed(self.operations)} over {self.backend}: no row has a confidence interval"
-        if reason is None:
+        if self.quality.best_remedy is None:
             return f"{listed(self.operations)} over {self.backend}: the intervals are on both sides of the required bandwidth"
         be = "is" if bad == 1 else "are"
-        return f"{bad} of {plural(self.quality.cases, 'row')} over {self.backend} {be} noisy or unreliable: {reason.cause}"
+        return f"{bad} of {plural(self.quality.cases, 'row')} over {self.backend} {be} noisy or unreliable"
 
 
 class NothingToCompareWith(Fact, frozen=True):

@@ -18,6 +18,7 @@ from collbench.analysis.health import (
     OF_LINKS,
     CheckOutcome,
     CheckVerdict,
+    HiddenByNoise,
     MissesExpected,
     Reach,
     ReachesExpected,
@@ -368,8 +369,11 @@ def _of_rows(material: Material) -> FirstScreen | None:
         title = "; ".join([title, *why])
         why = []
     elif badge[0] == DOUBT:
-        title = f"{title}; {badge[1].lower()}: {why[0]}"
-        why = why[1:]
+        cause = verdict.causes[0]
+        first = cause.summary() if isinstance(cause, HiddenByNoise) else why[0]
+        title = f"{title}; {badge[1].lower()}: {first}"
+        if why == [first]:
+            why = []
     more = [*why, *(each.render() for each in found if len(found) <= _MOST_ANSWERS)]
     more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
     line = line_of(material.tables[0].runs[0])

@@ -101,7 +101,12 @@ class TestRows:
         bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
         found = of_rows(*(make_row(backend=backend, time_s=bare, flags=("imported",)) for backend in ("mpi", "nccl")))
         assert found.title.endswith("; inconclusive: allreduce over mpi: no row has a confidence interval")
-        assert found.more[0] == "allreduce over nccl: no row has a confidence interval"
+        assert found.more[:2] == [f"allreduce over {backend}: no row has a confidence interval" for backend in ("mpi", "nccl")]
+
+    def test_what_disturbed_a_noisy_run_is_below_its_title(self) -> None:
+        found = of_rows(make_row(flags=("state_flip",), percent_of_ceiling=30.0))
+        assert found.title.endswith("; inconclusive: 1 of 1 row over nccl is noisy or unreliable")
+        assert found.more[0].startswith("1 of 1 row over nccl is noisy or unreliable: other work or a changed machine state")
 
     def test_a_percentage_above_a_measured_reference_has_its_meaning(self) -> None:
         found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=116.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
