@@ -294,13 +294,13 @@ def latency(headline: Headline) -> str:
 HeadlineRecord = tuple[Launches, Headline]
 
 
-def headline_frame(best: Sequence[HeadlineRecord]) -> Frame[HeadlineRecord]:
+def headline_frame(best: Sequence[HeadlineRecord], figure_title: str = "bus bandwidth") -> Frame[HeadlineRecord]:
     """Return the table of headlines: the run if there are several, what differs, the figure with its flags, where, and the latency."""
     fields = ["operation", "backend", *differing(headline for _, headline in best)]
     columns: list[Column[HeadlineRecord]] = [
         Column("", "run", lambda each: short(each[0].name, 80)),
         *map(_headline_field, fields),
-        Column("", "bus bandwidth", lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
+        Column("", figure_title, lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
         Column("", "at", lambda each: where(each[1].row, each[0].rows)),
         Column("", "smallest message", lambda each: latency(each[1])),
     ]

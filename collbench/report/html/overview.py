@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.analysis.best import headlines
+from collbench.analysis.best import headlines, is_shown_as_time
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
 from collbench.report.headlines import headline_frame, short, subject
 from collbench.report.html.chart import Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
+from collbench.results.row import Row
 from collbench.units import plural
 
 MOST, _MOST_RUNS = 80, 8
@@ -23,10 +24,22 @@ def section(material: Material) -> Section | None:
     best = [(table, each) for table in material.tables for each in headlines(material.rows(table))]
     known = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
     found = [each for each in material.concerns if each.severity not in known]
-    more = f" (the first {MOST} of {len(best)})" if len(best) > MOST else ""
-    tables = [(f"Bus bandwidth of large messages{more}", Table.of(headline_frame(best[:MOST])))] if best else []
+    timed = [record for record in best if _has_only_a_time(record[1].row)]
+    rated = [record for record in best if not _has_only_a_time(record[1].row)]
+    tables = []
+    for title, figure, records in (
+        ("Bus bandwidth of large messages", "bus bandwidth", rated),
+        ("Time of operations without a bandwidth", "time", timed),
+    ):
+        more = f" (the first {MOST} of {len(records)})" if len(records) > MOST else ""
+        if records:
+            tables.append((f"{title}{more}", Table.of(headline_frame(records[:MOST], figure))))
     tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
     return Section("overview", "Results", list(_measured(material.tables)), tables) if tables else None
+
+
+def _has_only_a_time(row: Row) -> bool:
+    return row.na is None and not row.wrong and is_shown_as_time(row)
 
 
 def _measured(tables: Sequence[Launches]) -> Iterator[str]:
