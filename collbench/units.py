@@ -133,6 +133,20 @@ def format_time(seconds: float) -> str:
     return f"{micros:.{digits}f}"
 
 
+def format_span(seconds: float, low: float | None = None, high: float | None = None) -> str:
+    """Return a time with its unit, to four digits: "12.35 µs", from a millisecond on "104.9 ms", from ten seconds on "12.50 s".
+
+    With the ends of its interval these follow in the same unit: "12.35 µs [11.90, 12.70]".
+    """
+    unit, length_s = "µs", 1e-6
+    if seconds >= 10:
+        unit, length_s = "s", 1.0
+    elif seconds >= 1e-3:
+        unit, length_s = "ms", 1e-3
+    value, *ends = (format_time(time_s / length_s * 1e-6) for time_s in (seconds, low, high) if time_s is not None)
+    return f"{value} {unit} [{', '.join(ends)}]" if len(ends) == 2 else f"{value} {unit}"
+
+
 def format_rate(bytes_per_s: float) -> str:
     """Return bytes per second as GB/s (1e9, one direction) to three digits: "42.0", "0.118", "0.00031", "<0.00001"."""
     rate = bytes_per_s / 1e9

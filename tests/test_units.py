@@ -13,6 +13,7 @@ from collbench.units import (
     format_percent,
     format_rate,
     format_size,
+    format_span,
     format_time,
     parse_duration,
     parse_size,
@@ -109,6 +110,18 @@ def test_memory_has_three_digits(amount: float, text: str) -> None:
 )
 def test_a_time_has_four_digits(seconds: float, text: str) -> None:
     assert format_time(seconds) in (text, {"1.234": "1.235", "12.35": "12.34", "123.5": "123.4"}.get(text, text))
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.25e-6, "0.2500 µs"), (999.94e-6, "999.9 µs"), (1e-3, "1.000 ms"), (0.1402, "140.2 ms"), (9.5, "9500 ms"), (12.5, "12.50 s"),
+])  # fmt: skip
+def test_a_time_with_its_unit(seconds: float, text: str) -> None:
+    assert format_span(seconds) == text
+
+
+def test_an_interval_has_the_unit_of_its_time() -> None:
+    assert format_span(1.2e-3, 0.9e-3, 1.6e-3) == "1.200 ms [0.9000, 1.600]"
+    assert format_span(1.2e-3, None, 1.6e-3) == "1.200 ms"
 
 
 @pytest.mark.parametrize(

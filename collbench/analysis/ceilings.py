@@ -15,7 +15,7 @@ from collbench.columns import column
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import first_of, format_rate
+from collbench.units import first_of, format_percent, format_rate
 from collbench.untrusted import list_of
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
@@ -147,7 +147,10 @@ def share_hosts(before: Run, after: Run) -> bool:
 
 
 def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's."""
+    """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's.
+
+    Such a row has the original one as `own`.
+    """
     fell = grouped(changes, lambda each: (each.operation, each.backend, each.model))
     found = []
     for row in rows:
@@ -156,7 +159,7 @@ def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequ
         if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s and ceiling is not own:
             percent *= own.bytes_per_s / ceiling.bytes_per_s
         fallen = ceiling is not own or bound is not row.hard_bound
-        found.append(row.compared_with(ceiling, bound, percent) if fallen else row)
+        found.append(row.compared_with(ceiling, bound, percent).with_figures(own=row) if fallen else row)
     return found
 
 
@@ -164,14 +167,31 @@ _ByPlace = Mapping[tuple[str, str, str], Sequence[CeilingChange]]
 
 
 def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
-    """Return the ceiling from before it fell, with a text that names both; the row's own if it did not fall."""
+    """Return the ceiling from before it fell, with a text that names both links; the row's own if it did not fall."""
     if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
         return own
     rate = own.bytes_per_s or 0.0
     change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if _FELL <= rate / each.after <= 1 / _FELL), None)
     if change is None:
         return own
-    return replace(own, bytes_per_s=change.before, limited_by=f"{own.limited_by}, fallen from {change.limited_before} in {name}")
+    return replace(own, bytes_per_s=change.before, limited_by=f"{change.limited_before} in {name}, now {own.limited_by}")
+
+
+def present_percents(rows: Iterable[Row]) -> list[str]:
+    """Return what rows with a baseline's ceiling reach of their own, lower one: one sentence, or none without such rows.
+
+    "of the bandwidth expected now: allreduce over gloo 84 % to 100 %; other percentages are of the bandwidth expected before".
+    """
+    lowered = grouped((row for row in rows if row.own is not None), lambda row: (row.operation, row.backend))
+    texts = []
+    for (operation, backend), those in lowered.items():
+        percents = [row.own.percent_of_ceiling for row in those if row.own is not None and row.own.percent_of_ceiling is not None]
+        if percents:
+            span = " to ".join(dict.fromkeys((format_percent(min(percents)), format_percent(max(percents)))))
+            texts.append(f"{operation} over {backend} {span}")
+    if not texts:
+        return []
+    return [f"of the bandwidth expected now: {', '.join(texts)}; other percentages are of the bandwidth expected before"]
 
 
 def link_rates(run: Run) -> dict[tuple[str, str], float]:

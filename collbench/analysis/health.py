@@ -33,7 +33,7 @@ from collbench.columns import column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.launch.mpi import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
-from collbench.machine.peak.ceiling import MOST_OF_MEASURED
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, MOST_OF_MEASURED, is_above_limit
 from collbench.operations.unsupported import decode_reason
 from collbench.reason import Fact, with_texts
 from collbench.results.flags import DOUBTFUL
@@ -139,14 +139,18 @@ class SeriesCheck(Fact, frozen=True):
         own, where = format_rate(self.busbw or 0), f"at {format_size(self.size_bytes)}"
         if self.expected is None or self.percent is None:
             return f"{own} GB/s {where}"
-        percent = format_percent(self.percent)
+        percent = f"{format_percent(self.percent)}{' or more' if self.varied else ''}{self._remark(', ')}"
         if self.varied:
-            return f"{own} of at most {format_rate(self.expected)} GB/s ({percent} or more) {where}, limited by {self.limited_by}"
+            return f"{own} of at most {format_rate(self.expected)} GB/s ({percent}) {where}, limited by {self.limited_by}"
         return f"{own} of {format_rate(self.expected)} GB/s ({percent}) {where}, limited by {self.limited_by}"
 
     def reached(self) -> str:
-        """Return "allreduce reaches 63 %", or "allreduce reaches 57 % or more"."""
-        return f"{self.operation} reaches {format_percent(self.percent or 0)}{' or more' if self.varied else ''}"
+        """Return "allreduce reaches 63 %", or "allreduce reaches 57 % or more"; above 100 % with what that means."""
+        remark = self._remark(" (", ")")
+        return f"{self.operation} reaches {format_percent(self.percent or 0)}{' or more' if self.varied else ''}{remark}"
+
+    def _remark(self, before: str, after: str = "") -> str:
+        return f"{before}{ABOVE_LIMIT}{after}" if is_above_limit(self.percent) else ""
 
 
 class DoctorSummary(Fact, frozen=True):
@@ -241,14 +245,18 @@ class HiddenByNoise(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed the measurement"."""
-        bad = self.quality.noisy + self.quality.unreliable
         reason = self.quality.best_remedy
+        return self.summary() if reason is None or not self.quality.cases else f"{self.summary()}: {reason.cause}"
+
+    def summary(self) -> str:
+        """Return the sentence without what disturbed the measurement."""
+        bad = self.quality.noisy + self.quality.unreliable
         if not self.quality.cases:
-            return f"{' and '.join(self.operations)} over {self.backend}: no row has a confidence interval"
-        if reason is None:
-            return f"{' and '.join(self.operations)} over {self.backend}: the intervals are on both sides of the required bandwidth"
+            return f"{listed(self.operations)} over {self.backend}: no row has a confidence interval"
+        if self.quality.best_remedy is None:
+            return f"{listed(self.operations)} over {self.backend}: the intervals are on both sides of the required bandwidth"
         be = "is" if bad == 1 else "are"
-        return f"{bad} of {plural(self.quality.cases, 'row')} over {self.backend} {be} noisy or unreliable: {reason.cause}"
+        return f"{bad} of {plural(self.quality.cases, 'row')} over {self.backend} {be} noisy or unreliable"
 
 
 class NothingToCompareWith(Fact, frozen=True):
@@ -262,7 +270,7 @@ class NothingToCompareWith(Fact, frozen=True):
         """Return "the expected bandwidth of allreduce over gloo is unknown"."""
         if self.ranks == 1:
             return f"{self.backend} has one rank, which sends nothing, so nothing can be compared"
-        return f"the expected bandwidth of {' and '.join(self.operations)} over {self.backend} is unknown"
+        return f"the expected bandwidth of {listed(self.operations)} over {self.backend} is unknown"
 
 
 class NotMeasuredInTime(Fact, frozen=True):
@@ -328,9 +336,14 @@ class CheckVerdict(Fact, frozen=True):
         others = [f"{backend} {outcome.value}" for backend, outcome in sorted(self.backends.items()) if outcome is not self.outcome]
         return f"{self.outcome.value}: {'; '.join([self.reasons(), *others])}"
 
-    def reasons(self) -> str:
+    @property
+    def decisive_causes(self) -> list[Cause]:
         """Return the causes that have the outcome."""
-        return "; ".join(cause.render() for cause in self.causes if _OUTCOMES[type(cause)] is self.outcome)
+        return [cause for cause in self.causes if _OUTCOMES[type(cause)] is self.outcome]
+
+    def reasons(self) -> str:
+        """Return the causes that have the outcome, as one text."""
+        return "; ".join(cause.render() for cause in self.decisive_causes)
 
     def backend_lines(self) -> list[str]:
         """Return a line for each cause of a backend, if there are several backends: "gloo OK: allreduce reaches …"."""

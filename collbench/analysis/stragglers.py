@@ -1,10 +1,10 @@
-"""Stragglers: ranks that end last in more than their share of the samples and noticeably later, and why.
+"""Stragglers: ranks that finish last in more than their share of the samples and noticeably later, and why.
 
 Only cases in which every rank has the same part by design are compared:
 - no rooted operation: a broadcast's root leaves first, and ranks deep in its tree finish later;
 - no pairs: only the first rank of a pair is timed, and pairs within a host are faster than pairs between hosts;
 - no groups of a split: ranks of different groups do not wait for one another;
-- no uneven traffic: the rank that sends or receives most ends last;
+- no uneven traffic: the rank that sends or receives most finishes last;
 - no case with too few cores for its ranks (which rank waits for a core is chance), or with too much start skew (`skew_limited`).
 
 A rank is conspicuous in a case if both hold:
@@ -18,11 +18,11 @@ A rank is reported if it is conspicuous in at least a quarter of one backend's c
 a single case is the machine's noise. Simulated (2–32 ranks, 1–12 cases of 60–456 samples, lag-1 correlation 0–0.97): false alarms
 in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20 runs of 12 cases up to a correlation of 0.5.
 
-The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
-in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported as the
-cause only under two conditions: it receives from every rank directly (all-to-all of at least four), and the others, which equally depend
-on it, end at the same time. Of two ranks none is the cause, since each receives from the other. A link that is slower than those of the
-other hosts explains it.
+The rank that finishes last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100
+Mbit/s: in all-reduce the second host finished last over Gloo and the fourth over MPICH, and the third first. A rank is therefore reported
+as the cause only under two conditions: it receives from every rank directly (all-to-all of at least four), and the others, which equally
+depend on it, end at the same time. Of two ranks none is the cause, since each receives from the other. A link that is slower than those of
+the other hosts explains it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _WITHOUT = frozenset({"oversubscribed", "skew_limited"})
 
 
 class Role(StrEnum):
-    """The reason why a rank ends last."""
+    """The reason why a rank finishes last."""
 
     DELAYS = "delays"  # the rank itself is slow, or a path into it
     WAITS = "waits"  # for the slower link of a host
-    UNKNOWN = "ends last"  # it is slow, or it waits for a rank or a link that it receives from
+    UNKNOWN = "finishes last"  # it is slow, or it waits for a rank or a link that it receives from
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that ends last.
+    """A rank that finishes last.
 
     share     of the samples in which it was the slowest, in the cases where it is conspicuous (equal weights)
     expected  its share there if all ranks were equal
@@ -111,15 +111,15 @@ class Straggler:
         return name_of(self.rank, self.host)
 
     def sentence(self) -> str:
-        """Return which rank ends last, how often, where, by how much, and why as far as that is known."""
+        """Return which rank finishes last, how often, where, by how much, and why as far as that is known."""
         often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
         after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
         subject, why = (
-            f"{self.name} ends last",
+            f"{self.name} finishes last",
             "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)",
         )
         if self.role is Role.DELAYS:
-            subject = f"{self.name}, or a path into it, is slow: it ends last"
+            subject = f"{self.name}, or a path into it, is slow: it finishes last"
         if self.link is not None:
             why = f"{self.link} explains it"
         elif self.role is Role.DELAYS:
@@ -166,12 +166,12 @@ class Compared:
 
 
 def stragglers(run: Run) -> list[Straggler]:
-    """Return the ranks of a run that end last, the worst first; none where nothing can be compared."""
+    """Return the ranks of a run that finish last, the worst first; none where nothing can be compared."""
     return stragglers_in(compared(run), hosts_of(run), slow_links(run))
 
 
 def stragglers_in(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
-    """Return the ranks that end last in these cases, possibly of several launches on the same hosts; `links` are slower ones."""
+    """Return the ranks that finish last in these cases, possibly of several launches on the same hosts; `links` are slower ones."""
     tests = sum(len(case.medians_s) for case in cases)
     found: dict[int, list[Compared]] = {}
     for case in cases:

@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from collbench.analysis.launches import time_of
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, is_above_limit
 from collbench.reason import Fact
 from collbench.report.cases import LEAST_RATE_BYTES, two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import IMPORTED, CommunicatorBytes, HeldResources, Row
-from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, listed, plural
 
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
@@ -36,6 +37,11 @@ class HeadlineRate(Fact, frozen=True):
     disturbed: bool = False
     left_out: tuple[int, ...] = ()
 
+    @property
+    def is_above_limit(self) -> bool:
+        """Return whether the rate exceeds a measured reference; the rate of a ring over links is no limit."""
+        return self.measured and is_above_limit(self.percent)
+
     def render(self) -> str:
         """Return "5.01 of 7.61 GB/s (66 %) at 64 MiB, limited by memory copy (measured)"."""
         doubt = f", {UNRELIABLE}" if self.unreliable else ""
@@ -45,6 +51,8 @@ class HeadlineRate(Fact, frozen=True):
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
             return f"{format_rate(self.bytes_per_s)} GB/s {where}{unknown}{larger}"
         part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
+        if self.is_above_limit:
+            part = f"{part}, {ABOVE_LIMIT}"
         rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part})"
         limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
         return f"{rates} {where}{limit}{larger}"
@@ -57,9 +65,10 @@ class Latency(Fact, frozen=True):
     size_bytes: int = 0
 
     def render(self) -> str:
-        """Return "0.2500 µs at 64 B", "293.5 or 3733 µs at 64 B"."""
+        """Return "0.2500 µs at 64 B", "293.5 and 3733 µs (bimodal) at 64 B"."""
         where = f" at {format_size(self.size_bytes)}" if self.size_bytes else ""
-        return f"{' or '.join(map(format_time, self.times_s))} µs{where}"
+        bimodal = " (bimodal)" if len(self.times_s) > 1 else ""
+        return f"{listed([format_time(time_s) for time_s in self.times_s])} µs{bimodal}{where}"
 
 
 class Verification(Fact, frozen=True):

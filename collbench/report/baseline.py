@@ -262,9 +262,10 @@ def title(history: History) -> str:
 
 
 def extent(history: History) -> str:
-    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases"."""
+    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases", or "6 allocations on 2026-11-01, 336 cases"."""
     began = [day(each.began_utc) for each in history.allocations]
-    return f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CASE)), 'case')}"
+    when = f"on {began[0]}" if began[0] == began[-1] else f"from {began[0]} to {began[-1]}"
+    return f"{plural(len(began), 'allocation')} {when}, {plural(len(history.of_kind(CASE)), 'case')}"
 
 
 def by_step(series: Sequence[CaseHistory]) -> tuple[list[CaseHistory], list[CaseHistory]]:

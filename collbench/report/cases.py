@@ -161,7 +161,8 @@ def interval(row: Row) -> str:
 def of_ceiling(row: Row) -> str:
     """Return the rate with its percentages: "42.0 of 50.0 GB/s (84 %, hard limit 65 %)"; a dash if none is known.
 
-    The first percentage is of the rate shown. A hard limit of the same rate has no percentage of its own.
+    The first percentage is of the rate shown. A hard limit of the same rate has no percentage of its own. If the rate shown is that of a
+    baseline, the row's own one follows: "0.0956 of 0.120 GB/s (80 %, 100 % of the 0.0956 GB/s expected now)".
     """
     if row.ranks == 1 and row.size_bytes:
         return ONE_RANK
@@ -173,6 +174,9 @@ def of_ceiling(row: Row) -> str:
     limit = ""
     if hard is not None and bound is not None and not _is_same(bound, comparison.expected_bytes_per_s):
         limit = f", hard limit {share(hard, bound)}"
+    own = row.own.comparison if row.own is not None else None
+    if own is not None:
+        limit += f", {share(own.percent, own.ceiling)} of the {format_rate(own.expected_bytes_per_s)} GB/s expected now"
     return f"{rates} ({share(comparison.percent, comparison.ceiling)}{limit})"
 
 

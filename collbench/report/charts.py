@@ -22,6 +22,7 @@ from collbench.report.cases import (
     doubtful,
     expected_time,
     limited_by,
+    name_value,
     not_available,
     of_ceiling,
     of_expected_time,
@@ -37,13 +38,14 @@ from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, CaseKey, Row
-from collbench.units import format_rate, format_time, plural
+from collbench.units import format_percent, format_rate, format_span, plural
 
 if TYPE_CHECKING:
     from collbench.gating.judge import TypicalTime
 
 MOST_LINES = 16
 COLORS = 7  # colors that can be told apart; the eighth backend has the first one, with another dash
+_WITH_NAMES = ("ranks", "nodes", "root", "window", "streams")  # numbers, which say nothing without their name
 FAR = 64  # between sizes further apart by this factor nothing is known, so no line joins them
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
@@ -425,7 +427,8 @@ def _chart(
 
 
 def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
-    return [text for name in differing if (text := value_of(row, name)) != NOTHING]
+    texts = [name_value(row, name) if name in _WITH_NAMES else value_of(row, name) for name in differing]
+    return [text for text in texts if text not in ("", NOTHING)]
 
 
 def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]) -> list[SizeLine]:
@@ -438,7 +441,7 @@ def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Map
         of_rate = None if rate is None else _banded(rate * time_s / known.time_s / 1e9, known.limit)
         limit = "not judged" if known.limit is None else f"noise limit {100 * (known.limit - 1):+.1f} %"
         shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
-        text = f"{shown}{format_time(known.time_s)} µs, {limit}"
+        text = f"{shown}{format_span(known.time_s)}, {limit}"
         point = SizePoint(row.size_bytes, of_rate, _banded(1e6 * known.time_s, known.limit), "", text)
         groups.setdefault(short(" ".join(_series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
     return [SizeLine(name, -1, place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
@@ -479,14 +482,14 @@ def figures_of(row: Row) -> str:
     if share == NOTHING:
         shown = f"{format_rate(rate)} GB/s" if rate is not None else ""
     low, high = sound_interval(row)
-    within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
     time_s = time_of(row)
     if time_s is None:
         time = "no time"
     elif two_modes(row):  # the interval is that of the median, which neither value is
-        time = f"median {format_time(time_s)} µs{within}; two values: {times(row, ' µs')}"
+        values = " / ".join(f"{format_span(value_s)} {format_percent(100 * share)}" for value_s, share in two_modes(row))
+        time = f"median {format_span(time_s, low, high)}; two values: {values}"
     else:
-        time = f"{times(row, ' µs')}{within}"
+        time = format_span(time_s, low, high)
     return ", ".join(part for part in (shown, time, _of_expectation(row)) if part)
 
 
@@ -495,7 +498,8 @@ def _of_expectation(row: Row) -> str:
     if expected_time(row) == NOTHING:
         return ""
     share = of_expected_time(row)
-    return f"expected {expected_time(row)} µs" if share == NOTHING else f"{share} of the expected time {expected_time(row)} µs"
+    expected = format_span(row.expectation.expected_time_s) if row.expectation and row.expectation.expected_time_s else NOTHING
+    return f"expected {expected}" if share == NOTHING else f"{share} of the expected time {expected}"
 
 
 def remarks_of(row: Row) -> list[str]:

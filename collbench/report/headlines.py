@@ -1,4 +1,4 @@
-"""Texts of a report beside its rows: what was measured, the headlines, α–β fits, and the ranks that end last."""
+"""Texts of a report beside its rows: what was measured, the headlines, α–β fits, and the ranks that finish last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collbench.stats.fit import Bounds
 
 
-# Sections below the rows of `collbench report`: latency and bandwidth of each series, and the ranks that end last.
+# Sections below the rows of `collbench report`: latency and bandwidth of each series, and the ranks that finish last.
 
 _MOST_RANKS = 8
 _BAR = 20  # characters of the longest bar
@@ -52,7 +52,7 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
         "latency and bandwidth (α–β fit)": _fits(rows, width),
         EXPECTED_TIME_TITLE: _plain(series_frame(rows), width),
         CONSISTENCY_TITLE: _plain(consistency_frame(rows), width),
-        "ranks that end last": _slowest(runs, width),
+        "ranks that finish last": _slowest(runs, width),
     }
     return [line for title, texts in sections.items() if texts for line in (Line(""), Line(title, "head"), *texts)]
 
@@ -178,7 +178,7 @@ def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | Non
     rest = len(ranks) - _MOST_RANKS
     equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    table = _table(("rank", "host", "ends last in"), shown, {"host": 1}, width)
+    table = _table(("rank", "host", "finishes last in"), shown, {"host": 1}, width)
     return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
 
 
@@ -294,13 +294,13 @@ def latency(headline: Headline) -> str:
 HeadlineRecord = tuple[Launches, Headline]
 
 
-def headline_frame(best: Sequence[HeadlineRecord]) -> Frame[HeadlineRecord]:
+def headline_frame(best: Sequence[HeadlineRecord], figure_title: str = "bus bandwidth") -> Frame[HeadlineRecord]:
     """Return the table of headlines: the run if there are several, what differs, the figure with its flags, where, and the latency."""
     fields = ["operation", "backend", *differing(headline for _, headline in best)]
     columns: list[Column[HeadlineRecord]] = [
         Column("", "run", lambda each: short(each[0].name, 80)),
         *map(_headline_field, fields),
-        Column("", "bus bandwidth", lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
+        Column("", figure_title, lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
         Column("", "at", lambda each: where(each[1].row, each[0].rows)),
         Column("", "smallest message", lambda each: latency(each[1])),
     ]

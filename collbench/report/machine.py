@@ -154,7 +154,7 @@ def nics_text(machine: Machine) -> str:
     if texts:
         return ", ".join(texts)
     if machine.nics:
-        return "no NIC but virtual ones"
+        return "only virtual NICs"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
 
 

@@ -30,6 +30,7 @@ from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
 from collbench.report.writers import (
     STDOUT,
+    CsvAgainstBaseline,
     Metric,
     OneLinePerAbsentBackend,
     Outputs,
@@ -390,14 +391,21 @@ def _print_runs(
 ) -> None:
     """Print all runs: the tables of rows, then the runs of other kinds."""
     tables, fallen, room = material.tables, list[list[str]](), None
+    if format == "table" or (format == "csv" and len(tables) > 1):
+        # a lower ceiling is replaced by the one of the first table
+        tables = [replace(table, rows=material.rows(table)) for table in tables]
     if format == "table":
-        tables = [
-            replace(table, rows=material.rows(table)) for table in tables
-        ]  # a lower ceiling is replaced by the one of the first table
-        fallen = [[], *(found.fallen.sentences() for found in material.comparisons)]
+        fallen = [[], *(_since(found, table.rows) for found, table in zip(material.comparisons, tables[1:], strict=False))]
         room = _room(stream)
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
     show_all(material, format, out=stream, err=err, color=color)
+
+
+def _since(found: Comparison, rows: Sequence[Row]) -> list[str]:
+    """Return which links and ceilings are lower than in the first table, and what the rows reach of the lower ones."""
+    from collbench.analysis.ceilings import present_percents
+
+    return [*found.fallen.sentences(), *present_percents(rows)]
 
 
 def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
@@ -445,6 +453,8 @@ def _table_lines(
         plan = plan_of(table, rows)
         if format != "table":
             writer = make_writer(format, None, view)
+            if format == "csv" and any(row.own is not None for other in tables for row in other.rows):
+                writer = CsvAgainstBaseline()
             if writer.one_run and len(tables) > 1:
                 raise UsageError(
                     f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation"

@@ -189,6 +189,21 @@ class CsvWriter(RowWriter):
         return [csv_record(map(csv_text, [self._run, *row_values(row)]))]
 
 
+class CsvAgainstBaseline(CsvWriter):
+    """As `CsvWriter`, for rows with a baseline's ceiling: the values are those of the rows themselves, and the last column is the
+    percentage of the bandwidth that was expected in the baseline.
+    """
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """Return the header."""
+        super().start(plan)
+        return [csv_record([*csv_columns(), "percent_of_baseline_ceiling"])]
+
+    def row(self, row: Row) -> list[Line]:
+        """Return the record."""
+        return [csv_record(map(csv_text, [self._run, *row_values(row.own or row), row.percent_of_ceiling]))]
+
+
 def csv_columns() -> list[str]:
     """Return the names in the header."""
     return ["run", *(column.name for column in value_columns(Row)), "quality"]

@@ -105,7 +105,8 @@ def read_run(path: Path) -> Run:
 def row_from_json(values: dict[str, Any]) -> Row:
     """Return the row in `values`, with every field's type checked; unknown keys are left out. Raises ValueError naming the first misfit."""
     known = with_limits(values)
-    known.pop("expectation", None)  # of a report's JSON: what is derived from a run is not read as its data
+    for derived in ("expectation", "own"):  # of a report's JSON: what is derived from a run is not read as its data
+        known.pop(derived, None)
     if isinstance(known.get("operation"), str):
         known["operation"] = stored_operation(known["operation"])
     time_s = known.get("time_s")

@@ -201,7 +201,8 @@ class Row:
     ceiling is the expected rate of the fastest algorithm (else the hard limit), a measured reference or a given rate; hard_bound the
     hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
-    expectation is what a model expects of the row's size, of rows that a report shows; it is not stored.
+    expectation is what a model expects of the row's size, of rows that a report shows; it is not stored. `own` is the row with its own
+    limits, of rows that a report compares with the higher limits of a baseline; it is not stored either.
     """
 
     operation: Annotated[
@@ -311,6 +312,7 @@ class Row:
     )
     samples: dict[str, Any] = field(default_factory=dict)
     expectation: Annotated[Expectation | None, column("", parts=_EXPECTATION, key="")] = None
+    own: Row | None = None
 
     def __repr__(self) -> str:
         """Return what identifies the case, and its main figures; `vars` has all fields."""
@@ -327,7 +329,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
-        values = {name: getattr(self, name) for name in _FIELDS}
+        values = {name: getattr(self, name) for name in _FIELDS if name != "own"}
         for name in ("call", "message_rate", "overlap", "interference", "expectation"):  # only rows that need them have them
             if not values[name]:
                 del values[name]

@@ -43,18 +43,18 @@ WORDS: dict[str, tuple[Call, str]] = {
         "gloo INCONCLUSIVE: 11 of 12 rows over gloo are noisy or unreliable: other work or a changed machine state disturbed the "
         "measurement\n"
         "mpi OK: allreduce reaches 63 % of the expected bandwidth over mpi, data verified"),
-    "rank ends last": (RANK.sentence,
-        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the "
+    "rank finishes last": (RANK.sentence,
+        "rank 3 (node07) finishes last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the "
         "others: it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"),
-    "rank of two ends last": (lambda: replace(RANK, other="rank 1 (node05)").sentence(),
-        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than rank 1 "
+    "rank of two finishes last": (lambda: replace(RANK, other="rank 1 (node05)").sentence(),
+        "rank 3 (node07) finishes last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than rank 1 "
         "(node05): either rank, or the link between them, may be slow, since each waits for the other"),
     "rank delays": (lambda: replace(RANK, role=Role.DELAYS).sentence(),
-        "rank 3 (node07), or a path into it, is slow: it ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 "
+        "rank 3 (node07), or a path into it, is slow: it finishes last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 "
         "cases, 14 % later than the others: also in all-to-all, where it receives from every rank directly and the others end at the "
         "same time"),
     "rank waits for a link": (lambda: replace(RANK, role=Role.WAITS, link=LINK).sentence(),
-        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the "
+        "rank 3 (node07) finishes last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the "
         "others: eth0 of node05 explains it"),
     "slow link": (LINK.sentence, "eth0 of node05 is slower than the links of the other hosts: 0.8 Gb/s, others 1 Gb/s"),
     "link became slower": (lambda: LinkChange("node2", "eth0", 1e9, 0.5e9).sentence(), "eth0 of node2: 1 → 0.5 Gb/s"),

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.ceilings import CeilingChange, LinkChange, dropped_ceilings, link_ceilings, link_rates, with_ceilings_before
+from collbench.analysis.ceilings import (
+    CeilingChange,
+    LinkChange,
+    dropped_ceilings,
+    link_ceilings,
+    link_rates,
+    present_percents,
+    with_ceilings_before,
+)
 from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
 from collbench.analysis.launches import read_all
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cases import of_ceiling
 from collbench.report.material import Material
+from collbench.report.runs import report_run
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import COPY, make_row, store
@@ -84,7 +96,12 @@ def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
     changes = dropped_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
     (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
-    assert shown.ceiling.limited_by == f"{SLOW.limited_by}, fallen from {FAST.limited_by} in before"
+    assert shown.ceiling.limited_by == f"{FAST.limited_by} in before, now {SLOW.limited_by}"
+    assert shown.own == row(SLOW, 0.06e9)
+    assert present_percents([shown, row(FAST, 0.1e9, backend="gloo")]) == [
+        "of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth expected before"
+    ]
+    assert present_percents([row(SLOW, 0.06e9)]) == []
     others = [row(FAST, 0.119e9), row(SLOW, 0.06e9, backend="gloo"), row(COPY, 1e9)]
     assert with_ceilings_before(changes, "before", others) == others
 
@@ -98,6 +115,27 @@ def test_a_report_shows_the_loss_as_a_finding_and_in_its_percentages(tmp_path: P
     page = report_of(a, b)
     assert page.concerns[0] == Concern(FINDING, "eth0 of n2: 1 → 0.5 Gb/s", "after")
     assert [page.rows(table)[0].percent_of_ceiling for table in page.tables] == [0.119e9 / 0.12e9 * 100, 50.0]
+
+
+def test_csv_has_the_percentages_of_both_limits(tmp_path: Path) -> None:
+    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
+    both, alone = StringIO(), StringIO()
+    report_run([a, b], Path("-"), "table", both)
+    report_run([b], Path("-"), "table", alone)
+    before, after = csv.DictReader(both.getvalue().splitlines())
+    assert float(before["percent_of_baseline_ceiling"]) == float(before["percent_of_ceiling"])
+    assert (float(after["percent_of_ceiling"]), float(after["percent_of_baseline_ceiling"])) == (100.0, 50.0)
+    assert after["ceiling_limited_by"] == SLOW.limited_by and float(after["ceiling_bytes_per_s"]) == SLOW.bytes_per_s
+    assert "percent_of_baseline_ceiling" not in alone.getvalue()
+
+
+def test_a_table_says_which_limit_its_percentages_are_of(tmp_path: Path) -> None:
+    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
+    out = StringIO()
+    report_run([a, b], None, "table", out)
+    assert "since before: of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth" in out.getvalue()
+    material = report_of(a, b)
+    assert of_ceiling(material.rows(material.tables[1])[0]) == "0.0600 of 0.120 GB/s (50 %, 100 % of the 0.0600 GB/s expected now)"
 
 
 def test_of_other_hosts_the_ceilings_are_a_note_and_percentages_stay(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_slow_ranks_are_findings() -> None:
     cases = [Compared(make_row(1 << power), np.ones(100, np.int64), np.array([1e-4, 1.5e-4, 1e-4, 1e-4])) for power in range(10, 14)]
     (found,) = of([make_row()], compared=[cases])
     assert found.severity == FINDING
-    assert found.sentence().startswith("rank 1 ends last in 100 % ")
+    assert found.sentence().startswith("rank 1 finishes last in 100 % ")
 
 
 def test_findings_of_pairs_come_from_the_matrix_and_not_from_the_events(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A rank that ends last is reported, and called slow only where it is; chance, ties of the clock, exit skew and roots are not reported."""
+"""A rank that finishes last is reported, and called slow only where it is; not chance, ties of the clock, exit skew or roots."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_mu
     assert found[0].excess == pytest.approx(0.14, abs=0.01)
     share = float(np.mean([np.mean(case.argmax(axis=0) == 3) for case in cases[3:]]))
     assert found[0].share == pytest.approx(share)
-    assert replace(found[0], share=0.62).sentence().startswith("rank 3 (node07) ends last in 62 % ")
-    assert replace(found[0], host="").sentence().startswith("rank 3 ends last")
+    assert replace(found[0], share=0.62).sentence().startswith("rank 3 (node07) finishes last in 62 % ")
+    assert replace(found[0], host="").sentence().startswith("rank 3 finishes last")
 
 
 def test_of_two_ranks_none_is_called_slow() -> None:
@@ -114,7 +114,7 @@ def test_where_all_ranks_but_one_are_late_none_is_called_slow() -> None:
 
 
 def on_links(folder: Path, rates: list[float | None], ceiling: float) -> Run:
-    """A run on one host per rate with the ceiling of a link; the first rank ends last."""
+    """A run on one host per rate with the ceiling of a link; the first rank finishes last."""
     cases = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
     for case in cases:
         case[0] *= 1.3

@@ -13,7 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from collbench.report.frame import printable
-from tests.browser.pages import EVIL, ObservedPage, hostile_page
+from tests.browser.pages import EVIL, IN_TURN, ObservedPage, hostile_page
+from tests.conftest import needs_plugin
 
 SHOWN = printable(EVIL)
 COLOURS = """(names) => {
@@ -151,6 +152,58 @@ def test_the_badge_is_printed_with_its_color_and_a_border(page: Page, name: str)
     with_background = _drawn(page.pdf(format="A4", print_background=False)).count(filled)
     page.evaluate("document.querySelector('.badge').style.printColorAdjust = 'economy'")
     assert (with_background > _drawn(page.pdf(format="A4", print_background=False)).count(filled)) is is_filled
+
+
+PHONE: Any = {"viewport": {"width": 400, "height": 800}, "reduced_motion": "reduce"}
+UNFOLD = "for (const part of document.querySelectorAll('details')) part.open = true"
+# Parts that scroll and that the keyboard cannot reach; and texts outside of drawings with letters of less than 11 pixels.
+UNREACHABLE = """() => [...document.querySelectorAll("body, body *")].filter((part) => {
+  const style = getComputedStyle(part);
+  const scrolls = part.scrollWidth > part.clientWidth + 1 && /auto|scroll/.test(style.overflowX);
+  return (scrolls || (part.scrollHeight > part.clientHeight + 1 && /auto|scroll/.test(style.overflowY))) && part.tabIndex < 0;
+}).map((part) => part.outerHTML.slice(0, 200))"""
+TINY = """() => [...document.querySelectorAll("body *")].filter((part) =>
+  !part.closest("svg, script, style, .u-legend")
+  && [...part.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim())
+  && parseFloat(getComputedStyle(part).fontSize) < 11).map((part) => part.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_on_a_phone_what_scrolls_can_be_reached_by_keyboard_and_letters_are_large(
+    browser: Browser, written: Callable[[str], Path], axe: str, name: str
+) -> None:
+    page = browser.new_page(**PHONE)
+    page.goto(written(name).as_uri())
+    page.evaluate(UNFOLD)
+    assert page.evaluate(UNREACHABLE) == []
+    assert page.evaluate(TINY) == []
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({ runOnly: ['scrollable-region-focusable'] })")
+    assert [node["html"] for rule in found["violations"] for node in rule["nodes"]] == []
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        pytest.param("kv", "MEASURED", marks=needs_plugin("kv")),
+        pytest.param("training", "MEASURED", marks=needs_plugin("training")),
+        ("two-hosts", "INCONCLUSIVE"),
+    ],
+)
+def test_a_page_without_a_good_verdict_has_no_green_badge(browser: Browser, written: Callable[[str], Path], name: str, word: str) -> None:
+    page = browser.new_page(color_scheme="light")
+    page.goto(written(name).as_uri())
+    badge = page.locator(".badge")
+    assert badge.inner_text() == word
+    green = page.evaluate(COLOURS, ["--limit"])["--limit"]
+    style = badge.evaluate(
+        "(badge) => { const { backgroundColor, borderTopColor } = getComputedStyle(badge); return [backgroundColor, borderTopColor]; }"
+    )
+    assert green not in style
+    if word == "INCONCLUSIVE":
+        assert "; inconclusive: " in page.locator("h1").inner_text()
+    page.close()
 
 
 def _pdf_number(value: float) -> str:

@@ -128,7 +128,7 @@ def test_dragging_zooms_until_all_sizes_are_asked_for(page: Page, figure: Locato
     button.click()
     button.click()
     assert is_as(figure, "zoomed")
-    figure.get_by_role("button", name="all sizes").click()
+    figure.get_by_role("button", name="reset zoom").click()
     assert is_as(figure, "whole")
 
 

@@ -1,4 +1,4 @@
-"""Four hosts, of which the third sends at half the rate: ranks of other hosts end last, and none of them is called slow."""
+"""Four hosts, of which the third sends at half the rate: ranks of other hosts finish last, and none of them is called slow."""
 
 from __future__ import annotations
 

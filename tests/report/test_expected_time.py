@@ -23,7 +23,7 @@ from collbench.report.writers import TableWriter
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Row
-from collbench.units import format_percent, format_size, format_time
+from collbench.units import format_percent, format_size, format_span, format_time
 from tests.analysis.test_expected_time import SIZES, G, K, M, racks, series
 from tests.conftest import needs_plugin
 from tests.results.rows import make_row, store
@@ -76,7 +76,7 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
         shown = on_page[format_size(size)]
         assert shown["expected µs"] == format_time(expectation.expected_time_s)
         assert shown["expected time from"] == expectation.expected_time_origin
-        assert format_time(expectation.expected_time_s) in points[size].text
+        assert format_span(expectation.expected_time_s) in points[size].text
         row = next(row for row in runs[0].rows if row.size_bytes == size)
         assert points[size].expected_time == pytest.approx(expectation.expected_time_s * 1e6)
         assert points[size].expected_rate * 1e9 == pytest.approx(row.busbw_bytes_per_s * row.time_s.p50 / expectation.expected_time_s)

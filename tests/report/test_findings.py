@@ -50,7 +50,7 @@ def test_both_sections(tmp_path: Path) -> None:
     found = lines([stored(tmp_path / "run", 10, slow=3)], rows)
     assert_golden("findings.txt", "".join(f"{line.text}\n" for line in found))
     heads = [line.text for line in found if line.style == "head"]
-    assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that end last"]
+    assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that finish last"]
 
 
 def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:
@@ -70,7 +70,7 @@ def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
 
 def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "run", 2)], [])
-    assert found[:3] == ["", "ranks that end last", "rank  host    ends last in"]
+    assert found[:3] == ["", "ranks that finish last", "rank  host    finishes last in"]
     assert [line.split()[:2] for line in found[3:5]] in ([["0", "node00"], ["1", "node01"]], [["1", "node01"], ["0", "node00"]])
     assert found[5] == "12 cases with equal weight; an equal share is 50 %"
     assert len(found) == 8
@@ -85,7 +85,7 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
     launches = [stored(tmp_path / name, 2, cases=4, slow=1) for name in ("one", "two", "three")]
     together = [replace(run, info={**run.info, "allocation_id": "job-7"}) for run in launches]
     found = texts(together, [])
-    assert found[2].startswith("rank 1 (node01) ends last in 99 % ")
+    assert found[2].startswith("rank 1 (node01) finishes last in 99 % ")
     assert "in 6 of 12 cases" in found[2]
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})
@@ -102,7 +102,7 @@ def test_exit_skew_is_reported_without_arrays_too() -> None:
     row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
     assert texts([Run(Path("run"), rows=[row])], []) == [
         "",
-        "ranks that end last",
+        "ranks that finish last",
         "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
     ]
 

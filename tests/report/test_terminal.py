@@ -147,7 +147,7 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         reporter.start(PlanSummary.of(stored, [{"rank": 1, "host": "node05"}], str(folder.path)))
         for row in [*stored, not_measured("no")]:
             reporter.row(row)
-    assert any(line.startswith("rank 1 (node05) ends last in 99 % ") for line in out.getvalue().splitlines())
+    assert any(line.startswith("rank 1 (node05) finishes last in 99 % ") for line in out.getvalue().splitlines())
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 
+ABOVE_LIMIT = "above the limit: reference doubtful"
+
+
+def is_above_limit(percent: float | None) -> bool:
+    """Return whether a percentage of a limit or a measured reference is above 100 by more than the errors of a measurement."""
+    return percent is not None and percent > 100 * TOLERANCE
+
+
 # Inside one host, CPU backends have no meaningful theoretical peak, so references are measured: what pairs of ranks reach, all at once,
 # over the path that the library takes, without the library.
 #

@@ -173,7 +173,9 @@ class PairsKind(ResultKind):
         matrix, findings, inconclusive = pairs.effects.matrix, pairs.effects.findings(), pairs.effects.inconclusive()
         badge = {CONFIRMED: (BAD, "SLOW"), NO_VERDICT: (DOUBT, "INCONCLUSIVE"), NONE_SLOW: (GOOD, "EVEN")}[pairs.effects.result]
         sentences = [finding.sentence(matrix.places) for finding in findings] or inconclusive[:1]
-        title = sentences[0] if sentences else f"no place and no pair among {matrix.n} is slower than the others"
+        if not sentences:
+            badge, sentences = self._without_findings(pairs.effects)
+        title = sentences[0]
         figures = []
         for finding in findings[: MOST_FIGURES - 1]:
             name = short(f"of the others: {finding.name(matrix.places)}", 80)
@@ -183,6 +185,23 @@ class PairsKind(ResultKind):
             figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
         more = [measured(matrix, pairs.shown_about), *sentences[1:4]]
         return FirstScreen(title, badge, figures, line_of(run), more, "pairs")
+
+    @staticmethod
+    def _without_findings(effects: PairEffects) -> tuple[tuple[str, str], list[str]]:
+        """Return the badge and the sentences of a matrix in which nothing was found to be slow: it is even only if all pairs are alike."""
+        from collbench.report.html.first_screen import DOUBT, GOOD
+
+        n = effects.matrix.n
+        if not effects.views:
+            return (DOUBT, "INCONCLUSIVE"), effects.doubts() or ["no pair was measured"]
+        uneven = effects.uneven_pair()
+        if uneven is None:
+            return (GOOD, "EVEN"), [f"none of {n} places and none of their pairs is slower than the others"]
+        names = effects.matrix.places
+        reach = f"{uneven.name(names)}: {format_percent(100 * uneven.ratio)} of the {uneven.quantity} expected from their other pairs"
+        if uneven.quantity == "latency":
+            reach = f"{uneven.name(names)}: {1 / uneven.ratio:.2f} times the latency expected from their other pairs"
+        return (DOUBT, "INCONCLUSIVE"), [f"{reach}; chance explains that in this measurement", *effects.doubts()]
 
 
 def findings_of(effect: PairEffects) -> Iterator[Concern]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.plugins.hunt.kind import advice_of
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED
 from collbench.plugins.hunt.text import STYLES, describe_hunt, headline, next_steps, sentence
 from collbench.report.cases import NOTHING
 from collbench.report.charts import FigureMark, Value
@@ -113,8 +113,9 @@ def _rounds(stored: StoredHunt) -> Table:
 
 _MOST_LABELS = 16
 _PLACES_METHOD = (
-    "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
-    "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
+    "For each place the median rate with its partners, in both directions, over the rounds of pairs, as a percentage of the median of all "
+    "pairs. A place can look slow because its partner is. So suspects were measured again with healthy partners: a confirmed or "
+    "inconclusive place has the percentage of the verdict, with its interval, which compares with these partners."
 )
 
 
@@ -123,19 +124,25 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     if len(speeds := _speeds(stored.rounds)) < 2:
         return None
     hunt = stored.shown
-    states = {suspect.places[0]: suspect.state for suspect in hunt.suspects if len(suspect.places) == 1}
-    typical, order = median(speeds.values()), sorted(speeds)
-    names = [printable(hunt.places[place]) for place in order]
+    of_places = {suspect.places[0]: suspect for suspect in hunt.suspects if len(suspect.places) == 1}
+    typical = (hunt.verdict.middle if hunt.verdict else None) or median(speeds.values())
     rows: list[list[str]] = []
     marked: list[FigureMark] = []
-    for number, (place, name) in enumerate(zip(order, names, strict=True)):
+    for number, place in enumerate(sorted(speeds)):
         percent = 100 * speeds[place] / typical
-        rows.append([name, format_rate(speeds[place]), format_percent(percent), states.get(place, "") or NOTHING])
-        state = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}.get(states.get(place, ""), "")
-        marked.append(FigureMark(number, Value(percent), state))
+        share = format_percent(percent)
+        suspect = of_places.get(place)
+        state = "" if suspect is None else suspect.state
+        if suspect is not None and STYLES.get(state) and suspect.ratio is not None and suspect.kind != "latency":
+            percent = 100 * suspect.ratio
+            share = format_percent(percent)
+            if suspect.low is not None and suspect.high is not None:
+                share = f"{share} ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
+        rows.append([printable(hunt.places[place]), format_rate(speeds[place]), share, state or NOTHING])
+        marked.append(FigureMark(number, Value(percent), STYLES.get(state, "")))
     slow = [row[0] for row in rows if row[-1] == CONFIRMED]
     table = Table(
-        ["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
+        ["place", "GB/s", "of the others", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
     )
     named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
     caption = f"{named if slow else 'No place is'} confirmed as slow."
@@ -151,21 +158,21 @@ def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequenc
     draw_marks(axes, marks, PAGE.series[0], PAGE, "places")
     for (name, rate, share, verdict), mark in zip(rows, marks, strict=True):
         said = f"; {verdict}" if verdict != NOTHING else ""
-        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the median{said}")
+        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the others{said}")
         if mark.state == "wrong":
             at = (mark.at, mark.value.value)
             axes.annotate(short(name, 20), at, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)
     axes.set_ylim(0, 1.1 * max([100.0, *(mark.value.value for mark in marks)]))
     set_names(axes, [short(row[0], 14) for row in rows], _MOST_LABELS)
-    axes.set_ylabel("% of the median place")
+    axes.set_ylabel("% of the median of all pairs")
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
-    """Return the median speed of each place over its rounds of pairs, in bytes per second, of the slower direction."""
+    """Return the median speed of each place over its rounds of pairs, in bytes per second, of both directions."""
     by_place: dict[int, list[float]] = {}
     for hunt_round in rounds:
         if hunt_round.kind == "pairs":
             for group, there, back in zip(hunt_round.groups, hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, strict=True):
                 for place in group if there and back else ():
-                    by_place.setdefault(place, []).append(min(filter(None, (there, back))))
+                    by_place.setdefault(place, []).extend(filter(None, (there, back)))
     return {place: median(speeds) for place, speeds in by_place.items()}

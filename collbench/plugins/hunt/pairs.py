@@ -120,9 +120,11 @@ class PairFinding(Record, frozen=True):
             places = " or ".join(names[place] for place in self.unknown)
             cause = f"the path between them, or {places}, of which too few other pairs were measured"
         if self.quantity == "latency":
-            return f"{self.name(names)} take {_times(self.ratio)} as long as their other pairs suggest for a small message: {cause}"
+            return (
+                f"a small message between {self.name(names)} takes {_times(self.ratio)} as long as expected from their other pairs: {cause}"
+            )
         reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")
-        share = f"{format_percent(100 * self.ratio)} of what their other pairs suggest{ways}"
+        share = f"{format_percent(100 * self.ratio)} of the bandwidth expected from their other pairs{ways}"
         return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
 
     def _slow_latency(self) -> str:
@@ -137,6 +139,7 @@ _LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path betw
 _ROUND = 4  # disjoint slow pairs as a part of the number of places: a disturbed round
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
+_EVEN = 0.8  # the least speed of a pair in an even matrix, as a part of what its ends suggest
 _HARDLY = 0.95  # a loss of more than that means no function at all
 _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sample 3, and no --one-to-all)"
 
@@ -194,6 +197,19 @@ class PairEffects:
         if self.findings():
             return CONFIRMED
         return NO_VERDICT if self.inconclusive() else NONE_SLOW
+
+    def uneven_pair(self) -> PairFinding | None:
+        """Return the pair furthest below what its two ends suggest, named or not; None if all reach 80 % of that."""
+        found = None
+        for view in self.views:
+            rests = view.fit.rest
+            if not np.isfinite(rests).any():
+                continue
+            a, b = (int(place) for place in np.unravel_index(np.nanargmin(rests), rests.shape))
+            ratio = exp(float(rests[a, b]))
+            if ratio < (_EVEN if found is None else found.ratio):
+                found = _pair(view, np.zeros_like(view.measured), a, b)
+        return found
 
     def doubts(self) -> list[str]:
         """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
@@ -333,13 +349,20 @@ def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
     return list(kept.values())
 
 
+def _loss_text(view: MatrixView, loss: float) -> str:
+    """Return a loss of speed: "15 % or more below the expected bandwidth", "2.5 times the expected latency or more"."""
+    if view.symmetric:
+        return f"{1 / max(1 - loss, _LEAST_RATIO):.2g} times the expected latency or more"
+    return f"{format_percent(100 * loss)} or more below the expected bandwidth"
+
+
 def _visible(view: MatrixView) -> str:
-    """Return from which slowness on a single pair is named."""
+    """Return how slow a single pair must be to be detected."""
     if not view.can_name_pairs:
-        return "of so few pairs no single one is named"
+        return "there are too few pairs to detect a single slow one"
     once, twice = (1 - exp(-view.depth(repeated)) for repeated in (False, True))
     if once < _HARDLY:
-        again = f", if measured again from {format_percent(100 * twice)} on" if once - twice >= 0.005 else ""
-        return f"a single pair is named from {format_percent(100 * once)} below expectation on{again}"
-    again = f", but for those measured again, from {format_percent(100 * twice)} below expectation on" if twice < _HARDLY else ""
-    return f"the pairs scatter too much to name a single one{again}; raise --max-time, or measure on an idle system"
+        again = f" (measured again: {_loss_text(view, twice)})" if once - twice >= 0.005 else ""
+        return f"a single slow pair is detected at {_loss_text(view, once)}{again}"
+    again = f", except for one that was measured again, at {_loss_text(view, twice)}" if twice < _HARDLY else ""
+    return f"the pairs scatter too much to detect a single slow one{again}; use a longer --max-time, or measure on an idle system"

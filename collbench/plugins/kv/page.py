@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, is_above_limit
 from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, remarks, sorted_rows, title
 from collbench.report.cases import rate
@@ -15,7 +16,7 @@ from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.picture import bar_chart
-from collbench.units import format_percent, format_time, listed, plural
+from collbench.units import format_percent, format_span, listed, plural
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
@@ -87,7 +88,9 @@ def _gigabytes(row: KvRow, seconds: float | None) -> float:
 
 
 def result(row: KvRow) -> str:
-    """Return "0.117 GB/s, 98 % of the link, 17950 µs"."""
+    """Return "0.117 GB/s, 98 % of the link, 17.95 ms"; a percentage above 100 with what that means."""
     share = "" if row.percent_of_link is None else f", {format_percent(row.percent_of_link)} of the link"
-    time = "" if row.time_s.value is None else f", {format_time(row.time_s.value)} µs"
+    if is_above_limit(row.percent_of_link):
+        share = f"{share} ({ABOVE_LIMIT})"
+    time = "" if row.time_s.value is None else f", {format_span(row.time_s.value)}"
     return f"{rate(row.bytes_per_s)} GB/s{share}{time}"

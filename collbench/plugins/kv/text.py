@@ -110,7 +110,7 @@ class KvKind(DeclaredKind):
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the fastest method for the most bytes."""
         from collbench.plugins.kv.page import fastest_text, most_bytes, result
-        from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
+        from collbench.report.html.first_screen import BAD, DOUBT, PLAIN, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
         rows = [row for _, found in runs for row in found]
@@ -128,7 +128,7 @@ class KvKind(DeclaredKind):
             figures.append(LargeFigure(format_percent(first.percent_of_link), f"of the rate of {first.limited_by}"))
         if first.first_token_percent is not None:
             figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
-        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (PLAIN, "MEASURED")
         what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
         more = [f"{row.method}: {result(row)}" for row in others]
         return FirstScreen(f"{title(rows)}: {fastest_text(best)} for {what}, {result(first)}", badge, figures, line, more, "kv")

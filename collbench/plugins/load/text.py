@@ -24,7 +24,7 @@ from collbench.results.estimate import Estimate
 from collbench.results.flags import explain
 from collbench.results.row import UNDER_LOAD
 from collbench.results.store import to_line
-from collbench.units import first_of, format_percent, format_size, format_time, plural
+from collbench.units import first_of, format_percent, format_size, format_span, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.compare import CaseRatio
@@ -46,10 +46,10 @@ def _times(each: Estimate) -> str:
 
 
 def factor_text(each: Estimate) -> str:
-    """Return "1.82 (1.75–1.90)×"; without an interval a dash."""
+    """Return "1.82× (1.75–1.90×)"; without an interval a dash."""
     if each.value is None or each.low is None or each.high is None:
         return NOTHING
-    return f"{_digits(each.value)} ({_digits(each.low)}–{_digits(each.high)})×"
+    return f"{times_text(each.value)} ({_digits(each.low)}–{times_text(each.high)})"
 
 
 def times_text(factor: float) -> str:
@@ -314,10 +314,11 @@ class LoadKind(DeclaredKind):
         both = worst.quantiles["p50"]
         for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
             if value is not None:
-                figures.append(LargeFigure(f"{format_time(value)} µs", label))
+                figures.append(LargeFigure(format_span(value), label))
         known = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
         others = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in known]
-        return FirstScreen(f"{what}: {worst.verdict}, factor {factor_text(worst.factor)}", badge, figures, line, others, "load")
+        answer = f"{worst.verdict}, {factor_text(worst.factor)} the time without aggressors"
+        return FirstScreen(f"{what}: {answer}", badge, figures, line, others, "load")
 
 
 LOAD = LoadKind()

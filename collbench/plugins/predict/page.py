@@ -15,7 +15,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.first_screen import DOUBT, FirstScreen, LargeFigure
 from collbench.report.html.page import write_page
 from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
-from collbench.units import format_time, listed, noun_of, plural
+from collbench.units import format_span, format_time, listed, noun_of, plural
 
 _MOST_CHARTS = 48
 _MADE = (
@@ -44,10 +44,8 @@ def _first_screen(found: Prediction) -> FirstScreen:
     drawn_cases = _by_size(found)
     if drawn_cases:
         case, furthest = drawn_cases[0]
-        interval = ""
-        if furthest.low_s is not None and furthest.high_s is not None:
-            interval = f" ({format_time(furthest.low_s)}–{format_time(furthest.high_s)})"
-        title = f"{case_name(case)} at {plural(furthest.nodes, 'node')}: {format_time(furthest.time_s or 0.0)} µs{interval}; {title}"
+        time = format_span(furthest.time_s or 0.0, furthest.low_s, furthest.high_s)
+        title = f"{case_name(case)} at {plural(furthest.nodes, 'node')}: {time}; {title}"
     return FirstScreen(title, badge, figures, f"largest error of a check: ±{100 * found.max_error:g} %", checks[:4], "prediction")
 
 
@@ -104,10 +102,8 @@ def _draw(picture: Picture, case: PredictedCase, predicted: Sequence[PredictedTi
         draw_intervals(axes, [(point.nodes, point.low_s, point.high_s) for point in points], color, PAGE, f"interval {word}")
         axes.plot([point.nodes for point in points], times_s, marker="o", linestyle="none", color=color, label=word, gid=word)
         for point in points:
-            text = f"{plural(point.nodes, 'node')}, {word}: {format_time(point.time_s or 0.0)} µs"
-            if point.low_s is not None and point.high_s is not None:
-                text += f" ({format_time(point.low_s)}–{format_time(point.high_s)})"
-            picture.tip(axes, point.nodes, point.time_s or 0.0, text)
+            time = format_span(point.time_s or 0.0, point.low_s, point.high_s)
+            picture.tip(axes, point.nodes, point.time_s or 0.0, f"{plural(point.nodes, 'node')}, {word}: {time}")
     counts = sorted({*(point.nodes for point in case.points), *(one.nodes for one in predicted)})
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)

@@ -36,7 +36,7 @@ from collbench.reason import Fact
 from collbench.results.folder import CASES, RUN
 from collbench.results.row import CaseKey, Row
 from collbench.stats.median import t_quantile
-from collbench.units import listed
+from collbench.units import listed, plural
 from collbench.untrusted import read_file
 
 FEWEST_COUNTS = 3
@@ -286,8 +286,8 @@ class LargePredictionError(Refusal, frozen=True):
         """Return the sentence."""
         smaller = listed([str(each) for each in self.smaller])
         return (
-            f"predicting {self.nodes} nodes from {smaller} gives {format_error(self.error)}, but the maximum is "
-            f"±{100 * self.most:g} % (--max-error): measure at more node counts"
+            f"the prediction for {plural(self.nodes, 'node')} from {smaller} differs from the measured time by "
+            f"{format_error(self.error)}; the maximum is ±{100 * self.most:g} % (--max-error): measure at more node counts"
         )
 
 
@@ -521,11 +521,12 @@ def _spread(row: Row) -> float | None:
 
 
 def check_sentence(case: PredictedCase) -> str | None:
-    """Return "predicting 16 nodes from 2, 4 and 8 gives +3.1 %"; None without a check."""
+    """Return "the prediction for 16 nodes from 2, 4 and 8 differs from the measured time by +3.1 %"; None without a check."""
     if case.check is None:
         return None
     smaller = listed([str(each.nodes) for each in case.points[:-1]])
-    return f"predicting {case.check.nodes} nodes from {smaller} gives {format_error(case.check.error)}"
+    difference = f"differs from the measured time by {format_error(case.check.error)}"
+    return f"the prediction for {plural(case.check.nodes, 'node')} from {smaller} {difference}"
 
 
 def read_prediction(path: Path) -> Prediction:

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, is_above_limit
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.overlap.records import Overlap, OverlapEstimate
 from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
@@ -552,7 +553,7 @@ class TrainingKind(DeclaredKind):
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the time of the step of the fastest backend, and its share of the expected rate."""
-        from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
+        from collbench.report.html.first_screen import BAD, DOUBT, PLAIN, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
         rows = [row for _, found in runs for row in found]
@@ -562,7 +563,8 @@ class TrainingKind(DeclaredKind):
         timed = [(row, row.time_s.p50) for row in rows if row.time_s is not None]
         first = min(timed, key=itemgetter(1))[0] if timed else rows[0]
         of = f" of {first.model}" if first.model else ""
-        what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
+        kind = f"{first.regime} training" if first.regime in every_regime() else first.regime  # a replay has any content
+        what = f"{kind}{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
         if first.time_s is None:
             return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
         compared = first.comparison
@@ -571,12 +573,16 @@ class TrainingKind(DeclaredKind):
         title = f"{what}: a step's exchange takes {time} over {first.backend}"
         if compared and first.ceiling:
             percent, expected = format_percent(compared.percent), format_rate(compared.expected_bytes_per_s)
-            figures.append(LargeFigure(percent, f"of {expected} GB/s expected"))
+            if is_above_limit(compared.percent):
+                percent = f"{percent}, {ABOVE_LIMIT}"
+            figures.append(LargeFigure(format_percent(compared.percent), f"of {expected} GB/s expected"))
             title += f", {format_rate(compared.busbw_bytes_per_s)} of {expected} GB/s ({percent}), limited by {first.ceiling.limited_by}"
+        else:
+            title += "; the expected bandwidth is unknown"
         if first.routing is not None:
             figures.insert(0, LargeFigure(format_tax(first.routing.tax), "imbalance tax: time beyond that of evenly routed steps"))
             title = f"{what}: imbalance tax {format_tax(first.routing.tax)}; a step's exchange takes {time} over {first.backend}"
-        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD if compared else DOUBT, "MEASURED")
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (PLAIN, "MEASURED")
         others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
         return FirstScreen(title, badge, figures, line, others, "training")
 

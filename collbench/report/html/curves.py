@@ -20,7 +20,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.picture import PAGE, WIDE, Picture, apart, drawn
 from collbench.report.material import Material
 from collbench.results.quality import UNRELIABLE
-from collbench.units import format_rate, format_size, format_time
+from collbench.units import format_rate, format_size, format_span
 
 _MOST_NAMED = 6
 _HEIGHT, _LEGEND_LINE, _LETTER = 330, 16, 6.6  # pixels: of the axes, a line of the legend, and a letter
@@ -148,7 +148,7 @@ def _best(line: SizeLine, has_rate: bool) -> str:
         doubt = f", {UNRELIABLE}" if is_unreliable_rate else ""
         return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}{doubt}"
     if timed:
-        return f"{line.name} takes {format_time(1e-6 * timed[0][0])} µs at {format_size(timed[0][1])}"
+        return f"{line.name} takes {format_span(1e-6 * timed[0][0])} at {format_size(timed[0][1])}"
     return f"{line.name}: {line.points[0].text}" if line.points else ""
 
 

@@ -5,16 +5,20 @@ Every kind of result of the core has its answer here, those of plug-ins in their
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
 
+from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.ceilings import present_percents
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
 from collbench.analysis.health import (
     OF_LINKS,
     CheckOutcome,
     CheckVerdict,
+    HiddenByNoise,
     MissesExpected,
     Reach,
     ReachesExpected,
@@ -23,7 +27,7 @@ from collbench.analysis.health import (
 )
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import MOST_OF_MEASURED, TOLERANCE
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, MOST_OF_MEASURED, is_above_limit
 from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.kinds import kinds
@@ -33,7 +37,7 @@ from collbench.results.flags import FLAGS
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import first_of, format_percent, format_rate, format_size, format_time, listed, noun_of, plural
+from collbench.units import first_of, format_percent, format_rate, format_size, format_span, listed, noun_of, plural
 
 if TYPE_CHECKING:
     from collbench.gating.history import CaseHistory, History
@@ -136,10 +140,11 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     title = _compared(found, changed or (same if len(same) > len(unclear) else unclear))
     worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
     ends = worst if len(worst) < 2 else (worst[0], worst[-1])
-    figures = [LargeFigure(format_change(case.time), f"time of {_case(case.b)}") for case in ends]
+    figures = [LargeFigure(f"{format_change(case.time)} time", _case(case.b)) for case in ends]
     figures += [LargeFigure(str(len(same)), f"{noun_of(len(same), 'case')} without change")] if same else []
     figures += [LargeFigure(str(len(unclear)), f"inconclusive {noun_of(len(unclear), 'case')}")] if unclear else []
     more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]
+    more += present_percents(material.rows(found.b))
     title = "; ".join([title, *fallen[:1]])
     badge = next(badge for badge, holds in badges if holds)
     of_most = worst[-1].b.operation if worst else ""
@@ -160,7 +165,8 @@ def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
     names = sorted({case.a.operation for case in cases})
     what, outcome = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}", cases[0].outcome
     if outcome is Outcome.INCONCLUSIVE:
-        return f"{what}: {outcome} in {len(cases)} of {every}"
+        doubts = Counter(case.doubt.value for case in cases if case.doubt is not None)
+        return f"{what}: {outcome} in {len(cases)} of {every} ({', '.join(doubt for doubt, _ in doubts.most_common())})"
     is_same = outcome is Outcome.NO_CHANGE
     span = format_margin(found.margin) if is_same else describe_span(cases)
     return f"{what}{':' if is_same else ''} {outcome}{f' ({span})' if span else ''} in {len(cases)} of {every}"
@@ -193,11 +199,12 @@ def of_check(verdict: CheckVerdict, line: str = "", rows: Sequence[Row] = ()) ->
     timed = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
     figures = _with_latency(figures, [(each.time_s or 0.0, each.size_bytes, f"{each.operation} over {each.backend}") for each in timed])
     badge, why = _badge_of(verdict, rows)
-    return FirstScreen(verdict.reasons(), badge, figures, line, [*why, *verdict.backend_lines(), *map(str, verdict.evidence)])
+    title = "; ".join([verdict.reasons(), *why])
+    return FirstScreen(title, badge, figures, line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
 
 
 def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, str], list[str]]:
-    """Return the badge of a verdict about rows, and why an OK is not green: rates above a limit, or far below the expected bandwidth."""
+    """Return the badge of a verdict about rows, and why it is not green: rates above a limit, or far below the expected bandwidth."""
     if verdict.outcome is not CheckOutcome.OK:
         return (_BADGES.get(verdict.outcome, BAD), verdict.outcome.value), []
     measured = [row for row in rows if row.na is None]
@@ -210,12 +217,11 @@ def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, st
     percents += [(rate.percent, name) for rate, name in rates if rate.percent is not None]
     lowest, name = min(percents)
     if lowest < 100 * OF_LINKS:
-        compare = "compare with an earlier run of this machine (`collbench compare`)"
-        return (PLAIN, "OK"), [f"OK, but {name} reaches only {format_percent(lowest)} of the expected bandwidth: {compare}"]
+        compare = "compare with an earlier run of this machine"
+        return (PLAIN, "OK"), [f"{name} reaches only {format_percent(lowest)} of the expected bandwidth: {compare}"]
     highest, name = max(((rate.percent or 0.0, name) for rate, name in rates if rate.measured), default=(0.0, ""))
-    if highest > 100 * TOLERANCE:
-        doubt = "the library is faster than the reference, or the reference was disturbed"
-        return (PLAIN, "OK"), [f"OK, but {name} reaches {format_percent(highest)} of a measured reference: {doubt}"]
+    if is_above_limit(highest):
+        return (PLAIN, "OK"), [f"{name} reaches {format_percent(highest)} of a measured reference, {ABOVE_LIMIT}"]
     return (GOOD, "OK"), []
 
 
@@ -225,7 +231,7 @@ def _series(of: SeriesCheck) -> str:
 
 def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[float, int, str]]) -> list[LargeFigure]:
     """Return the figures with the shortest of (latency in seconds, size in bytes, of what) as the last one."""
-    shortest = [LargeFigure(f"{format_time(time_s)} µs", f"{of} at {format_size(size)}") for time_s, size, of in sorted(latencies)[:1]]
+    shortest = [LargeFigure(format_span(time_s), f"{of} at {format_size(size)}") for time_s, size, of in sorted(latencies)[:1]]
     return [*figures[: MOST_FIGURES - len(shortest)], *shortest]
 
 
@@ -277,7 +283,7 @@ def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Se
     hosts = by_host(findings)
     worst, names_of = next(iter(hosts.items()))
     where = f"{first_of(names_of, 1)}: " if machines else ""
-    badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (GOOD, "NOTE"))
+    badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (PLAIN, "NOTE"))
     counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
     figures = [_count(count, "severe finding" if severity == "severe" else severity) for severity, count in counts if count]
     more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}", *map(_finding, [*hosts][1:_MOST_ANSWERS])]
@@ -355,18 +361,38 @@ def _of_rows(material: Material) -> FirstScreen | None:
     verdict, quality = verdict_of(rows, []), run_quality(rows)
     badge, why = _badge_of(verdict, rows)
     if verdict.outcome is not CheckOutcome.OK:
-        why = [f"{verdict.outcome.value}: {verdict.reasons()}"]
+        why = [cause.render() for cause in verdict.decisive_causes]
+    elif badge[0] == PLAIN:
+        badge = (PLAIN, "MEASURED")  # the run was no check
     ranks, nodes = max(row.ranks for row in rows), max(row.nodes or 1 for row in rows)
     operations = {each.operation for each in found}
     what = found[0].operation if len(operations) == 1 else f"{len(operations)} operations"
     title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
+    if badge[0] == PLAIN:
+        title = "; ".join([title, *why])
+        why = []
+    elif badge[0] == DOUBT:
+        cause = verdict.causes[0]
+        first = cause.summary() if isinstance(cause, HiddenByNoise) else why[0]
+        title = f"{title}; {badge[1].lower()}: {first}"
+        if why == [first]:
+            why = []
     more = [*why, *(each.render() for each in found if len(found) <= _MOST_ANSWERS)]
     more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
     line = line_of(material.tables[0].runs[0])
-    pipelined = {row.operation for row in rows if (row.window or 1) > 1}  # the time of one of many messages on the way is no latency
-    latencies = [(each.latency.times_s[0], each.latency.size_bytes, each.name)
-                 for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]  # fmt: skip
-    return FirstScreen(title, badge, _with_latency([*_rates(found)], latencies), line, more, section="overview")
+    return FirstScreen(title, badge, _with_latency([*_rates(found)], _latencies(rows, found)), line, more, section="overview")
+
+
+def _latencies(rows: Sequence[Row], found: Sequence[Answer]) -> list[tuple[float, int, str]]:
+    """Return (seconds, size in bytes, of what) of the operations that measure a latency, such as a ping-pong; without any, of all others.
+
+    The time of one of many messages on the way is no latency.
+    """
+    pipelined = {row.operation for row in rows if (row.window or 1) > 1}
+    measuring_latency = {row.operation for row in rows if row.busbw_bytes_per_s is not None and is_shown_as_time(row)}
+    timed = [each for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]
+    chosen = [each for each in timed if each.operation in measuring_latency] or timed
+    return [(each.latency.times_s[0], each.latency.size_bytes, each.name) for each in chosen if each.latency]
 
 
 def _result(found: Sequence[Answer]) -> str:
@@ -376,11 +402,17 @@ def _result(found: Sequence[Answer]) -> str:
     rates = {each.name: each.rate for each in found if each.rate is not None}
     if not rates:
         return next((each.result() for each in found if not each.missing), found[0].result())
-    percents = sorted((rate.percent, name) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate))
+    percents = sorted(
+        (rate.percent, _described(name, rate)) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate)
+    )
     if len({each.operation for each in found}) == 1 or not percents:
         return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
     (low, slowest), (high, fastest) = percents[0], percents[-1]
     return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
+
+
+def _described(name: str, rate: HeadlineRate) -> str:
+    return f"{name}, {ABOVE_LIMIT}" if rate.is_above_limit else name
 
 
 def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
@@ -389,10 +421,8 @@ def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
         rated = [(each.rate, each.name) for each in found if each.operation == operation and each.rate is not None]
         if rated:
             rate, name = max(rated, key=lambda each: each[0].bytes_per_s)
-            where = f"{name} at {format_size(rate.size_bytes)}"
-            if _exceeds_reference(rate):
-                yield LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", f"{where}: faster than the measured reference")
-            elif rate.percent is None or not rate.expected_bytes_per_s:
+            where = _described(f"{name} at {format_size(rate.size_bytes)}", rate)
+            if _exceeds_reference(rate) or rate.percent is None or not rate.expected_bytes_per_s:
                 yield LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", where)
             else:
                 yield LargeFigure(format_percent(rate.percent), f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: {where}")

@@ -14,6 +14,7 @@ from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.picture import bar_chart
 from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
+from collbench.results.row import Row
 from collbench.units import format_size, plural
 
 MOST, _MOST_RUNS = 80, 8
@@ -32,8 +33,16 @@ def section(material: Material) -> Section | None:
     best = [(table, each) for table in material.tables for each in headlines(material.rows(table))]
     known = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
     found = [each for each in material.concerns if each.severity not in known]
-    more = f" (the first {MOST} of {len(best)})" if len(best) > MOST else ""
-    tables = [(f"Bus bandwidth of large messages{more}", Table.of(headline_frame(best[:MOST])))] if best else []
+    timed = [record for record in best if _has_only_a_time(record[1].row)]
+    rated = [record for record in best if not _has_only_a_time(record[1].row)]
+    tables = []
+    for title, figure, records in (
+        ("Bus bandwidth of large messages", "bus bandwidth", rated),
+        ("Time of operations without a bandwidth", "time", timed),
+    ):
+        more = f" (the first {MOST} of {len(records)})" if len(records) > MOST else ""
+        if records:
+            tables.append((f"{title}{more}", Table.of(headline_frame(records[:MOST], figure))))
     charts = [chart for chart in [_rates_chart([headline for _, headline in best])] if chart is not None]
     tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
     return Section("overview", "Results", list(_measured(material.tables)), tables, charts) if tables else None
@@ -64,6 +73,10 @@ def _rates_chart(best: Sequence[Headline]) -> Chart | None:
     table = Table([*fields, "of the expected bandwidth", "remarks"], rows)
     chart = Chart("operations", "Each operation, as a share of what is expected", caption, _METHOD, table)
     return bar_chart(chart, BarPanel("", shown, "% of the expected bandwidth"))
+
+
+def _has_only_a_time(row: Row) -> bool:
+    return row.na is None and not row.wrong and is_shown_as_time(row)
 
 
 def _measured(tables: Sequence[Launches]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from collbench.report.html.picture import PAGE, WIDE, Picture, drawn
 from collbench.report.material import Material
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
-from collbench.units import format_percent, format_time, plural
+from collbench.units import format_percent, format_span, format_time, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
 
 def both_modes(row: Row) -> str:
     """Return both values of bimodal samples: "2.345 µs (82 %) and 10.70 µs (18 %)"; a dash for one mode."""
-    return " and ".join(f"{format_time(time_s)} µs ({format_percent(100 * share)})" for time_s, share in two_modes(row)) or NOTHING
+    return " and ".join(f"{format_span(time_s)} ({format_percent(100 * share)})" for time_s, share in two_modes(row)) or NOTHING
 
 
 def _samples(run: Run, row: Row) -> NDArray[np.float64]:

@@ -83,7 +83,7 @@ class SizePlot extends Walk {
       this.toggle(each.name, () => !this.hidden.has(index), () => this.hidden.delete(index) || this.hidden.add(index)));
     this.samples = this.data.series.map(sample);
     series.forEach((made, index) => made.prepend(this.samples[index]));
-    const whole = button("all sizes", () => this.draw(false));
+    const whole = button("reset zoom", () => this.draw(false));
     return element("div", { class: "controls" }, ...(this.data.rate ? [measures] : []), axes, whole, element("div", { class: "series" }, ...series));
   }
 

@@ -1,4 +1,4 @@
-"""The section "Ranks that end last": equal ranks end last equally often."""
+"""The section "Ranks that finish last": equal ranks finish last equally often."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _LABELS = 16
 _NAMED = 4
 _TOO_FEW = 2  # ranks: two bars would only show two halves
 _METHOD = (
-    "For each sample, the rank with the longest time ends last. A bar is the share of samples in which a rank ends last, averaged over the "
+    "For each sample, the rank with the longest time finishes last. A bar is the share of samples in which a rank finishes last, averaged over the "
     "cases with equal weight. Compared are only cases in which all ranks do the same by design: no rooted operations, pairs, groups of a "
     "split or uneven traffic, no ranks without a core of their own, and no large start skew. "
-    "A rank is reported if it ends last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
+    "A rank is reported if it finishes last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
     "median is more than 5 % above that of the others, in at least a quarter of the cases of a backend. Such a rank may be slow, may wait "
     "for a slower rank or link that it receives from, or may have an extra step in the library's algorithm. It is reported to delay the "
-    "others only if it also ends last in all-to-all, where it receives from every rank directly, and the others end at the same time."
+    "others only if it also finishes last in all-to-all, where it receives from every rank directly, and the others finish at the same time."
 )
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The ranks of a table: host, share of samples in which the rank ended last (0 … 1), and excess of its median over the others.
+    """The ranks of a table: host, share of samples in which the rank finished last (0 … 1), and excess of its median over the others.
 
-    drawn     the ranks with a bar: those that ended last most often, in ascending order; only they have an `excess`
+    drawn     the ranks with a bar: those that finished last most often, in ascending order; only they have an `excess`
     expected  the share of each rank if all were equal
     named     the ranks that are reported
     """
@@ -57,7 +57,7 @@ class _Ranks:
         return f"rank {rank} ({cut(self.hosts[rank])})" if self.hosts.get(rank) else f"rank {rank}"
 
     def role_of(self, rank: int) -> str:
-        """Return why the rank ends last; "" if it is not reported."""
+        """Return why the rank finishes last; "" if it is not reported."""
         return next((each.role.value for each in self.named if each.rank == rank), "")
 
     def color(self, rank: int) -> str:
@@ -82,8 +82,8 @@ def section(material: Material) -> Section | None:
         sentences = [*(link.sentence() for link in links), *(each.sentence() for each in ranks.named)]
         texts += [f"{sentence}{where}" for sentence in sentences]
         if len(ranks.shares) > _TOO_FEW:
-            charts.append(_chart(f"slowest-{number}", f"how often each rank ended last{where}", ranks))
-    return Section("slowest", "Ranks that end last", texts, (), charts) if charts or texts else None
+            charts.append(_chart(f"slowest-{number}", f"how often each rank finished last{where}", ranks))
+    return Section("slowest", "Ranks that finish last", texts, (), charts) if charts or texts else None
 
 
 def _ranks(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink]) -> _Ranks:
@@ -106,7 +106,7 @@ def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     for rank in ranks.drawn:
         share, excess, role = _percent(ranks.shares[rank]), _signed(ranks.excess[rank]), ranks.role_of(rank)
         rows.append([str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, share, _percent(ranks.expected), excess, role or NOTHING])
-    head = ("rank", "host", "ends last in", "equal share", "median versus all ranks", "finding")
+    head = ("rank", "host", "finishes last in", "equal share", "median versus all ranks", "finding")
     marks = marks_of("doubtful" if ranks.role_of(rank) else "" for rank in ranks.drawn)
     table = Table(head, rows, frozenset({0, 2, 3, 4}), marks)
     width = WIDE if len(ranks.drawn) >= _WIDE_FROM else NARROW
@@ -130,21 +130,21 @@ def _draw(picture: Picture, ranks: _Ranks) -> None:
     axes.set_ylim(0, 1.15 * max([equal, *(100 * ranks.shares[rank] for rank in ranks.drawn)]))
     set_names(axes, [str(rank) for rank in ranks.drawn], _LABELS)
     axes.set_xlabel("rank")
-    axes.set_ylabel("ends last in % of the samples")
+    axes.set_ylabel("finishes last in % of the samples")
 
 
 def _caption(ranks: _Ranks) -> str:
-    """Return which ranks are reported, or which one ends last most often; and what is not drawn."""
+    """Return which ranks are reported, or which one finishes last most often; and what is not drawn."""
     extent = f"compared: {plural(ranks.cases, 'case')}"
     all_drawn = len(ranks.drawn) == len(ranks.shares)
     less = "" if all_drawn else f" The chart shows the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks."
     if ranks.named:
         names = ", ".join(ranks.name(each.rank) for each in ranks.named[:_NAMED])
         more = f" and {len(ranks.named) - _NAMED} more" if len(ranks.named) > _NAMED else ""
-        return f"{names}{more} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {extent}.{less}"
+        return f"{names}{more} {'finishes' if len(ranks.named) == 1 else 'finish'} last noticeably often; {extent}.{less}"
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])
     most = f"the most frequent is {ranks.name(first)}, in {_percent(ranks.shares[first])} of the samples"
-    return f"No rank ends last noticeably often; {most}. An equal share is {_percent(ranks.expected)}; {extent}.{less}"
+    return f"No rank finishes last noticeably often; {most}. An equal share is {_percent(ranks.expected)}; {extent}.{less}"
 
 
 def _percent(share: float) -> str:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from collbench.plugins.hunt import HUNT_FILE
+from collbench.plugins.hunt.kind import PairsKind
+from collbench.plugins.hunt.page import section
+from collbench.plugins.hunt.pairs import PairEffects
+from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure
 from collbench.report.material import Material
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
+from tests.plugins.hunt.html.matrices import even
+from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 from tests.plugins.hunt.test_hunt_text import CLEARED, SLOW, UNDECIDED, about
 from tests.plugins.hunt.test_records import a_round
 from tests.report.html.stored import material
@@ -44,6 +53,50 @@ class TestHunt:
         found = screen_of(Material([read_run(REPORTS / "hunt-host")], Path("x.html")))
         assert found.badge == (BAD, "FAULTY")
         assert found.more[0].startswith("to drain cb1h7: `scontrol update NodeName=cb1h7 State=DRAIN Reason=")
+
+    def test_the_chart_has_the_percentage_of_the_title_and_divides_by_the_median_of_the_first_screen(self) -> None:
+        page = Material([read_run(REPORTS / "hunt-host")], Path("x.html"))
+        found = screen_of(page)
+        assert found.title.startswith("cb1h7 sends and receives at 51 % of the others (50 % to 53 %)")
+        assert "median 0.0236 GB/s; the expected bandwidth is unknown" in found.more
+        hunt = section(page)
+        assert hunt is not None
+        (chart,) = hunt.charts
+        (slow,) = (row for row in chart.table.rows if row[0] == "cb1h7")
+        assert slow == ["cb1h7", "0.0120", "51 % (50 % to 53 %)", "confirmed"]
+        healthy = [row for row in chart.table.rows if row[0] != "cb1h7"]
+        for _, rate, share, _ in healthy:
+            assert abs(100 * float(rate) / 0.0236 - float(share.removesuffix(" %"))) < 1
+        assert "% of the median of all pairs" in chart.drawing
+
+
+def unnamed(matrix: PairMatrix) -> tuple[tuple[str, str], list[str]]:
+    effects = PairEffects(matrix)
+    assert effects.findings() == []
+    return PairsKind._without_findings(effects)
+
+
+def test_pairs_are_even_only_if_each_is_near_what_its_ends_suggest() -> None:
+    calm = SyntheticMatrix(6, sigma=0.004).matrix()
+    assert unnamed(calm) == ((GOOD, "EVEN"), ["none of 6 places and none of their pairs is slower than the others"])
+    wild = SyntheticMatrix(6, sigma=0.004)
+    wild.latencies *= 1 + 60 * np.triu(wild.drawn.random((6, 6)), 1)
+    badge, (first, *others) = unnamed(wild.matrix())
+    assert badge == (DOUBT, "INCONCLUSIVE")
+    assert " times the latency expected from their other pairs; chance explains that in this measurement" in first
+    assert any(text.startswith("latency: the pairs scatter too much to detect a single slow one") for text in others)
+
+
+def test_a_pair_far_below_its_ends_is_not_even_although_noise_explains_it() -> None:
+    badge, sentences = unnamed(SyntheticMatrix(4, seed=2, sigma=0.15).matrix())
+    assert badge == (DOUBT, "INCONCLUSIVE")
+    assert sentences[0] == "node1 to node4: 61 % of the bandwidth expected from their other pairs; chance explains that in this measurement"
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_two_or_three_places_cannot_be_judged(n: int) -> None:
+    badge, sentences = unnamed(even(n))
+    assert badge == (DOUBT, "INCONCLUSIVE") and sentences
 
 
 def test_pairs_name_the_slow_host() -> None:

@@ -241,8 +241,8 @@ def test_a_sample_too_small_to_name_places_reports_it(partners: int, expected: b
 def test_scatter_makes_careful() -> None:
     wild = doubts(SyntheticMatrix(16, sigma=0.08).matrix())[0]
     calm = doubts(SyntheticMatrix(16, sigma=0.004).matrix())[0]
-    assert "from 15 % " in calm
-    assert int(wild.split("from ")[1].split(" %")[0]) > 60
+    assert "at 15 % or more below the expected bandwidth" in calm
+    assert int(wild.split(" at ")[1].split(" %")[0]) > 60
 
 
 def test_a_figure_that_no_network_has_is_still_a_sentence() -> None:

@@ -30,17 +30,17 @@ WORDS: dict[str, tuple[Call, str]] = {
     "node with slow small messages": (pair("node", "latency", (2,)),
         "node3 takes 1.96 times as long as the others for a small message (2 of 4 pairs): its CPU, its power saving or its NIC"),
     "slow pair": (pair("pair", "bandwidth", (0, 2), latency_ratio=0.5),
-        "node1 to node3 reaches 51 % of what their other pairs suggest: the path between them, since both are fast with others; a "
-        "small message takes 2.00 times as long"),
+        "node1 to node3 reaches 51 % of the bandwidth expected from their other pairs: the path between them, since both are fast with "
+        "others; a small message takes 2.00 times as long"),
     "slow pair, both ways": (pair("pair", "bandwidth", (0, 2), both_ways=True),
-        "node1 and node3 reach 51 % of what their other pairs suggest, both ways: the path between them, since both are fast with "
-        "others"),
+        "node1 and node3 reach 51 % of the bandwidth expected from their other pairs, both ways: the path between them, since both are "
+        "fast with others"),
     "slow pair or end": (pair("pair", "bandwidth", (0, 2), unknown=(2,)),
-        "node1 to node3 reaches 51 % of what their other pairs suggest: the path between them, or node3, of which too few other "
-        "pairs were measured"),
+        "node1 to node3 reaches 51 % of the bandwidth expected from their other pairs: the path between them, or node3, of which too few "
+        "other pairs were measured"),
     "pair with slow small messages": (pair("pair", "latency", (0, 2)),
-        "node1 and node3 take 1.96 times as long as their other pairs suggest for a small message: the path between them, since both "
-        "are fast with others"),
+        "a small message between node1 and node3 takes 1.96 times as long as expected from their other pairs: the path between them, since "
+        "both are fast with others"),
 }  # fmt: skip
 
 

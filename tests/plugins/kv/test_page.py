@@ -51,7 +51,7 @@ def test_the_section_has_all_rows_and_a_chart_of_the_most_bytes(tmp_path: Path) 
 
 def test_the_first_screen_names_the_fastest_method(tmp_path: Path) -> None:
     screen = first_screen(material(tmp_path, SLOW, ROW, MISSING))
-    assert screen is not None and screen.badge == ("good", "MEASURED") and "mpi-type is the fastest" in screen.title
+    assert screen is not None and screen.badge == ("plain", "MEASURED") and "mpi-type is the fastest" in screen.title
     assert [figure.value for figure in screen.figures] == ["5.24 GB/s", "50 %", "25 %"]
 
 

@@ -101,7 +101,7 @@ def test_csv_has_the_figures_with_their_intervals() -> None:
 
 def test_a_table_has_each_row_and_the_shared_link() -> None:
     found = shown(CONTROL, ROW, format="table")
-    assert "2.00 (1.90–2.10)×" in found and "NIC eth0 on n1" in found and "0 % (control)" in found
+    assert "2.00× (1.90–2.10×)" in found and "NIC eth0 on n1" in found and "0 % (control)" in found
 
 
 class TestRowsAtOnce:
@@ -161,7 +161,7 @@ def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:
 def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
     run, out = stored(tmp_path / "run", CONTROL, ROW), io.StringIO()
     assert report_run([run], None, "table", out, html=tmp_path / "page.html", err=io.StringIO()) == 0
-    assert "2.00 (1.90–2.10)×" in out.getvalue()
+    assert "2.00× (1.90–2.10×)" in out.getvalue()
     found = sections(tmp_path / "page.html")
     assert "interference" in found["load"] and "10.00 (9.000–11.00)" in found["load"] and f"{FILE} (" in found["provenance"]
 

@@ -140,7 +140,7 @@ class TestValues:
         modes = [{"time_s": 318.7e-6, "share": 0.63}, {"time_s": 3751e-6, "share": 0.37}]
         spread = Times(450e-6, 382.4e-6, 523.8e-6, 3e-4, 4e-3, 4e-3, 4e-3)
         (point,) = chart_of(make_row(1024, time_s=spread, modes=modes, flags=("two_modes",))).lines[0].points
-        assert "median 450.0 µs [382.4, 523.8]; two values: 318.7 µs 63 % / 3751 µs 37 %" in point.text
+        assert "median 450.0 µs [382.4, 523.8]; two values: 318.7 µs 63 % / 3.751 ms 37 %" in point.text
 
     @pytest.mark.parametrize(("sizes", "parts"), [([256, 16384], 1), ([256, 16385], 2), ([8, 4 << 20, 16 << 20], 2)])
     def test_sizes_far_apart_are_not_joined(self, sizes: list[int], parts: int) -> None:

@@ -71,9 +71,9 @@ class TestRows:
         [
             (84.0, {}, (GOOD, "OK"), ""),
             (50.5, {"ceiling": COPY}, (GOOD, "OK"), ""),
-            (26.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches only 26 % of the expected bandwidth: "),
+            (26.0, {"ceiling": COPY}, (PLAIN, "MEASURED"), "; allreduce over nccl reaches only 26 % of the expected bandwidth: "),
             (101.0, {"ceiling": COPY}, (GOOD, "OK"), ""),
-            (116.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches 116 % of a measured reference: the library is"),
+            (116.0, {"ceiling": COPY}, (PLAIN, "MEASURED"), "; allreduce over nccl reaches 116 % of a measured reference, above the limit"),
             (107.0, {}, (GOOD, "OK"), ""),  # the ring's rate is no limit
         ],
     )
@@ -82,26 +82,49 @@ class TestRows:
     ) -> None:
         found = of_rows(make_row(percent_of_ceiling=percent, **changes))
         assert found.badge == badge
-        assert any(text.startswith(reason) for text in found.more)
-        assert any(text.startswith("OK, but") for text in found.more) is bool(reason)
+        assert reason in found.title and (";" in found.title) is bool(reason)
 
     def test_a_row_above_the_hard_limit_makes_the_run_doubtful(self) -> None:
         found = of_rows(make_row(), make_row(1 << 20, flags=("above_bound",)), not_measured("no memory", size_bytes=8))
         assert found.badge == (DOUBT, "DOUBTFUL")
-        assert found.more[0].startswith("above the hard limit: 1 of 2 cases; the rate exceeds the hard limit: the bytes took another path")
+        assert "; doubtful: above the hard limit: 1 of 2 cases; the rate exceeds the hard limit: the bytes took another path" in found.title
 
     def test_a_run_that_is_not_ok_has_its_reason(self) -> None:
         bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
         found = of_rows(make_row(time_s=bare, flags=("imported",)))
         assert found.badge == (DOUBT, "INCONCLUSIVE")
-        assert found.more[0] == "INCONCLUSIVE: allreduce over nccl: no row has a confidence interval"
+        assert found.title.endswith("; inconclusive: allreduce over nccl: no row has a confidence interval")
         slow = of_rows(make_row(percent_of_ceiling=10.0))
-        assert slow.more[0].startswith("SLOW: allreduce over nccl reaches only 42.0 of 50.0 GB/s (10 %)")
+        assert slow.more[0].startswith("allreduce over nccl reaches only 42.0 of 50.0 GB/s (10 %)")
+
+    def test_of_several_reasons_the_first_is_in_the_title_and_the_others_follow(self) -> None:
+        bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
+        found = of_rows(*(make_row(backend=backend, time_s=bare, flags=("imported",)) for backend in ("mpi", "nccl")))
+        assert found.title.endswith("; inconclusive: allreduce over mpi: no row has a confidence interval")
+        assert found.more[:2] == [f"allreduce over {backend}: no row has a confidence interval" for backend in ("mpi", "nccl")]
+
+    def test_what_disturbed_a_noisy_run_is_below_its_title(self) -> None:
+        found = of_rows(make_row(flags=("state_flip",), percent_of_ceiling=30.0))
+        assert found.title.endswith("; inconclusive: 1 of 1 row over nccl is noisy or unreliable")
+        assert found.more[0].startswith("1 of 1 row over nccl is noisy or unreliable: other work or a changed machine state")
+
+    def test_a_percentage_above_a_measured_reference_has_its_meaning(self) -> None:
+        found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=116.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
+        assert "to 116 % (allreduce over nccl, above the limit: reference doubtful) of the expected bandwidth" in found.title
+        assert found.figures[0].value == "116 %"
+        assert found.figures[0].label.endswith("allreduce over nccl at 64 MiB, above the limit: reference doubtful")
+        assert "(116 %, above the limit: reference doubtful) at 64 MiB" in found.more[0]
 
     def test_far_above_a_measured_reference_there_is_no_percentage(self) -> None:
         found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=642.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
-        assert found.title.endswith("60 % (broadcast over nccl) to 60 % (broadcast over nccl) of the expected bandwidth")
-        assert found.figures[0] == LargeFigure("42.0 GB/s", "allreduce over nccl at 64 MiB: faster than the measured reference")
+        assert "60 % (broadcast over nccl) to 60 % (broadcast over nccl) of the expected bandwidth" in found.title
+        assert found.figures[0] == LargeFigure("42.0 GB/s", "allreduce over nccl at 64 MiB, above the limit: reference doubtful")
+
+    def test_the_latency_is_that_of_the_operation_that_measures_it(self) -> None:
+        collective = make_row(8, busbw_bytes_per_s=1e6, percent_of_ceiling=None, time_s=make_times(1e-6))
+        latency = make_row(8, operation="p2p_latency", busbw_bytes_per_s=1e6, percent_of_ceiling=None, time_s=make_times(2e-6))
+        assert of_rows(make_row(), collective, latency).figures[-1] == LargeFigure("2.000 µs", "p2p_latency over nccl at 8 B")
+        assert of_rows(make_row(), collective).figures[-1] == LargeFigure("1.000 µs", "allreduce over nccl at 8 B")
 
     def test_the_time_of_one_of_many_messages_is_no_latency(self) -> None:
         rows = [make_row(operation="p2p_bandwidth", window=64), make_row(8, operation="p2p_bandwidth", window=64, time_s=make_times(1e-6))]
@@ -126,8 +149,8 @@ class TestComparison:
     def test_slower_cases_are_counted_with_the_range_of_their_change(self) -> None:
         found = screen_of(material(*launches("before", 1), *launches("after", 1.3)))
         assert (found.badge, found.title) == ((BAD, "SLOWER"), "allreduce slower (+30.0 %) in 2 of 2 cases")
-        assert [figure.value for figure in found.figures] == ["+30.0 %", "+30.0 %"]
-        assert all(figure.label.startswith("time of allreduce over nccl at ") for figure in found.figures)
+        assert [figure.value for figure in found.figures] == ["+30.0 % time", "+30.0 % time"]
+        assert all(figure.label.startswith("allreduce over nccl at ") for figure in found.figures)
         assert found.more[0].startswith("after against before, the baseline: 2 cases: 2 slower")
 
     def test_faster_cases_are_good(self) -> None:
@@ -143,7 +166,7 @@ class TestComparison:
         bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
         runs = [run_of([(make_row(8, time_s=bare, flags=("imported",)), {})], name) for name in ("before", "after")]
         found = screen_of(material(*runs))
-        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "allreduce: inconclusive in 1 of 1 case")
+        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "allreduce: inconclusive in 1 of 1 case (one launch each)")
         assert found.figures == [LargeFigure("1", "inconclusive case")]
 
     def test_wrong_data_is_the_answer(self) -> None:
@@ -163,6 +186,13 @@ class TestComparison:
         runs = [read_run(path) for name in ("before", "after") for path in sorted((REPORTS / "regression" / name).iterdir())]
         assert screen_of(Material(runs, Path("x.html"))).title == (
             "allreduce slower (+21.1 to +25.7 %) in 7 of 8 cases; eth0 of cb1h2: 1 → 0.8 Gb/s"
+        )
+
+    def test_percentages_of_both_limits_of_a_slower_link_are_named(self) -> None:
+        runs = [read_run(path) for name in ("before", "after") for path in sorted((REPORTS / "regression" / name).iterdir())]
+        assert screen_of(Material(runs, Path("x.html"))).more[-1] == (
+            "of the bandwidth expected now: allreduce over gloo 84 % to 100 %, allreduce over mpi 100 %; "
+            "other percentages are of the bandwidth expected before"
         )
 
 

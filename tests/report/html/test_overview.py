@@ -95,12 +95,27 @@ def test_a_ceiling_that_was_given_limits_nothing() -> None:
     [
         (make_row(percent_of_ceiling=None), "42.0 GB/s"),
         (make_row(wrong=7), "WRONG 7"),
-        (make_row(ranks=1), "2399 µs"),
-        (make_row(busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None), "2399 µs"),
     ],
 )
 def test_no_percentage_where_none_is_honest(row: Row, figure: str) -> None:
     assert table(overview([row]), "Bus bandwidth of large").rows[0][2] == figure
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        make_row(ranks=1),
+        make_row(busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None),
+        make_row(0, operation="barrier", busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None),
+        make_row(operation="p2p_latency"),
+    ],
+    ids=["one rank", "without a bandwidth", "barrier", "ping-pong"],
+)
+def test_what_has_only_a_time_is_in_a_table_of_times(row: Row) -> None:
+    found = overview([row, make_row(operation="broadcast")])
+    times = table(found, "Time of operations without a bandwidth")
+    assert (times.head[2], [cells[0] for cells in times.rows], times.rows[0][2]) == ("time", [row.operation], "2399 µs")
+    assert [cells[0] for cells in table(found, "Bus bandwidth of large").rows] == ["broadcast"]
 
 
 def test_of_very_many_peaks_the_first_are_listed() -> None:

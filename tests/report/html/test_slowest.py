@@ -23,13 +23,13 @@ def case(size: int, shares: list[int], medians: list[float], **changes: Any) -> 
 def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
     found = section(material(run_of([case(1 << power, [5, 5, 85, 5], [100, 101, 120, 99]) for power in range(3, 9)])))
     assert found is not None
-    assert [text.startswith("rank 2 (node1) ends last in 85 % ") for text in found.texts] == [True]
+    assert [text.startswith("rank 2 (node1) finishes last in 85 % ") for text in found.texts] == [True]
     (chart,) = found.charts
     assert chart.caption.startswith("rank 2 (node1) ends last ")
-    assert chart.table.rows[2] == ["2", "node1", "85 %", "25 %", "+19.4 %", "ends last"]
+    assert chart.table.rows[2] == ["2", "node1", "85 %", "25 %", "+19.4 %", "finishes last"]
     assert chart.table.marks == {2: "doubtful"}
-    assert chart.spots[2].text == "rank 2 (node1): last in 85 % of the samples, its median +19.4 %, ends last"
-    assert ">ends last<" in chart.drawing
+    assert chart.spots[2].text == "rank 2 (node1): last in 85 % of the samples, its median +19.4 %, finishes last"
+    assert ">finishes last<" in chart.drawing
     assert ">equal share 25 %<" in chart.drawing
     assert re.search(r'data-mark="rank \d"><path fill="var\(--limit\)"', chart.drawing) and "--bad" not in chart.drawing
 
