@@ -25,7 +25,7 @@ def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
     assert found is not None
     assert [text.startswith("rank 2 (node1) finishes last in 85 % ") for text in found.texts] == [True]
     (chart,) = found.charts
-    assert chart.caption.startswith("rank 2 (node1) ends last ")
+    assert chart.caption.startswith("rank 2 (node1) finishes last ")
     assert chart.table.rows[2] == ["2", "node1", "85 %", "25 %", "+19.4 %", "finishes last"]
     assert chart.table.marks == {2: "doubtful"}
     assert chart.spots[2].text == "rank 2 (node1): last in 85 % of the samples, its median +19.4 %, finishes last"
@@ -55,7 +55,7 @@ def test_like_ranks_are_not_named_and_a_rank_that_never_was_it_has_its_place() -
     assert found is not None
     assert found.texts == []
     (chart,) = found.charts
-    assert chart.caption.startswith("No rank ends last ") and "rank 0 (node0), in 50 % " in chart.caption
+    assert chart.caption.startswith("No rank finishes last ") and "rank 0 (node0), in 50 % " in chart.caption
     assert [row[:3] for row in chart.table.rows] == [["0", "node0", "50 %"], ["1", "node0", "50 %"], ["2", "node1", "0.0 %"]]
 
 
