@@ -26,12 +26,12 @@ _NAMED = 4
 _TOO_FEW = 2  # ranks: two bars would only show two halves
 _METHOD = (
     "For each sample, the rank with the longest time finishes last. A bar is the share of samples in which a rank finishes last, averaged "
-    "over the cases with equal weight. Compared are only cases in which all ranks do the same by design: no rooted operations, pairs, groups of a "
-    "split or uneven traffic, no ranks without a core of their own, and no large start skew. "
+    "over the cases with equal weight. Compared are only cases in which all ranks do the same by design: no rooted operations, pairs, "
+    "groups of a split or uneven traffic, no ranks without a core of their own, and no large start skew. "
     "A rank is reported if it finishes last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
     "median is more than 5 % above that of the others, in at least a quarter of the cases of a backend. Such a rank may be slow, may wait "
     "for a slower rank or link that it receives from, or may have an extra step in the library's algorithm. It is reported to delay the "
-    "others only if it also finishes last in all-to-all, where it receives from every rank directly, and the others finish at the same time."
+    "others only if it also finishes last in all-to-all, where it receives from every rank directly, and the others finish together."
 )
 
 
