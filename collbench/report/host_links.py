@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from collbench.analysis.ceilings import FELL, carrying, hosts_of, link_rates
 from collbench.machine.cluster import folded
-from collbench.report.kinds import SlowLink
+from collbench.report.kinds import SuspectLink
 from collbench.report.machine import safe
 from collbench.report.machine_picture import BOLD, CARD_HEIGHT, PAD, Box, card, curve, document, rect, tag, text
 from collbench.results.reader import Run
@@ -70,7 +70,7 @@ class HostLink:
         return f"{safe(self.interface) or 'the link'} of {safe(self.host) if host is None else host}{rate}"
 
 
-def host_links(runs: Sequence[Run], slow: Iterable[SlowLink]) -> list[HostLink]:
+def host_links(runs: Sequence[Run], slow: Iterable[SuspectLink]) -> list[HostLink]:
     """Return the links that carried the traffic of the runs, or that findings name, by host. Which of them limit is not set.
 
     A host of several that has neither has a link without a name.
@@ -85,7 +85,7 @@ def host_links(runs: Sequence[Run], slow: Iterable[SlowLink]) -> list[HostLink]:
         for key, rate in link_rates(run).items():
             before.setdefault(key, rate)
             after[key] = rate
-    found = {SLOW: defaultdict[str, list[SlowLink]](list), SUSPECT: defaultdict[str, list[SlowLink]](list)}
+    found = {SLOW: defaultdict[str, list[SuspectLink]](list), SUSPECT: defaultdict[str, list[SuspectLink]](list)}
     for finding in slow:
         if len(finding.hosts) == 1:
             found[SLOW if finding.is_confirmed else SUSPECT][finding.hosts[0]].append(finding)
@@ -120,7 +120,7 @@ def _used(run: Run) -> set[HostInterface]:
     return {(host, name) for host, name in used if name != _LOOPBACK}
 
 
-def describe_links(links: Sequence[HostLink], paths: Sequence[SlowLink]) -> str:
+def describe_links(links: Sequence[HostLink], paths: Sequence[SuspectLink]) -> str:
     """Return which links are slow or limit, in sentences."""
     sentences = [f"{plural(len({link.host for link in links}), 'host')}."]
     for state, words in ((SLOW, "Slow"), (SUSPECT, "Perhaps slow")):
@@ -155,7 +155,7 @@ class _Hosts:
         return min((link.mark for link in self.links), key=_MARKS.index)
 
 
-def network_picture(links: Sequence[HostLink], paths: Sequence[SlowLink] = ()) -> str:
+def network_picture(links: Sequence[HostLink], paths: Sequence[SuspectLink] = ()) -> str:
     """Return the hosts with their links to the network as one SVG document; `paths` between two hosts are lines through the network.
 
     Of more than 16 hosts those with equal links are one box. If there are still too many boxes, those with marks are drawn first.
@@ -230,7 +230,7 @@ def _wires(box: _Hosts, place: Box, network: Box) -> Iterator[str]:
             yield tag(x, (top + bottom) / 2, link.mark)
 
 
-def _path(path: SlowLink, ends: Mapping[str, tuple[float, float]], network: Box) -> Iterator[str]:
+def _path(path: SuspectLink, ends: Mapping[str, tuple[float, float]], network: Box) -> Iterator[str]:
     """Yield the line of a slow path between two hosts, through the network; nothing if one of them is not drawn."""
     if len(path.hosts) != 2 or not all(host in ends for host in path.hosts):
         return

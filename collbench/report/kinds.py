@@ -49,7 +49,7 @@ class StoredRecords(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SlowLink:
+class SuspectLink:
     """A link that a finding of a run names.
 
     hosts         the host with this link to the network; two hosts: the path between them
@@ -116,7 +116,7 @@ class RunKind(ABC):
         """Yield the further concerns about the runs of this kind."""
         yield from ()
 
-    def slow_links(self, material: Material) -> Iterator[SlowLink]:
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
         """Yield the links between hosts that the findings of the runs of this kind name."""
         yield from ()
 

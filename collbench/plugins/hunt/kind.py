@@ -26,7 +26,7 @@ from collbench.plugins.hunt.records import (
 from collbench.reason import decode_or_text
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, RunKind, SlowLink, StoredRecords
+from collbench.report.kinds import Destination, RunKind, StoredRecords, SuspectLink
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class HuntKind(RunKind):
         for _, hunt in material.of_kind(self.name):
             yield from concerns_of(hunt)
 
-    def slow_links(self, material: Material) -> Iterator[SlowLink]:
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
         """Yield the links of the suspects that are not cleared, unless the slow part is inside the host."""
         for _, stored in material.of_kind(self.name):
             hunt = text.shown_about(stored.about)
@@ -130,7 +130,7 @@ class HuntKind(RunKind):
                 names = _distinct(hosts, suspect.places)
                 if len(names) == (2 if suspect.kind == "path" else 1):
                     share = None if suspect.kind == "latency" else suspect.ratio
-                    yield SlowLink(names, suspect.state == CONFIRMED, interfaces, share)
+                    yield SuspectLink(names, suspect.state == CONFIRMED, interfaces, share)
 
 
 def _distinct(hosts: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class PairsKind(RunKind):
             yield from findings_of(pairs.effects)
             yield from (Concern(MISSING, warning) for warning in pairs.warnings)
 
-    def slow_links(self, material: Material) -> Iterator[SlowLink]:
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
         """Yield the links of the slow places and pairs, unless only the paths inside a host are slow."""
         for _, pairs in material.of_kind(self.name):
             hosts = place_hosts(pairs.about)
@@ -215,7 +215,7 @@ class PairsKind(RunKind):
                 names = _distinct(hosts, finding.places)
                 if finding.where != INSIDE_HOST and len(names) == (2 if finding.kind == "pair" else 1):
                     share = None if finding.quantity == "latency" else finding.ratio
-                    yield SlowLink(names, True, share=share)
+                    yield SuspectLink(names, True, share=share)
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the places and pairs that are slower than the others explain."""

@@ -25,7 +25,7 @@ from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.host_links import SLOW, SUSPECT, HostLink, describe_links, host_links, network_picture
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.kinds import SlowLink
+from collbench.report.kinds import SuspectLink
 from collbench.report.kinds import kinds as run_kinds
 from collbench.report.machine import disagreement_lines, part_texts, safe, system_text, title, unknown_lines
 from collbench.report.machine_picture import UsedInterface, embedded, picture
@@ -140,7 +140,7 @@ _METHOD = (
 _NETWORK_METHOD = (
     "A line for each interface that carried the bytes of the rows, by the counters of each host; without counters the interface chosen for "
     "the traffic. Its rate is that of its port or of a traffic shaper (`tc`), before → after where runs differ: the reported speed of a "
-    "virtual interface means nothing. Slow is a link that a finding names, or whose rate fell."
+    "virtual interface means nothing. Slow is a link that a finding names, or with a rate that fell."
 )
 
 
@@ -233,7 +233,7 @@ def _marked(kind: MachineKind, kinds: Sequence[MachineKind], limits: Mapping[str
     return {text: limiting_parts(kind.machine, ceiling.limited_by_parts) for text, ceiling in limiting.items()}
 
 
-def _network_chart(links: Sequence[HostLink], paths: Sequence[SlowLink]) -> Chart | None:
+def _network_chart(links: Sequence[HostLink], paths: Sequence[SuspectLink]) -> Chart | None:
     """Return the drawing of the hosts with their links; None for one host, and if nothing is known of the links."""
     if len({link.host for link in links}) < 2 or not (paths or any(link.interface or link.mark for link in links)):
         return None

@@ -18,7 +18,7 @@ from collbench.report.host_links import HostLink, describe_links, network_pictur
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.machine import section
 from collbench.report.html.page import html
-from collbench.report.kinds import SlowLink
+from collbench.report.kinds import SuspectLink
 from collbench.report.machine import title
 from collbench.report.machine_picture import style
 from collbench.report.material import Material
@@ -254,7 +254,7 @@ def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: s
 
 def test_a_slow_path_is_a_line_between_its_hosts() -> None:
     links = [HostLink(host, "eth0") for host in ("a", "b", "c")]
-    paths = [SlowLink(("a", "c"), True), SlowLink(("a", "b"), False)]
+    paths = [SuspectLink(("a", "c"), True), SuspectLink(("a", "b"), False)]
     assert describe_links(links, paths) == "3 hosts. Slow: the path between a and c. Perhaps slow: the path between a and b."
     drawing = network_picture(links, paths)
     assert (drawing.count(">slow<"), drawing.count(">suspect<")) == (1, 1)
