@@ -19,7 +19,7 @@ from collbench.units import first_of, format_percent, format_rate
 from collbench.untrusted import list_of
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
-_FELL = 0.99  # a change to more than this share of the old rate is rounding
+FELL = 0.99  # a change to more than this share of the old rate is rounding
 _MOST_BACKENDS = 4
 
 
@@ -127,7 +127,7 @@ def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]
     changes = (
         CeilingChange(now.operation, now.backend, now.model, was.bytes_per_s, now.bytes_per_s, was.limited_by, now.limited_by)
         for was, now in pairs
-        if now.bytes_per_s < _FELL * was.bytes_per_s
+        if now.bytes_per_s < FELL * was.bytes_per_s
     )
     return tuple(dict.fromkeys(changes))
 
@@ -135,14 +135,14 @@ def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]
 def ceiling_drops(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> CeilingDrops:
     """Return the links and ceilings that are lower in the second run; the rows are those of all launches of each side."""
     rates, now = link_rates(before), link_rates(after)
-    links = [LinkChange(*link, rate, now[link]) for link, rate in rates.items() if link in now and now[link] < _FELL * rate]
+    links = [LinkChange(*link, rate, now[link]) for link, rate in rates.items() if link in now and now[link] < FELL * rate]
     same = share_hosts(before, after)
     return CeilingDrops(tuple(links), dropped_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
 
 
 def share_hosts(before: Run, after: Run) -> bool:
     """Return whether two runs have a host in common, or one does not name its hosts; else they may be of different clusters."""
-    hosts_before, hosts_after = (set(_hosts(run)) for run in (before, after))
+    hosts_before, hosts_after = (set(hosts_of(run)) for run in (before, after))
     return not hosts_before or not hosts_after or bool(hosts_before & hosts_after)
 
 
@@ -171,7 +171,7 @@ def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling
     if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
         return own
     rate = own.bytes_per_s or 0.0
-    change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if _FELL <= rate / each.after <= 1 / _FELL), None)
+    change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if FELL <= rate / each.after <= 1 / FELL), None)
     if change is None:
         return own
     return replace(own, bytes_per_s=change.before, limited_by=f"{change.limited_before} in {name}, now {own.limited_by}")
@@ -204,7 +204,7 @@ def link_rates(run: Run) -> dict[tuple[str, str], float]:
                 rate = _rate(port, "rate_bits_per_s", virtual=nic.get("virtual") is not None)
                 name = f"{nic.get('name')} port {port.get('number')}" if len(ports) > 1 else str(nic.get("name"))
                 found |= {(host, name): rate for host in list_of(machine.get("hostnames"), str) if rate}
-    for host, interface in zip(_hosts(run), list_of(topology.get("interfaces"), dict), strict=False):
+    for host, interface in zip(hosts_of(run), list_of(topology.get("interfaces"), dict), strict=False):
         rate = _rate(interface, "speed_bits_per_s", virtual=interface.get("virtual") is not None)
         found |= {(host, str(interface.get("name"))): rate} if rate else {}
     return found
@@ -213,7 +213,7 @@ def link_rates(run: Run) -> dict[tuple[str, str], float]:
 def carrying(run: Run) -> set[tuple[str, str]]:
     """Return (host, name) of the interfaces that carry the traffic between the ranks of a run."""
     interfaces = list_of(topology_of(run).get("interfaces"), dict)
-    return {(host, str(interface.get("name"))) for host, interface in zip(_hosts(run), interfaces, strict=False)}
+    return {(host, str(interface.get("name"))) for host, interface in zip(hosts_of(run), interfaces, strict=False)}
 
 
 def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
@@ -222,5 +222,6 @@ def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
     return float(min(rates)) if (rates := [rate for rate in (shaped, speed) if rate is not None and known(rate) and rate]) else None
 
 
-def _hosts(run: Run) -> list[str]:
+def hosts_of(run: Run) -> list[str]:
+    """Return the names of the hosts of a run; [] if it does not have them."""
     return list_of(run.info.get("hosts"), str)

@@ -39,6 +39,12 @@ class _PciFunction:
     number: str
 
 
+def physical_nics(machine: Machine) -> tuple[Nic, ...]:
+    """Return the NICs without virtual interfaces; of several functions that are one port the first."""
+    again = {name for port in shared_ports(machine) if port.certain for name in port.names[1:]}
+    return tuple(nic for nic in machine.nics if nic.virtual is None and nic.name not in again)
+
+
 def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
     """Return the groups of RDMA devices that are one port, each device once, then the pairs that may be one."""
     virtual = {device.address for device in machine.pci if device.virtual}

@@ -48,6 +48,22 @@ class StoredRecords(NamedTuple):
     warnings: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class SuspectLink:
+    """A link that a finding of a run names.
+
+    hosts         the host with this link to the network; two hosts: the path between them
+    is_confirmed  False: it is only suspected
+    interfaces    of the host; (): unknown, or all of them
+    share         its speed relative to the others, below 1; None: unknown
+    """
+
+    hosts: tuple[str, ...]
+    is_confirmed: bool
+    interfaces: tuple[str, ...] = ()
+    share: float | None = None
+
+
 class RunKind(ABC):
     """A kind of run other than rows of cases. `Plugin.records` has the file of its records.
 
@@ -98,6 +114,10 @@ class RunKind(ABC):
 
     def concerns(self, material: Material) -> Iterator[Concern]:
         """Yield the further concerns about the runs of this kind."""
+        yield from ()
+
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
+        """Yield the links between hosts that the findings of the runs of this kind name."""
         yield from ()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import groupby
@@ -20,7 +20,7 @@ from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.model import SWITCH, Gpu, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, known_none
 from collbench.machine.pcie_links import PcieLinks
-from collbench.machine.ports import nvlink_management, shared_ports
+from collbench.machine.ports import nvlink_management, physical_nics, shared_ports
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import to_json, topology_json
@@ -147,14 +147,12 @@ def gpus_text(machine: Machine) -> str:
 def nics_text(machine: Machine) -> str:
     """Return "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
     management = nvlink_management(machine)
-    again = {name for port in shared_ports(machine) if port.certain for name in port.names[1:]}
-    real = [nic for nic in machine.nics if nic.virtual is None and nic.name not in again]
-    speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in real)
+    speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in physical_nics(machine))
     texts = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
     if texts:
         return ", ".join(texts)
     if machine.nics:
-        return "only virtual NICs"
+        return f"no NIC, {plural(len(machine.nics), 'virtual interface')}"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
 
 
@@ -267,7 +265,7 @@ _AFFINITY = ("CPU affinity", "NUMA")
 
 def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown."""
-    everything = real_parts(machine)
+    everything = shown_parts(machine)
     parts = everything[:MOST_PARTS]
     if not parts:
         yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
@@ -322,11 +320,14 @@ class Domain:
     below: tuple[Switch | Part, ...]
 
 
-def arrange(machine: Machine, distances: Distances) -> list[Domain]:
-    """Return the NUMA nodes in their order, then one for parts with unknown node, if any. Virtual NICs are left out."""
+def arrange(machine: Machine, distances: Distances, virtual: Collection[str] = ()) -> list[Domain]:
+    """Return the NUMA nodes in their order, then one for parts with unknown node, if any.
+
+    virtual    names of the virtual interfaces that are shown, too; the others are left out
+    """
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
     known = {node.id for node in machine.numa_nodes}
-    for part in real_parts(machine):
+    for part in shown_parts(machine, virtual):
         by_node[distances.numa_of(part.key)].append(part)
     others = sorted(number for number in by_node if number is not None and number not in known)
     nodes = [*machine.numa_nodes, *map(NumaNode, others)]
@@ -336,15 +337,15 @@ def arrange(machine: Machine, distances: Distances) -> list[Domain]:
     return domains
 
 
-def real_parts(machine: Machine) -> list[Part]:
-    """Return the GPUs, then the NICs without virtual ones."""
-    return [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+def shown_parts(machine: Machine, virtual: Collection[str] = ()) -> list[Part]:
+    """Return the GPUs, then the NICs; of virtual interfaces those with a name in `virtual`."""
+    return [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None or nic.name in virtual)]
 
 
-def first_parts(machine: Machine, most: int) -> Machine:
-    """Return the machine with only its real GPUs and NICs, at most `most` of them, which fit a picture."""
+def first_parts(machine: Machine, most: int, virtual: Collection[str] = ()) -> Machine:
+    """Return the machine with its shown GPUs and NICs alone, at most `most` of them, which fit a picture."""
     gpus = machine.gpus[:most]
-    nics = tuple(nic for nic in machine.nics if nic.virtual is None)
+    nics = tuple(part for part in shown_parts(machine, virtual) if isinstance(part, Nic))
     return replace(machine, gpus=gpus, nics=nics[: most - len(gpus)])
 
 
@@ -485,10 +486,10 @@ def title(machine: Machine, name: str | None = None) -> str:
     return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
-def part_texts(machine: Machine) -> dict[str, PartText]:
-    """Return each GPU and NIC with its ports, by key, as the tree shows them."""
+def part_texts(machine: Machine, virtual: Collection[str] = ()) -> dict[str, PartText]:
+    """Return each GPU and NIC with its ports, by key, as the tree shows them; of virtual interfaces those with a name in `virtual`."""
     distances = Distances(machine)
-    return {part.key: _described(machine, part, distances) for part in real_parts(machine)}
+    return {part.key: _described(machine, part, distances) for part in shown_parts(machine, virtual)}
 
 
 def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from xml.sax.saxutils import escape, quoteattr
 
 from collbench.errors import UsageError
@@ -43,6 +44,7 @@ from collbench.report.machine import (
     port_state,
     port_text,
     safe,
+    shown_parts,
     slower,
     switch_text,
     system_text,
@@ -90,6 +92,7 @@ class Wire:
     below: float
     gpu: bool = False
     label_at: float = 0.0
+    is_virtual: bool = False  # it is no PCIe link
 
 
 class PictureLayout:
@@ -156,7 +159,8 @@ class PictureLayout:
 
     def _wire(self, part: Part, x: float, above: float, below: float, label_at: float) -> None:
         device = self._devices.get(part.address) if part.address else None
-        self.wires.append(Wire(device, part.address, x, above, below, isinstance(part, Gpu), label_at))
+        is_virtual = isinstance(part, Nic) and part.virtual is not None
+        self.wires.append(Wire(device, part.address, x, above, below, isinstance(part, Gpu), label_at, is_virtual))
 
 
 def _width(each: Switch | Part) -> float:
@@ -402,15 +406,24 @@ def _each(links: list[GpuLink]) -> str:
 MOST_PARTS = 96
 
 
-def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
+@dataclass(frozen=True, slots=True)
+class UsedInterface:
+    """What the picture shows of an interface that carried traffic or limits: its rate as text ("": that of its ports), and its mark."""
+
+    rate: str
+    mark: str = ""
+
+
+def picture(machine: Machine, limiting: frozenset[str] = frozenset(), used: Mapping[str, UsedInterface] = MappingProxyType({})) -> str:
     """Return the machine as one SVG document.
 
     `limiting` are the parts to mark as limits: NICs by name (their ports), PCIe links by the address of the device below them (a GPU's by
-    its key), GPU links by `GpuLink.key`. For a machine with more than 96 GPUs and NICs only the first ones are drawn, with a note.
+    its key), GPU links by `GpuLink.key`. `used` has the interfaces that carried traffic by name: virtual ones are drawn only if they are
+    among them. For a machine with more than 96 GPUs and NICs only the first ones are drawn, with a note.
     """
     distances = Distances(machine)
-    drawn = first_parts(machine, MOST_PARTS)
-    domains = arrange(drawn, distances)
+    drawn = first_parts(machine, MOST_PARTS, used)
+    domains = arrange(drawn, distances, used)
     empty = [domain for domain in domains if not domain.below]
     shown = [domain for domain in domains if domain.below] or domains[:8]
     pcie_links = PcieLinks(machine)
@@ -433,14 +446,16 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
         *_wires(plan, limiting),
         *boxes,
         *links,
-        *_parts(plan, machine, limiting),
+        *_parts(plan, machine, limiting, used),
     ]
     left_out = len(machine.gpus) + len(machine.nics) - len(drawn.gpus) - len(drawn.nics)
-    notes = list(_notes(empty if len(empty) < len(domains) else [], left_out, plan, machine))
+    hidden = [nic_name(nic) for nic in machine.nics if nic.virtual is not None and nic.name not in used]
+    notes = list(_notes(empty if len(empty) < len(domains) else [], left_out, hidden, plan))
     body += [text(20, bottom + 22 + 17 * place, note, "small", room=plan.width - 40, size=10.5) for place, note in enumerate(notes)]
     gpus = [f"{gpu_name(gpu)}: {gpu_model(gpu)}. {links_text(machine, gpu)}" for gpu in machine.gpus[:16]]
-    nics = [f"{nic_name(nic)}: {'; '.join(map(port_text, nic.ports))}" for nic in machine.nics[:32] if nic.virtual is None]
-    counts = f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs"
+    nics = [f"{nic_name(nic)}: {'; '.join(map(port_text, nic.ports))}" for nic in drawn.nics[:32]]
+    shown_nics = len(shown_parts(machine, used)) - len(machine.gpus)
+    counts = f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {shown_nics} NICs"
     return document(plan.width, bottom + 22 + 17 * len(notes), name, f"{counts}. {'. '.join([*gpus, *nics])}", body)
 
 
@@ -464,6 +479,9 @@ def _wires(plan: PictureLayout, limiting: frozenset[str]) -> Iterator[str]:
         bad = link is not None and slower(link) and not idle(link, wire.gpu)
         width = 1.2 + 5.8 * min(1.0, (rate / 1024) ** 0.5) if rate else 1.6
         style = f"wire{' slow' if bad else ''}{'' if rate else ' dim'}"
+        if wire.is_virtual:
+            yield curve(line, width, style)
+            continue
         if wire.address in limiting:
             yield curve(line, width + 9, "halo")
         yield curve(line, width, style, f"PCIe {pcie(link, wire.gpu) if link else 'unknown'}")
@@ -484,17 +502,22 @@ def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
     return next((words for words in choices if fitting(words, room, size) == words), choices[-1])
 
 
-def _parts(plan: PictureLayout, machine: Machine, limiting: frozenset[str]) -> Iterator[str]:
+def _parts(plan: PictureLayout, machine: Machine, limiting: frozenset[str], used: Mapping[str, UsedInterface]) -> Iterator[str]:
     for part, box in plan.parts:
         if isinstance(part, Gpu):
             number = gpu_number(part)
             name = _that_fits([f"GPU {number}", number, number.removeprefix("0000:")], CARD - 8, BOLD)
-            yield from _card(box, "gpu", name, [gpu_model(part), memory(part.memory_bytes)], links_text(machine, part))
+            yield from card(box, "gpu", name, [gpu_model(part), memory(part.memory_bytes)], links_text(machine, part))
         else:
             down = any(port.state not in (None, "active") for port in part.ports)
             name = _that_fits([nic_name(part), nic_name(part).removeprefix("0000:")], CARD - 8, BOLD)
             about = f"{safe(part.model or '')} {'; '.join(map(port_text, part.ports)) or 'ports unknown'}"
-            yield from _card(box, "nic", name, _port_lines(part), about, bad=down, limits=part.key in limiting)
+            lines = _port_lines(part)
+            mark = "limits" if part.key in limiting else ""
+            if part.name in used:
+                lines[0] = used[part.name].rate or lines[0]
+                mark = used[part.name].mark or mark
+            yield from card(box, "nic", name, lines, about, bad=down, mark=mark)
 
 
 def _port_lines(nic: Nic) -> list[str]:
@@ -514,19 +537,20 @@ def _rate(port: Port) -> str:
     return _that_fits([whole, short, short.replace("link layer unknown", "layer ?")], CARD - 6, 10.5)
 
 
-def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: bool = False, limits: bool = False) -> Iterator[str]:
-    style = f"{kind}{' down' if bad else ''}{' limit' if limits else ''}"
+def card(box: Box, kind: str, name: str, lines: Sequence[str], about: str, *, bad: bool = False, mark: str = "") -> Iterator[str]:
+    """Yield a box with a name, two lines of facts, a tooltip, and its mark above."""
+    style = f"{kind}{' down' if bad else ''}{' limit' if mark else ''}"
     yield rect(box, style, f"{name}: {about}")
     if bad:
         yield rect(box, "hatch")
     yield text(box.middle, box.y + 20, name, "name mid", room=box.width - 8, size=BOLD)
     yield text(box.middle, box.y + 37, lines[0], "small mid", room=box.width - 6, size=10.5)
     yield text(box.middle, box.y + 52, lines[1], f"small mid{' bad' if bad else ''}", room=box.width - 6, size=10.5)
-    if limits:
-        yield tag(box.middle, box.y - 4)
+    if mark:
+        yield tag(box.middle, box.y - 4, mark)
 
 
-def _notes(empty: list[Domain], left_out: int, plan: PictureLayout, machine: Machine) -> Iterator[str]:
+def _notes(empty: list[Domain], left_out: int, hidden: list[str], plan: PictureLayout) -> Iterator[str]:
     """Yield the lines below the picture: how to read it, and what it leaves out."""
     if plan.wires:
         yield "Lines are as wide as their links are fast; dotted: unknown."
@@ -534,11 +558,10 @@ def _notes(empty: list[Domain], left_out: int, plan: PictureLayout, machine: Mac
     nodes = ", ".join(str(domain.node.id) for domain in empty if domain.node)
     if nodes:
         yield f"Without GPU or NIC: NUMA {'nodes' if ',' in nodes else 'node'} {nodes}."
-    virtual = [nic_name(nic) for nic in machine.nics if nic.virtual is not None]
-    if virtual:
-        yield f"Virtual interfaces are not drawn: {first_of(virtual, 6)}."
-    if left_out > len(virtual):
-        yield f"{left_out - len(virtual)} more GPUs and NICs are not drawn."
+    if hidden:
+        yield f"Virtual interfaces are not drawn: {first_of(hidden, 6)}."
+    if left_out > len(hidden):
+        yield f"{left_out - len(hidden)} more GPUs and NICs are not drawn."
 
 
 # Pictures of probed machines as files.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from collbench.analysis.best import headlines, is_shown_as_time
+from collbench.analysis.ceilings import hosts_of
 from collbench.analysis.launches import read_all
 from collbench.errors import FINE, UsageError
 from collbench.report.frame import Column, Frame, csv_lines, json_lines, table_lines
@@ -38,7 +39,8 @@ class ListedRun:
     ranks      of its first launch; None: not recorded
     launches   in the folder
     cases      with a row, over all launches
-    bests      the row of the highest bus bandwidth with right data, by operation
+    hosts      of all launches, each once
+    peaks      the rows that represent each operation over each backend by their bus bandwidth, with right data
     exit_code  of the last launch; None: it was killed, or still runs
     """
 
@@ -49,13 +51,14 @@ class ListedRun:
     ranks: int | None
     launches: int
     cases: int
-    bests: Mapping[str, Row]
+    hosts: tuple[str, ...]
+    peaks: Sequence[Row]
     exit_code: int | None
 
     @property
     def best(self) -> Row | None:
         """The row of the highest bus bandwidth with right data; None without one."""
-        return max(self.bests.values(), key=_rate, default=None)
+        return max(self.peaks, key=_rate, default=None)
 
 
 def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto") -> int:
@@ -152,9 +155,6 @@ def list_run(path: Path, runs: Sequence[Run]) -> ListedRun:
     first, code = infos[0], infos[-1].get("exit_code")
     operation, words, places = first.get("operation"), first.get("command"), first.get("rank_map")
     rows = [row for run in runs for row in run.rows]
-    bests: dict[str, Row] = {}
-    for row in [headline.row for headline in headlines(rows) if headline.sound and not is_shown_as_time(headline.row)]:
-        bests[row.operation] = max(bests.get(row.operation, row), row, key=_rate)
     return ListedRun(
         path,
         started=min((time for info in infos if (time := _time(info.get("started_utc")))), default=None),
@@ -163,7 +163,8 @@ def list_run(path: Path, runs: Sequence[Run]) -> ListedRun:
         ranks=len(places) if isinstance(places, list) else None,
         launches=len(runs),
         cases=len(rows),
-        bests=bests,
+        hosts=tuple(dict.fromkeys(host for run in runs for host in hosts_of(run))),
+        peaks=[headline.row for headline in headlines(rows) if headline.sound and not is_shown_as_time(headline.row)],
         exit_code=code if isinstance(code, int) else None,
     )
 

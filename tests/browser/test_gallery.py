@@ -110,11 +110,11 @@ def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> 
     assert chart and chart["y"] < 600 and chart["height"] > 100
 
 
-def test_sections_are_folded_and_the_contents_open_them(page: Page) -> None:
+def test_sections_are_folded_unless_there_is_only_one_and_the_contents_open_them(page: Page) -> None:
     names = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(names) == len(set(names))
     sections = page.locator("main > section > details")
-    assert sections.evaluate_all("(all) => all.filter((each) => each.open).length") == 0
+    assert sections.evaluate_all("(all) => all.filter((each) => each.open).length") == (sections.count() == 1)
     links = page.evaluate("[...document.querySelectorAll('nav a')].map((link) => link.hash.slice(1))")
     assert links == sections.evaluate_all("(all) => all.map((each) => each.id)") != []
     page.locator("nav a").last.click()
@@ -140,6 +140,23 @@ def test_axe_finds_nothing_and_leaves_no_color_open(page: Page, axe: str, dark: 
     assert page.evaluate(AXE) == []
     assert page.evaluate(SVG_CONTRAST) == []
     assert page.evaluate(NAMELESS) == []
+
+
+@pytest.mark.parametrize("name", ["eight-gpus", "regression", "two-hosts"])
+def test_on_a_phone_a_drawing_that_scrolls_has_the_focus_and_a_name(opened: Callable[[str], Page], axe: str, name: str) -> None:
+    page = opened(name)
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.evaluate(OPEN)
+    page.evaluate(axe)
+    rules = "axe.run({ runOnly: ['scrollable-region-focusable'] })"
+    assert page.evaluate(f"{rules}.then((found) => found.violations.map((each) => each.id))") == []
+    drawing = page.locator("#machine .drawing").last
+    assert drawing.evaluate("(drawing) => drawing.scrollWidth > drawing.clientWidth")
+    drawing.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("(drawing) => drawing.scrollLeft > 0", arg=drawing.element_handle())
+    title = "(drawing) => document.getElementById(drawing.getAttribute('aria-labelledby')).textContent"
+    assert drawing.evaluate(title) == page.locator("#machine figure h3").last.inner_text()
 
 
 def test_no_label_of_a_drawing_lies_upon_another(page: Page) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from collbench.report.html.page import write_html
@@ -113,23 +116,166 @@ def test_bandwidth_or_time_on_a_linear_or_logarithmic_axis(figure: Locator) -> N
     assert figure.evaluate(pressed) == ["bandwidth", "linear"]
 
 
-def test_dragging_zooms_until_all_sizes_are_asked_for(page: Page, figure: Locator) -> None:
-    keep(figure, "whole")
+def drag(figure: Locator, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Drag over the chart between two places, each as shares of its width and height."""
     box = figure.locator(".u-over").bounding_box()
     assert box
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=5)
-    page.mouse.up()
-    page.mouse.move(2, 2)
+    mouse = figure.page.mouse
+    mouse.move(box["x"] + start[0] * box["width"], box["y"] + start[1] * box["height"])
+    mouse.down()
+    mouse.move(box["x"] + end[0] * box["width"], box["y"] + end[1] * box["height"], steps=5)
+    mouse.up()
+    mouse.move(2, 2)
+
+
+def fragment(page: Page) -> str:
+    """Return the fragment of the address."""
+    return str(page.evaluate("location.hash"))
+
+
+def test_dragging_across_zooms_until_it_is_reset(page: Page, figure: Locator) -> None:
+    keep(figure, "whole")
+    drag(figure, (0.5, 0.2), (0.9, 0.22))
     assert not is_as(figure, "whole")
     keep(figure, "zoomed")
     button = figure.get_by_role("button", name="mpi", exact=True)
     button.click()
     button.click()
     assert is_as(figure, "zoomed")
+    assert re.fullmatch(r"#sizes-0\?x=[0-9.e+]+_[0-9.e+]+", fragment(page))
     figure.get_by_role("button", name="reset zoom").click()
     assert is_as(figure, "whole")
+    assert fragment(page) == ""
+
+
+def test_dragging_up_zooms_into_the_values_which_another_measure_resets(page: Page, figure: Locator) -> None:
+    keep(figure, "whole")
+    drag(figure, (0.5, 0.1), (0.51, 0.5))
+    (low, high) = map(float, fragment(page).removeprefix("#sizes-0?y=").split("_"))
+    data = data_of(figure)
+    rates = [each["rate"] for each in data["limits"]]
+    rates += [each[name] for each in data["series"] for name in ("rate", "rateHigh") if each.get(name)]
+    most = max(rate for values in rates for rate in values if rate is not None)
+    assert (low, high) == (pytest.approx(0.5 * 1.05 * most, rel=0.02), pytest.approx(0.9 * 1.05 * most, rel=0.02))
+    keep(figure, "values")
+    drag(figure, (0.5, 0.2), (0.9, 0.22))
+    assert not is_as(figure, "values")
+    assert fragment(page).count("_") == 2  # the sizes are zoomed, too
+    figure.get_by_role("button", name="time", exact=True).click()
+    assert "y=" not in fragment(page) and "x=" in fragment(page)
+    figure.get_by_role("button", name="bandwidth", exact=True).click()
+    figure.get_by_role("button", name="reset zoom").click()
+    assert is_as(figure, "whole")
+
+
+def test_a_double_click_resets_the_zoom(page: Page, figure: Locator) -> None:
+    keep(figure, "whole")
+    drag(figure, (0.2, 0.1), (0.6, 0.6))
+    assert not is_as(figure, "whole")
+    figure.locator(".u-over").dispatch_event("dblclick")
+    page.mouse.move(2, 2)
+    assert is_as(figure, "whole") and fragment(page) == ""
+
+
+def shot(figure: Locator) -> str:
+    """Return the picture of the chart, and which buttons are pressed."""
+    figure.page.evaluate(DRAWN)
+    pressed = "[...figure.querySelectorAll('[aria-pressed=true]')].map((each) => each.textContent).join()"
+    return str(figure.evaluate(f"(figure) => figure.querySelector('canvas').toDataURL() + {pressed}"))
+
+
+def reopened(either: Browser, address: str) -> ObservedPage:
+    """Return the page at an address, opened anew."""
+    page = either.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    seen = ObservedPage(page)
+    page.on("console", lambda message: seen.said.append(message.text))
+    page.on("pageerror", lambda error: seen.said.append(str(error)))
+    page.goto(address)
+    return seen
+
+
+def test_the_address_has_the_state_of_the_charts(page: Page, figure: Locator, either: Browser) -> None:
+    page.locator("#curves").evaluate("(section) => { section.open = true; }")
+    drag(figure, (0.3, 0.2), (0.8, 0.22))
+    figure.get_by_role("button", name="mpi", exact=True).click()
+    figure.get_by_role("button", name="log", exact=True).click()
+    second = page.locator("figure:has(> script.data)").nth(1)
+    second.get_by_role("button", name="time", exact=True).click()
+    first_id, second_id = figure.get_attribute("id"), second.get_attribute("id")
+    assert re.fullmatch(rf"#{first_id}\?axis=log&hidden=1&x=[0-9.]+_[0-9.]+;{second_id}\?show=time", fragment(page))
+    page.mouse.move(2, 2)
+    page.evaluate("document.activeElement.blur()")
+    other = reopened(either, page.url)
+    again = other.page.locator(f"#{first_id}")
+    expect(again.get_by_role("button", name="mpi", exact=True)).to_have_attribute("aria-pressed", "false")
+    expect(other.page.locator(f"#{second_id}").get_by_role("button", name="time", exact=True)).to_have_attribute("aria-pressed", "true")
+    assert shot(again) == shot(figure)
+    again.get_by_role("button", name="reset zoom").click()
+    assert "x=" not in fragment(other.page) and f"{second_id}?show=time" in fragment(other.page)
+    assert other.said == []
+    other.page.close()
+
+
+def test_an_address_that_is_not_valid_changes_nothing(page: Page, figure: Locator, either: Browser) -> None:
+    before = shot(figure)
+    for state in ("x=8_4", "x=-1_5", "x=a_b", "hidden=99.-1.x", "show=nothing&axis=none", "y=NaN_1", "y=__proto__", "%zz", "x=1_1e999"):
+        other = reopened(either, f"{page.url}#sizes-0?{state}")
+        assert (state, shot(other.page.locator("#sizes-0"))) == (state, before)
+        assert other.said == []
+        other.page.close()
+
+
+@pytest.fixture
+def figure_to_save(browser: Browser, written: Callable[[str], Path]) -> Iterator[Locator]:
+    """The first chart in Chromium: Playwright does not see what this Firefox downloads."""
+    seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), written("two-hosts"))
+    yield seen.page.locator(FIGURE)
+    seen.page.close()
+    assert seen.said == []
+
+
+def test_the_values_of_the_shown_series_are_downloaded(figure_to_save: Locator) -> None:
+    figure = figure_to_save
+    figure.get_by_role("button", name="mpi", exact=True).click()
+    with figure.page.expect_download() as waiting:
+        figure.get_by_role("button", name="download the values as CSV").click()
+    assert waiting.value.suggested_filename == "allgather-bus-bandwidth-over-message-size.csv"
+    rows = list(csv.DictReader(waiting.value.path().read_text(encoding="utf-8").splitlines()))
+    data = data_of(figure)
+    (series,) = [each for each in data["series"] if each["name"] == "gloo"]
+    assert {row["series"] for row in rows} == {"gloo"}
+    known = [(size, rate) for size, rate in zip(data["sizes"], series["rate"], strict=True) if rate is not None]
+    assert [(int(row["size_bytes"]), float(row["busbw_gb_per_s"])) for row in rows] == known
+    assert [row["state"] for row in rows] == [state or "" for state, rate in zip(series["states"], series["rate"], strict=True) if rate]
+
+
+def test_no_spreadsheet_runs_a_series_as_a_formula(page: Page) -> None:
+    assert page.evaluate("['=1', '+a', '@b', '＝c', 'a,\"b\"', 'gloo'].map(field)") == [
+        "'=1", "'+a", "'@b", "'＝c", '"a,""b"""', "gloo",
+    ]  # fmt: skip
+
+
+def test_the_picture_is_downloaded_with_its_title_and_series(figure_to_save: Locator) -> None:
+    figure = figure_to_save
+    figure.get_by_role("button", name="mpi", exact=True).click()
+    with figure.page.expect_download() as waiting:
+        figure.get_by_role("button", name="download the picture as PNG").click()
+    assert waiting.value.suggested_filename == "allgather-bus-bandwidth-over-message-size.png"
+    picture = Image.open(waiting.value.path()).convert("RGB")
+    canvas = figure.evaluate("(figure) => [figure.querySelector('canvas').width, figure.querySelector('canvas').height]")
+    assert picture.width == canvas[0] and canvas[1] < picture.height < canvas[1] + 120
+    colors = {color: count for count, color in picture.getcolors(1 << 24) or []}
+    assert colors.get((0, 114, 178), 0) > 100 and (179, 58, 0) not in colors  # gloo is there, and mpi is hidden
+    title = picture.crop((0, 0, picture.width, 24)).getcolors(1 << 24) or []
+    assert len(title) > 5 and max(title)[1] == (255, 255, 255)
+
+
+def test_a_hint_shows_how_to_zoom_with_a_mouse_only(browser: Browser, page: Page, figure: Locator) -> None:
+    assert figure.locator(".hint").inner_text() == "drag across to zoom into sizes, up or down into values"
+    phone = browser.new_page(viewport={"width": 400, "height": 800}, has_touch=True, is_mobile=True)
+    phone.goto(page.url)
+    expect(phone.locator(FIGURE).locator(".hint")).to_be_hidden()
+    phone.close()
 
 
 def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: Locator) -> None:

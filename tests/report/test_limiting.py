@@ -48,7 +48,7 @@ def tcp(interface: str) -> NicLimit:
         (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
         (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()),
         (laptop(), tcp("enp2s0"), {"enp2s0"}),
-        (laptop(), tcp("docker0"), set()),
+        (laptop(), tcp("docker0"), {"docker0"}),
         (Machine(), FOUR, set()),
         (Machine(), nvlink(18), set()),
     ],

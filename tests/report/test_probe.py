@@ -286,7 +286,7 @@ def test_interfaces_of_software() -> None:
         Nic("eth2", virtual="virtio"),
     )
     machine = Machine(nics=nics, unknown={"nics/eth1/ports/1/rate_bits_per_s": "virtual (virtio): its speed means nothing"})
-    assert tree(machine)[0] == "host name unknown: GPUs unknown, only virtual NICs"
+    assert tree(machine)[0] == "host name unknown: GPUs unknown, no NIC, 4 virtual interfaces"
     assert tree(machine)[2:4] == [
         "interfaces without a speed: eth0 (veth, shaped to 1 Gb/s), eth1, eth2 (virtio)",
         "interfaces made of others: bond0 (bond, 200 Gb/s)",

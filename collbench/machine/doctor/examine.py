@@ -9,6 +9,7 @@ from typing import Any
 from collbench.machine.doctor import compare, gpus, host, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
 from collbench.machine.model import Machine, known_none
+from collbench.machine.ports import physical_nics
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
@@ -28,12 +29,13 @@ class ExaminedLog:
 
 def examined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> str:
     """Return what was examined as text: "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
-    parts = {
-        "GPU": sum(len(machine.gpus) for machine in machines),
-        "NIC": sum(len(machine.nics) for machine in machines),
-        "PCI device": sum(len(machine.pci) for machine in machines),
-    }
-    counts = ", ".join(plural(count, noun) for noun, count in parts.items())
+    virtual = sum(nic.virtual is not None for machine in machines for nic in machine.nics)
+    counts = ", ".join([
+        plural(sum(len(machine.gpus) for machine in machines), "GPU"),
+        plural(sum(len(physical_nics(machine)) for machine in machines), "NIC"),
+        *([plural(virtual, "virtual interface")] if virtual else []),
+        plural(sum(len(machine.pci) for machine in machines), "PCI device"),
+    ])  # fmt: skip
     known = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
     return "; ".join([*known, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
 

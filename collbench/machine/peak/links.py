@@ -665,8 +665,7 @@ def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[st
     """Return the devices and links of a machine that a reference's parts name, for `report.machine_picture.picture` to mark.
 
     Several where only all of them together, or each of them, have that rate; for a mesh the links of one GPU. Empty where the
-    machine
-    does not have such a link: a virtual interface, a link of another node.
+    machine does not have such a link, such as a link of another node.
     """
     try:
         return frozenset(found for part in parts for found in _limiting(machine, part))
@@ -677,7 +676,7 @@ def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[st
 def _limiting(machine: Machine, part: LimitPart) -> Iterator[str]:
     tree = PcieTree(machine)
     if isinstance(part, NicLimit) and part.interface is not None:
-        yield from (nic.name for nic in machine.nics if nic.virtual is None and part.interface in (nic.name, *nic.interfaces))
+        yield from (nic.name for nic in machine.nics if part.interface in (nic.name, *nic.interfaces))
     elif isinstance(part, NicLimit):
         egress = egress_of(machine, tree)
         slots = egress.nics if egress.link.part == part.alone() else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
 from collbench.plugins.hunt.drain import lines, lines_of, read
+from collbench.plugins.hunt.facts import InsideHost, SlowInterfaces, WayToNetwork
+from collbench.plugins.hunt.pair_statistics import INSIDE_HOST
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
-from collbench.plugins.hunt.protocol import CONFIRMED
-from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
+from collbench.plugins.hunt.protocol import BY_MESSAGES, CLEARED, CONFIRMED
+from collbench.plugins.hunt.records import (
+    NO_VERDICT,
+    NONE_SLOW,
+    StoredHunt,
+    StoredPairs,
+    check_hunt,
+    check_pairs,
+    place_hosts,
+    read_hunt,
+    read_pairs,
+)
+from collbench.reason import decode_or_text
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, ResultKind, StoredRecords
+from collbench.report.kinds import Destination, ResultKind, StoredRecords, SuspectLink
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
@@ -103,6 +116,29 @@ class HuntKind(ResultKind):
         for _, hunt in material.of_kind(self.name):
             yield from concerns_of(hunt)
 
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
+        """Yield the links of the suspects that are not cleared, unless the slow part is inside the host."""
+        for _, stored in material.of_kind(self.name):
+            hosts = place_hosts(stored.about)
+            for suspect in stored.shown.suspects:
+                part = decode_or_text(suspect.part_fact or "", WayToNetwork | SlowInterfaces | InsideHost)
+                if suspect.state == CLEARED or suspect.kind not in (*BY_MESSAGES, "latency", "path") or isinstance(part, InsideHost):
+                    continue
+                interfaces: tuple[str, ...] = ()
+                if isinstance(part, WayToNetwork):
+                    interfaces = part.interfaces
+                elif isinstance(part, SlowInterfaces):
+                    interfaces = part.names
+                names = _distinct(hosts, suspect.places)
+                if len(names) == (2 if suspect.kind == "path" else 1):
+                    share = None if suspect.kind == "latency" else suspect.ratio
+                    yield SuspectLink(names, suspect.state == CONFIRMED, interfaces, share)
+
+
+def _distinct(hosts: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
+    """Return the hosts of some places, each once."""
+    return tuple(dict.fromkeys(hosts[place] for place in places))
+
 
 def advice_of(path: Path) -> tuple[list[str], list[str]]:
     """Return (the recommendation of a hunt and what was done, warnings if it cannot be read). path: of the run folder."""
@@ -161,6 +197,16 @@ class PairsKind(ResultKind):
         for _, pairs in material.of_kind(self.name):
             yield from findings_of(pairs.effects)
             yield from (Concern(MISSING, warning) for warning in pairs.warnings)
+
+    def slow_links(self, material: Material) -> Iterator[SuspectLink]:
+        """Yield the links of the slow places and pairs, unless only the paths inside a host are slow."""
+        for _, pairs in material.of_kind(self.name):
+            hosts = place_hosts(pairs.about)
+            for finding in pairs.effects.findings():
+                names = _distinct(hosts, finding.places)
+                if finding.where != INSIDE_HOST and len(names) == (2 if finding.kind == "pair" else 1):
+                    share = None if finding.quantity == "latency" else finding.ratio
+                    yield SuspectLink(names, True, share=share)
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the places and pairs that are slower than the others explain."""

@@ -52,6 +52,7 @@ class StoredSuspect(msgspec.Struct):
     ratio: Rate = None
     low: Bound = None
     high: Bound = None
+    part_fact: dict[str, Any] | None = None
 
 
 class StoredVerdict(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""`collbench report DIR --serve`: the runs of a folder in a browser on this host, read-only: an index, and one page for each run.
+"""`collbench report DIR --serve`: the runs of a folder in a browser on this host, read-only: an index, and pages of one or several runs.
 
 Only the index and the pages exist: an address is looked up in the list of runs, and never becomes a path. Runs with a symbolic link to a
 place outside the folder are left out: every user of this host can open the pages. `ReadOnlyServer` is also that of
@@ -12,33 +12,40 @@ import sys
 import threading
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any, TextIO
 from urllib.parse import parse_qs, quote, unquote
 
 from collbench.addresses import is_loopback
+from collbench.analysis.launches import case_of
 from collbench.errors import FINE, INTERRUPTED, UsageError
+from collbench.machine.cluster import folded
 from collbench.report.figures import set_names
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Table
+from collbench.report.html.first_screen import first_screen
 from collbench.report.html.page import html, static_page
-from collbench.report.html.picture import PAGE, Picture, drawn
-from collbench.report.material import Material
+from collbench.report.html.picture import NARROW, PAGE, Picture, drawn
+from collbench.report.material import MOST_CANDIDATES, Material
 from collbench.report.run_list import ListedRun, run_named, runs_below, runs_frame, started
 from collbench.report.runs import readable
 from collbench.report.screen import write_line
-from collbench.results.row import Row
-from collbench.units import format_rate, plural
+from collbench.results.row import CaseKey, Row
+from collbench.units import format_rate, format_size, plural
 
 PORT = 8323
 LOCALHOST = "127.0.0.1"
 _TEMPLATE = Path(__file__).parent / "index.html.j2"
 _RUN = "/run/"  # before the name of a run
+_COMPARE = "/compare"  # ?run=NAME&run=NAME, the names percent-encoded, as in the addresses of runs
+_INDEX = "/"
+_MOST_COMPARED = 1 + MOST_CANDIDATES
 _MOST_RUNS, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5  # of a larger folder the newest runs are read
 _HTTP_PORT = 80  # browsers leave it out
 _HEIGHT = 240  # pixels of a trend
@@ -175,6 +182,7 @@ class RunServer(ReadOnlyServer):
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self._known: dict[Path, tuple[float, ListedRun]] = {}
+        self._badges: dict[Path, tuple[ListedRun, Badge]] = {}
         if not self.runs():
             raise UsageError(f"no run in {folder}: name the folder that has the folders of the runs")
         self._one_page = threading.Lock()  # a page takes memory, and switches the garbage collection off meanwhile
@@ -185,64 +193,148 @@ class RunServer(ReadOnlyServer):
         return runs_below(self.folder, self._known, _MOST_RUNS, linked=False)
 
     def answer(self, target: str, accept: str) -> HttpReply:
-        """Return the page at an address: the index at "/", a run at "/run/NAME"; else a sentence with the status of the error."""
+        """Return the page at an address; else a sentence with the status of the error.
+
+        The index is at "/", a run at "/run/NAME", and a comparison of runs at "/compare?run=NAME&run=NAME".
+        """
         address, _, query = target.partition("?")
-        name = unquote(address.removeprefix(_RUN), errors="surrogateescape") if address.startswith(_RUN) else ""
+        fields = parse_qs(query)
         with self._one_page:
             try:
-                if address == "/":
-                    return HttpReply(HTTPStatus.OK, index(self.folder, self.runs(), parse_qs(query).get("q", [""])[0]), _HTML)
-                if (path := run_named(self.folder, name)) is None:
-                    return HttpReply(HTTPStatus.NOT_FOUND, "There is no such run.")
-                found = readable([path])
-                return HttpReply(HTTPStatus.OK, html(Material(found.runs, path / "page.html", found.warnings, linked=False)), _HTML)
+                if address == _INDEX:
+                    return HttpReply(HTTPStatus.OK, self._index(fields.get("q", [""])[0]), _HTML)
+                if address == _COMPARE:
+                    return self._comparison(fields.get("run", []))
+                return self._page([address.removeprefix(_RUN)] if address.startswith(_RUN) else [""])
             except UsageError as error:
                 return HttpReply(HTTPStatus.NOT_FOUND, short(str(error), 600))
+
+    def _index(self, query: str) -> str:
+        runs = self.runs()
+        badges = {}
+        for run in runs:
+            if run.path not in self._badges or self._badges[run.path][0] is not run:
+                self._badges[run.path] = run, badge_of(run)
+            badges[run.path] = self._badges[run.path][1]
+        return index(self.folder, runs, query, badges)
+
+    def _comparison(self, names: Sequence[str]) -> HttpReply:
+        """Return the page of the named runs; the last one, which is the oldest in the index, is the baseline."""
+        if not 2 <= len(set(names)) <= _MOST_COMPARED:
+            return HttpReply(HTTPStatus.BAD_REQUEST, f"Select 2 to {_MOST_COMPARED} runs in the list of runs.")
+        return self._page(list(dict.fromkeys(reversed(names))))
+
+    def _page(self, names: Sequence[str]) -> HttpReply:
+        """Return the page of these runs, which are named as in addresses."""
+        paths = [run_named(self.folder, unquote(name, errors="surrogateescape")) for name in names]
+        known = [path for path in paths if path is not None]
+        if len(known) < len(paths):
+            return HttpReply(HTTPStatus.NOT_FOUND, "There is no such run.")
+        found = readable(known)
+        material = Material(found.runs, known[0] / "page.html", found.warnings, linked=False)
+        return HttpReply(HTTPStatus.OK, html(material, _INDEX), _HTML)
 
 
 # The index: the runs that fit the search, and how the best figure of each operation changed.
 
+Badge = tuple[str, str] | None  # as of `FirstScreen`: its look and its word
+_NAMED = frozenset({"operation", "backend", "device", "size_bytes", "ranks", "nodes"})  # fields of a case that each name of a trend has
 
-def index(folder: Path, runs: Sequence[ListedRun], query: str = "") -> str:
-    """Return the index page: the runs with every word of the query in their name, command or operations, and the trends over them."""
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in the table of the index: its name as in its address, its name as text, the badge of its page, and the further columns."""
+
+    address: str
+    name: str
+    badge: Badge
+    cells: Sequence[str]
+
+
+def badge_of(run: ListedRun) -> Badge:
+    """Return the badge on the page of a run; None without an answer, or where nothing was judged."""
+    try:
+        found = readable([run.path])
+        screen = first_screen(Material(found.runs, run.path / "page.html", found.warnings, linked=False))
+    except UsageError:
+        return None
+    return None if screen is None else screen.badge
+
+
+def index(folder: Path, runs: Sequence[ListedRun], query: str = "", badges: Mapping[Path, Badge] = MappingProxyType({})) -> str:
+    """Return the index page: the runs with every word of the query in their name, command or operations, and the trends over them.
+
+    badges    of the pages of the runs, by their folders
+    """
     shown = [each for each in runs if _fits(each, query)]
     table = Table.of(runs_frame(shown))
-    table = replace(table, rows=[[short(each.path.name, 80), *cells[1:]] for each, cells in zip(shown, table.rows, strict=True)])
-    addresses = [f"{_RUN}{quote(each.path.name, safe='', errors='surrogateescape')}" for each in shown]
+    names = [quote(each.path.name, safe="", errors="surrogateescape") for each in shown]
+    lines = [
+        RunLine(name, short(each.path.name, 80), badges.get(each.path), cells[1:])
+        for name, each, cells in zip(names, shown, table.rows, strict=True)
+    ]
     cut = f"; older runs than the newest {_MOST_RUNS} are not listed" if len(runs) == _MOST_RUNS else ""
     foot = f"{len(shown)} of {plural(len(runs), 'run')}, newest first{cut}."
     title = f"{plural(len(runs), 'run')} of {short(folder.resolve().name, 80)}"
-    content = {"query": short(query, 200), "table": table, "addresses": addresses, "foot": foot, "charts": list(_trends(shown))}
+    content = {"query": short(query, 200), "table": table, "lines": lines, "foot": foot, "charts": list(_trends(shown))}
     return static_page(_TEMPLATE, title, **content)
 
 
 def _fits(run: ListedRun, query: str) -> bool:
-    text = " ".join([run.path.name, run.operation, run.command, started(run), *run.bests]).lower()
+    text = " ".join([run.path.name, run.operation, run.command, started(run), *(row.operation for row in run.peaks)]).lower()
     return all(word in text for word in query.lower().split())
 
 
 def _trends(runs: Sequence[ListedRun]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, caption, drawing) for each operation that two comparable runs or more have, the most frequent ones first.
+    """Yield (name, caption, drawing) for each case that two runs or more have among their peaks, the most frequent ones first.
 
-    Runs on other backends, devices or numbers of ranks and nodes are not comparable.
+    A line joins only comparable runs: those of the same case (operation, size, backend, ranks, in place, …) on the same hosts.
     """
-    points: defaultdict[str, list[tuple[ListedRun, Row]]] = defaultdict(list)
+    points: defaultdict[tuple[CaseKey, frozenset[str]], list[tuple[ListedRun, Row]]] = defaultdict(list)
     for run in reversed(runs):  # oldest first
-        for operation, row in run.bests.items():
-            where = f"{plural(row.ranks, 'rank')} on {'an unknown number of nodes' if row.nodes is None else plural(row.nodes, 'node')}"
-            points[f"{operation} over {row.backend} ({row.device}), {where}"].append((run, row))
+        for row in run.peaks:
+            points[case_of(row), frozenset(run.hosts)].append((run, row))
     several = sorted((each for each in points.items() if len(each[1]) > 1), key=lambda each: -len(each[1]))
-    for name, found in several[:_MOST_CHARTS]:
+    keys = [key for (key, _), _ in several]
+    for (key, hosts), found in several[:_MOST_CHARTS]:
         best_run, best = max(found, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
         last = format_rate(found[-1][1].busbw_bytes_per_s or 0.0)
         caption = f"Last {last} GB/s; best {format_rate(best.busbw_bytes_per_s or 0.0)} GB/s in {short(best_run.path.name, 60)}."
-        yield short(name, 100), caption, _trend(name, found)
+        name = _series_name(key, keys, hosts)
+        yield name, caption, _trend(name, found)
+
+
+def _series_name(key: CaseKey, others: Sequence[CaseKey], hosts: Collection[str]) -> str:
+    """Return "allreduce over gloo (cpu), 64 MiB, 2 ranks on 1 node", then in which other fields and hosts the cases of the page differ."""
+    where = f"{plural(key.ranks, 'rank')} on {'an unknown number of nodes' if key.nodes is None else plural(key.nodes, 'node')}"
+    name = f"{key.operation} over {key.backend} ({key.device}), {format_size(key.size_bytes)}, {where}"
+    for field in CaseKey._fields:
+        value = getattr(key, field)
+        differs = len({getattr(other, field) for other in others}) > 1
+        if not differs or field in _NAMED or value is None:
+            continue
+        words = field.replace("_", " ")
+        if isinstance(value, bool):
+            name += f", {'' if value else 'not '}{words}"
+        else:
+            name += f", {words} {value}"
+    if others.count(key) > 1 and hosts:
+        name += f", {folded(sorted(hosts))}"
+    return short(name, 160)
+
+
+def _labels(runs: Sequence[ListedRun]) -> list[str]:
+    """Return when each run began, as short as the runs differ: its day, else its time, else both."""
+    starts = [started(run) for run in runs]
+    days = [text[5:10] for text in starts]
+    if len(set(days)) == len(days):
+        return days
+    return [text[11:16] for text in starts] if len(set(days)) == 1 else [text[5:16] for text in starts]
 
 
 def _trend(name: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
     rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for _, row in found]
-    days = [started(run)[5:10] for run, _ in found]
-    labels = days if len(set(days)) > 1 else [started(run)[11:16] for run, _ in found]
+    labels = _labels([run for run, _ in found])
 
     def draw_rates(picture: Picture) -> None:
         axes = picture.axes()
@@ -252,4 +344,4 @@ def _trend(name: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
         axes.set_ylabel("best bus bandwidth, GB/s")
 
     title = f"{name}: best bus bandwidth of each run"
-    return drawn(Chart(name, title, "", "", Table((), ())), draw_rates, height=_HEIGHT).drawing
+    return drawn(Chart(name, title, "", "", Table((), ())), draw_rates, NARROW, _HEIGHT).drawing

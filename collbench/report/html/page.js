@@ -157,11 +157,13 @@ prefersDark.addEventListener("change", nameTheme);
 nameTheme();
 theme.hidden = false;
 
-// Open a folded section that a link or the address names, and every part around it.
+// Open the folded sections that a link or the address names ("#curves", or charts with their state: "#sizes-0?…;sizes-1?…"), and every
+// part around them.
 function openNamed() {
-  const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  for (let part = named; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-  named?.scrollIntoView();
+  const ids = location.hash.slice(1).split(";").map((part) => decodeURIComponent(part.split("?")[0]));
+  const named = ids.map((id) => document.getElementById(id)).filter((each) => each !== null);
+  for (const each of named) for (let part = each; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  named[0]?.scrollIntoView();
 }
 addEventListener("hashchange", openNamed);
 if (location.hash) openNamed();

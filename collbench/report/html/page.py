@@ -57,8 +57,8 @@ def write_html(material: Material) -> None:
     write_whole(material.where, html(material), "--html")
 
 
-def html(material: Material) -> str:
-    """Return the page as text. Raises UsageError without an answer."""
+def html(material: Material, index: str = "") -> str:
+    """Return the page as text. Raises UsageError without an answer. index: address of a list of runs that the page links to; "": none."""
     screen = first_screen(material)
     if screen is None:
         raise UsageError("--html: these runs have no result for a page")
@@ -67,7 +67,7 @@ def html(material: Material) -> str:
         made = [curves.section(material, screen.operation), *(section(material) for section in sections())]
         return [each for each in made if each is not None]
 
-    return page(screen, make)
+    return page(screen, make, index)
 
 
 def write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
@@ -75,7 +75,7 @@ def write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Sec
     write_whole(where, page(screen, make), "--html")
 
 
-def page(screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> str:
+def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], index: str = "") -> str:
     """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
 
     The main chart is the first one of the section that the screen names, or of the operations if that has none. A section without
@@ -89,7 +89,13 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> str:
     rest = [replace(section, charts=section.charts[1:]) if section.key == key else section for section in made]
     shown = [section for section in rest if section.texts or section.tables or section.charts or section.links]
     return _rendered(
-        _HERE / "page.html.j2", f"{_written('css')}\n{drawing_style()}", _written("js"), screen=screen, main=main, sections=shown
+        _HERE / "page.html.j2",
+        f"{_written('css')}\n{drawing_style()}",
+        _written("js"),
+        screen=screen,
+        main=main,
+        sections=shown,
+        index=index,
     )
 
 

@@ -65,17 +65,21 @@ class SizePlot extends Walk {
     const holder = element("div", { class: "plot", "aria-label": figure.querySelector("figcaption").textContent.trim() });
     super(holder, holder, "chart; use the arrow keys to go from size to size");
     Object.assign(this, { data, measure: data.rate ? "rate" : "time", log: !data.rate, hidden: new Set(), toggles: [] });
+    Object.assign(this, { id: figure.id, title: figure.querySelector("figcaption > :first-child").textContent, zoom: { x: null, y: null } });
+    takeState(this);
     const drawing = figure.querySelector(".drawing");
     drawing.classList.add("live");
     drawing.append(this.controls(), holder);
     new ResizeObserver(() => this.resize()).observe(holder);
     theme.addEventListener("click", () => this.draw());
     prefersDark.addEventListener("change", () => this.draw());
+    addEventListener("hashchange", () => { if (takeState(this)) this.press(); });
     this.draw();
   }
 
   controls() {
-    const set = (text, values, key) => this.toggle(text, () => this[key] === values[key], () => Object.assign(this, values));
+    const set = (text, values, key) =>
+      this.toggle(text, () => this[key] === values[key], () => Object.assign(this, values, { zoom: { ...this.zoom, y: null } }));
     const group = (name, ...buttons) => element("span", { role: "group", "aria-label": name }, ...buttons);
     const measures = group("show", set("bandwidth", { measure: "rate", log: false }, "measure"), set("time", { measure: "time", log: true }, "measure"));
     const axes = group("axis", set("linear", { log: false }, "log"), set("log", { log: true }, "log"));
@@ -83,19 +87,35 @@ class SizePlot extends Walk {
       this.toggle(each.name, () => !this.hidden.has(index), () => this.hidden.delete(index) || this.hidden.add(index)));
     this.samples = this.data.series.map(sample);
     series.forEach((made, index) => made.prepend(this.samples[index]));
-    const whole = button("reset zoom", () => this.draw(false));
-    return element("div", { class: "controls" }, ...(this.data.rate ? [measures] : []), axes, whole, element("div", { class: "series" }, ...series));
+    const whole = button("reset zoom", () => this.resetZoom());
+    return element("div", { class: "controls" }, ...(this.data.rate ? [measures] : []), axes, whole, ...chartTools(this), element("div", { class: "series" }, ...series));
   }
 
   // Return a button that changes the chart, and is pressed while `holds()`.
   toggle(text, holds, act, attributes = {}) {
     const made = button(text, () => {
       act();
-      for (const [each, isPressed] of this.toggles) each.setAttribute("aria-pressed", isPressed());
-      this.draw();
+      this.change();
     }, { ...attributes, "aria-pressed": holds() });
     this.toggles.push([made, holds]);
     return made;
+  }
+
+  // Draw the chart after a change, and keep its state in the address.
+  change() {
+    this.press();
+    keepState(this);
+  }
+
+  // Press the buttons of what is shown, and draw it.
+  press() {
+    for (const [each, isPressed] of this.toggles) each.setAttribute("aria-pressed", isPressed());
+    this.draw();
+  }
+
+  resetZoom() {
+    this.zoom = { x: null, y: null };
+    this.change();
   }
 
   // Return the color and the dashes of a series, as its sample has them.
@@ -175,9 +195,8 @@ class SizePlot extends Walk {
     ctx.restore();
   }
 
-  // Draw the chart again; `zoomed`: with the sizes that are shown now.
-  draw(zoomed = true) {
-    const { min, max } = this.plot?.scales.x ?? {};
+  // Draw the chart again.
+  draw() {
     const width = this.focus.clientWidth || 700; // before the page gets shorter, which may take away its scroll bar
     this.hasMargin = this.measure === "rate" && this.data.limits.length > 0 && width >= 560;
     this.plot?.destroy();
@@ -193,10 +212,10 @@ class SizePlot extends Walk {
         { ...axis, values: labels(sizeText), size: 28, space: 64, label: "message size" },
         { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels(this.measure === "rate" ? (tick) => +tick.toPrecision(6) : timeText), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time" },
       ],
-      cursor: { y: false, drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
-      hooks: { setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.mark(plot), (plot) => this.nameLimits(plot)] },
+      cursor: { y: false, drag: { x: true, y: true, uni: 30, setScale: false }, points: { size: 8 }, bind: { dblclick: () => () => this.resetZoom() } },
+      hooks: { setSelect: [() => zoomToSelection(this)], setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.mark(plot), (plot) => this.nameLimits(plot)] },
     }, columns, this.focus);
-    if (zoomed && min && max) this.plot.setScale("x", { min, max });
+    showZoom(this);
   }
 
   // Write the name of each limit beside the end of its line: "expected 0.120 GB/s". Equal names that would touch are written once.

@@ -11,13 +11,17 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
+from urllib.parse import urlencode
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.serve.server import RunServer, index, serve
 from collbench.report.html import page
+from collbench.report.material import Material
 from collbench.report.run_list import runs_below
+from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.results.rows import make_row, store
 
@@ -85,18 +89,104 @@ def test_the_search_selects_runs(get: Get) -> None:
 def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> None:
     runs = runs_below(folder_of_runs(tmp_path / "runs"), linked=False)
     text = index(tmp_path, runs)
-    name = "allreduce over nccl (cuda), 4 ranks on 1 node: best bus bandwidth of each run"
+    name = "allreduce over nccl (cuda), 64 MiB, 4 ranks on 1 node: best bus bandwidth of each run"
     assert f'aria-label="{name}"' in text and text.count("<circle") == 2
     assert "<svg" not in index(tmp_path, runs[:1])
 
 
-@pytest.mark.parametrize("changes", [{"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}, {"size_bytes": 32 << 20}, {"in_place": True},
+        {"dtype": "float16"}, {"group": "hosts"}, {"operation": "broadcast"},
+    ],
+)  # fmt: skip
 def test_runs_that_are_not_comparable_have_no_common_trend(tmp_path: Path, changes: dict[str, object]) -> None:
     for number, changed in enumerate([{}, changes, {}]):
         store(tmp_path / f"run-{number}", [make_row(**changed)], started_utc=f"2026-11-01T0{number}:00:00+00:00", exit_code=0)
     text = index(tmp_path, runs_below(tmp_path))
     assert (text.count("<svg"), text.count("<circle")) == (1, 2)
     assert ">00:00</text>" in text and ">02:00</text>" in text and ">01:00</text>" not in text  # of one day the times are shown
+
+
+def test_runs_on_other_hosts_have_no_common_trend(tmp_path: Path) -> None:
+    for number, hosts in enumerate([["a", "b"], ["c", "d"], ["b", "a"], ["c", "d"]]):
+        store(tmp_path / f"run-{number}", [make_row()], hosts=hosts, started_utc=f"2026-11-0{number + 1}T00:00:00+00:00", exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert (text.count("<svg"), text.count("<circle")) == (2, 4)
+    assert ", a, b</h3>" in text and ", c, d</h3>" in text
+
+
+def test_each_backend_has_its_trend_also_if_the_faster_one_changes(tmp_path: Path) -> None:
+    for number in (1, 2):
+        rows = [make_row(backend=name, busbw_bytes_per_s=rate * 1e9) for name, rate in (("mpi", 10 + number), ("gloo", 14 - number))]
+        store(tmp_path / f"run-{number}", rows, started_utc=f"2026-11-0{number}T00:00:00+00:00", exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert (text.count("<svg"), text.count("<circle")) == (2, 4)
+    assert re.findall("<p>Last (.*?) GB/s; best (.*?) GB/s in (.*?)[.]</p>", text) == [
+        ("12.0", "12.0", "run-2"), ("12.0", "13.0", "run-1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("starts", "labels"),
+    [
+        (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]),
+        (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
+        (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
+    ],
+)
+def test_labels_tell_the_runs_apart(starts: list[str], labels: list[str], tmp_path: Path) -> None:
+    for number, start in enumerate(starts):
+        store(tmp_path / f"run-{number}", [make_row()], started_utc=f"2026-{start}:00+00:00", exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert re.findall(r">(\d\d[-:]\d\d(?: \d\d:\d\d)?)</text>", text) == labels
+
+
+def test_each_run_has_the_badge_of_its_page(tmp_path: Path) -> None:
+    store(tmp_path / "good", [make_row()], exit_code=0)
+    store(tmp_path / "wrong", [make_row(wrong=7)], exit_code=0)
+    store(tmp_path / "nothing", [], exit_code=0)
+    with RunServer(tmp_path, 0) as server:
+        text = server.answer("/", "").text
+        badges = dict(re.findall(r'<a href="/run/(\w+)">.*?</th>\s*<td data-head="verdict">(.*?)</td>', text, re.DOTALL))
+        for name in ("good", "wrong"):
+            looks = re.search(r'<p class="(badge \w+)">(.*?)</p>', server.answer(f"/run/{name}", "").text)
+            assert looks is not None and badges[name] == f'<span class="{looks[1]}">{looks[2]}</span>'
+        assert badges["nothing"] == "–" and badges["good"] != badges["wrong"]
+        rmtree(tmp_path / "good")
+        store(tmp_path / "good", [make_row(wrong=7)], exit_code=0)
+        assert badges["wrong"] in server.answer("/", "").text.partition("/run/good")[2].partition("</tr>")[0]
+
+
+def test_selected_runs_are_compared_with_the_oldest(get: Get) -> None:
+    names = re.findall(r'<input type="checkbox" name="run" value="([^"]+)"', get("/")[1])
+    assert names == ["night%20%3C2%3E", "night-1"]
+    status, text = get(f"/compare?{urlencode([('run', name) for name in names])}")
+    assert status == 200 and "night &lt;2&gt; against night-1, the baseline" in text and "<2>" not in text
+    assert '<a class="index" href="/">All runs</a>' in text and 'class="links"' not in text
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 400), ("?run=night-1", 400), ("?run=night-1&run=night-1", 400), ("?" + "&".join(f"run={number}" for number in range(10)), 400),
+        ("?run=night-1&run=nothing", 404), ("?run=night-1&run=..", 404), ("?run=night-1&run=..%2fruns%2fnight-1", 404),
+        ("?run=night-1&run=%252e%252e", 404), ("?run=night-1&run=outside", 404), ("?run=night-1&run=secret.txt", 404),
+        ("?run=night-1&run=%2500", 404), ("?run=night-1&run=empty", 404),
+    ],
+)  # fmt: skip
+def test_nothing_but_runs_of_the_folder_is_compared(get: Get, query: str, status: int) -> None:
+    found, text = get(f"/compare{query}")
+    assert found == status and "<" not in text
+    assert get(f"/compare{query}", host="evil.example")[0] == 403
+
+
+def test_only_a_served_page_leads_to_the_index(get: Get, tmp_path: Path) -> None:
+    back = '<a class="index" href="/">All runs</a>'
+    assert back in get("/run/night-1")[1] and back not in get("/")[1]
+    material = Material([read_run(tmp_path / "runs" / "night-1")], tmp_path / "page.html")
+    assert 'class="index"' not in page.html(material)
 
 
 def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:

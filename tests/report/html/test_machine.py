@@ -9,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.model import Machine
+from collbench.machine.doctor.examine import examined_parts
+from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import GpuLinkLimit, Limit, NicLimit, PcieLimit, limited_by
 from collbench.machine.snapshot import topology_json
-from collbench.report.html.chart import Section
+from collbench.report.host_links import HostLink, describe_links, network_picture
+from collbench.report.html.chart import Chart, Section
 from collbench.report.html.machine import section
 from collbench.report.html.page import html
+from collbench.report.kinds import SuspectLink
+from collbench.report.machine import title
 from collbench.report.machine_picture import style
 from collbench.report.material import Material
-from collbench.results.reader import read_run
+from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
+from tests.conftest import needs_plugin
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import make_row, store
+
+ROOT = Path(__file__).parents[3]
 
 
 def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
@@ -136,3 +143,135 @@ def test_many_kinds_are_counted_and_not_drawn(tmp_path: Path) -> None:
     made = shown(tmp_path, [replace(laptop(), hostname=f"n{number}", doubts=(str(number),)) for number in range(6)])
     assert len(made.charts) == 4
     assert made.texts[0].startswith("2 more machines of 2 other kinds are not drawn")
+
+
+# The hosts with their links.
+
+
+def cluster(folder: Path, rates: dict[str, float | None], *, name: str = "run", row: Row | None = None, moved: bool = True) -> Run:
+    """Store a run on hosts with one virtual interface each, by the rate of its shaper; the counters show the traffic of eth0."""
+    machines = [
+        Machine(hostname=host, nics=(Nic("eth0", ports=(Port(shaped_bits_per_s=rate),), virtual="veth"), Nic("docker0", virtual="bridge")))
+        for host, rate in rates.items()
+    ]
+    counts = {"tx_bytes": 10**9, "rx_bytes": 10**9, "tx_packets": 10**6}
+    carried = {host: {"interfaces": {"eth0": counts, "docker0": {"tx_bytes": 9000}, "lo": counts}} for host in rates}
+    evidence = {"moved": {"hosts": carried}} if moved else {}
+    path = store(folder / name, [replace(row or make_row(ceiling=None, percent_of_ceiling=None), evidence=evidence)], hosts=list(rates))
+    (path / "topology.json").write_text(json.dumps(topology_json(machines)))
+    return read_run(path)
+
+
+def machines_section(folder: Path, *runs: Run) -> Section:
+    made = section(Material(runs, folder / "page.html"))
+    assert made is not None
+    return made
+
+
+def mark_of(chart: Chart) -> dict[str, str]:
+    """Return the mark of each host in the table of the links."""
+    return {row[0]: row[5] for row in chart.table.rows}
+
+
+def tcp(rate: float, host: str | None = None) -> Ceiling:
+    return replace(ceiling_of(rate / 8, NicLimit(ports=((1, rate),), interface="eth0", host=host)), kind="network")
+
+
+def test_a_virtual_interface_that_carried_traffic_is_drawn_and_limits(tmp_path: Path) -> None:
+    made = machines_section(tmp_path, cluster(tmp_path, {"a": 1e9, "b": 1e9}, row=make_row(ceiling=tcp(1e9))))
+    network, nodes = made.charts
+    assert network.caption == "2 hosts. The expected rates are limited by eth0 of a (1 Gb/s), eth0 of b (1 Gb/s)."
+    assert network.drawing.count(">limits<") == 2 and network.drawing.count(">1 Gb/s<") == 2
+    assert (nodes.title, nodes.drawing.count(">limits<"), nodes.drawing.count(">eth0<")) == ("a, b (2 equal machines)", 1, 1)
+    assert nodes.caption.endswith("Marked as limiting: NIC eth0 1 Gb/s, TCP.")
+    assert "Virtual interfaces are not drawn: docker0." in nodes.drawing
+    assert [row[0] for row in nodes.table.rows] == ["NIC eth0"]
+
+
+def test_a_rate_before_and_after_and_the_slow_link(tmp_path: Path) -> None:
+    before = cluster(tmp_path, {"a": 1e9, "b": 1e9}, row=make_row(ceiling=tcp(1e9)))
+    after = cluster(tmp_path, {"a": 1e9, "b": 8e8}, name="after", row=make_row(ceiling=tcp(8e8, "b")))
+    network, slow, other = machines_section(tmp_path, before, after).charts
+    assert network.caption == "2 hosts. Slow: eth0 of b (1 → 0.8 Gb/s). The expected rates are limited by eth0 of b (1 → 0.8 Gb/s)."
+    assert mark_of(network) == {"a": "", "b": "slow"}
+    assert network.table.rows[1][2:4] == ["1", "0.8"]
+    assert (slow.title, slow.drawing.count(">slow<"), slow.drawing.count(">1 → 0.8 Gb/s<")) == ("b", 1, 1)
+    assert "Slow: eth0 of b (1 → 0.8 Gb/s)." in slow.caption
+    assert (other.title, other.drawing.count(">slow<"), other.drawing.count(">1 Gb/s<")) == ("a", 0, 1)
+    assert "eth0 1 Gb/s, TCP" not in other.caption  # it limited before, and something else does now
+
+
+def test_a_ceiling_of_an_earlier_version_is_that_of_the_slowest_interface(tmp_path: Path) -> None:
+    row = make_row(ceiling=Ceiling("network", 1e8, "NIC eth0 0.8 Gb/s, TCP of b", "ring", "tc"))
+    network, *nodes = machines_section(tmp_path, cluster(tmp_path, {"a": 1e9, "b": 8e8}, row=row)).charts
+    assert mark_of(network) == {"a": "", "b": "limits"}
+    assert {chart.title: chart.caption.rpartition(". ")[2] for chart in nodes} == {
+        "a": "None of its links is a limit.",
+        "b": "Marked as limiting: NIC eth0 0.8 Gb/s, TCP of b.",
+    }
+
+
+def test_without_counters_the_interface_chosen_for_the_traffic_is_drawn(tmp_path: Path) -> None:
+    run = cluster(tmp_path, {"a": 1e9, "b": 1e9}, moved=False)
+    (nodes,) = machines_section(tmp_path, run).charts
+    assert "Virtual interfaces are not drawn: eth0, docker0." in nodes.drawing
+    topology = json.loads((run.path / "topology.json").read_text())
+    interfaces = [{"name": "eth0", "virtual": "veth", "shaped_bits_per_s": 1e9}] * 2
+    (run.path / "topology.json").write_text(json.dumps({**topology, "interfaces": interfaces}))
+    network, nodes = machines_section(tmp_path, run).charts
+    assert [row[:4] for row in network.table.rows] == [["a", "eth0", "1", "1"], ["b", "eth0", "1", "1"]]
+    assert ">eth0<" in nodes.drawing
+
+
+def test_one_host_has_no_network(tmp_path: Path) -> None:
+    (chart,) = machines_section(tmp_path, cluster(tmp_path, {"a": 1e9})).charts
+    assert chart.title == "a"
+
+
+def test_another_machine_in_another_run_is_drawn_apart(tmp_path: Path) -> None:
+    runs = [cluster(tmp_path, {"a": 1e9, "b": 1e9}, name=name) for name in ("one", "two")]
+    topology = json.loads((runs[1].path / "topology.json").read_text())
+    topology["machines"][0]["system"]["kernel"] = "7.0"
+    (runs[1].path / "topology.json").write_text(json.dumps(topology))
+    made = machines_section(tmp_path, *runs)
+    assert len(made.charts) == 3 and made.texts == ["not the same machine in all runs (see what differs, below): a, b"]
+
+
+@needs_plugin("hunt")
+@pytest.mark.parametrize(
+    ("run", "host", "caption"),
+    [
+        ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
+        ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
+    ],
+)
+def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: str, tmp_path: Path) -> None:
+    network = machines_section(tmp_path, read_run(ROOT / "reports" / run)).charts[0]
+    assert network.caption == caption
+    assert [name for name, mark in mark_of(network).items() if mark == "slow"] == [host]
+    assert network.drawing.count(">slow<") == 1
+
+
+def test_a_slow_path_is_a_line_between_its_hosts() -> None:
+    links = [HostLink(host, "eth0") for host in ("a", "b", "c")]
+    paths = [SuspectLink(("a", "c"), True), SuspectLink(("a", "b"), False)]
+    assert describe_links(links, paths) == "3 hosts. Slow: the path between a and c. Perhaps slow: the path between a and b."
+    drawing = network_picture(links, paths)
+    assert (drawing.count(">slow<"), drawing.count(">suspect<")) == (1, 1)
+    assert "the path between a and c" in drawing
+
+
+def test_of_many_hosts_equal_ones_are_one_box_and_the_slow_one_is_drawn() -> None:
+    links = [HostLink(f"n{number:03}", "eth0", 1e9, 1e9, "slow" if number == 77 else "") for number in range(100)]
+    drawing = network_picture(links)
+    assert drawing.count('class="nic"') == 2
+    assert "n[000-076,078-099]" in drawing and ">n077<" in drawing
+    apart = network_picture([replace(link, after=1e9 + number) for number, link in enumerate(links)])
+    assert apart.count('class="nic"') == 16 and ">n077<" in apart and "84 more hosts are not drawn." in apart
+
+
+def test_probe_and_doctor_count_interfaces_alike() -> None:
+    machine = Machine(hostname="vm", nics=(Nic("eth0", virtual="virtio"), Nic("ifb0", virtual="ifb")))
+    assert title(machine).endswith("no NIC, 2 virtual interfaces")
+    assert examined_parts([machine]) == "1 machine: 0 GPUs, 0 NICs, 2 virtual interfaces, 0 PCI devices"
+    assert examined_parts([dgx()]).startswith("1 machine: 8 GPUs, 8 NICs, ")

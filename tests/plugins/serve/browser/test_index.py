@@ -63,12 +63,12 @@ def test_the_keyboard_searches_runs_and_their_operations(index: Page) -> None:
     index.keyboard.press("Enter")
     expect(index.locator("tbody th")).to_have_text(["night-7", "night-5", "night-3", "night-1"])
     assert index.get_by_role("searchbox").input_value() == "broadcast night"
-    assert "4 of 8 runs" in index.locator("main > p").inner_text()
+    assert "4 of 8 runs" in index.locator("form > p").first.inner_text()
 
 
 def test_each_operation_has_its_trend(index: Page) -> None:
     assert index.locator("figure h3").all_inner_texts() == [
-        "allreduce over nccl (cuda), 4 ranks on 1 node", "broadcast over nccl (cuda), 4 ranks on 1 node",
+        "allreduce over nccl (cuda), 64 MiB, 4 ranks on 1 node", "broadcast over nccl (cuda), 64 MiB, 4 ranks on 1 node",
     ]  # fmt: skip
     assert index.locator("figure svg").evaluate_all("(all) => all.map((each) => each.querySelectorAll('circle').length)") == [8, 4]
     assert index.locator("figure p").first.inner_text() == "Last 32.0 GB/s; best 39.0 GB/s in night-1."
@@ -80,6 +80,30 @@ def test_a_run_leads_to_its_page(index: Page) -> None:
     expect(index.locator("main > .charts canvas")).to_be_visible()
     index.go_back()
     assert len(names(index)) == 8
+
+
+def test_a_run_leads_back_to_the_index_by_its_link(index: Page) -> None:
+    index.get_by_role("link", name="night-3", exact=True).click()
+    index.get_by_role("link", name="All runs").click()
+    expect(index.locator("tbody th")).to_have_count(8)
+
+
+def test_selected_runs_are_compared_by_keyboard(index: Page) -> None:
+    for name in ("night-2", "night-<img src=x>"):
+        index.get_by_role("checkbox", name=f"compare {name}", exact=True).focus()
+        index.keyboard.press("Space")
+    index.get_by_role("button", name="Compare the selected runs").click()
+    expect(index.locator(".badge").first).to_be_visible()
+    expect(index.locator(".more li").first).to_contain_text("night-<img src=x> against night-2, the baseline")
+    assert index.locator("img").count() == 0
+    index.get_by_role("link", name="All runs").click()
+    expect(index.locator("tbody th")).to_have_count(8)
+
+
+def test_each_run_has_its_verdict_as_a_word_in_a_shape(index: Page) -> None:
+    verdicts = index.locator("td[data-head=verdict] .badge")
+    assert verdicts.count() == 8
+    assert all(word.strip() for word in verdicts.all_inner_texts())
 
 
 def test_nothing_is_too_wide_and_axe_finds_nothing(index: Page, axe: str) -> None:
