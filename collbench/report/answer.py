@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from collbench.analysis.launches import time_of
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
@@ -14,7 +15,6 @@ from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import IMPORTED, CommunicatorBytes, HeldResources, Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
-LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12

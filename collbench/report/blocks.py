@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.plugin import measurement_mode
-from collbench.report.answer import LEAST_RATE_BYTES
 from collbench.report.cases import (
     FACTS,
     NOTHING,

@@ -224,13 +224,14 @@ def _of_operations() -> Iterator[WordPage]:
 def _declared_columns() -> dict[str, str]:
     """Return what each column is, with its unit, as it is declared: of rows of cases, or a line for each other kind of records with it."""
     from collbench.columns import described, value_columns
+    from collbench.report.alternatives import ALTERNATIVES
     from collbench.report.kinds import DeclaredKind, kinds
     from collbench.results.row import Row
 
     columns = {value.name: described(value.about, value.unit) for value in value_columns(Row)}
     of_kinds: dict[str, list[str]] = {}
-    for kind in kinds().values():
-        for value in kind.declared.values if isinstance(kind, DeclaredKind) else ():
+    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, DeclaredKind)), ALTERNATIVES]:
+        for value in kind.values:
             of_kinds.setdefault(value.name, []).append(f"`collbench {kind.name}`: {described(value.about, value.unit)}")
     return {name: "\n".join(meanings) for name, meanings in of_kinds.items()} | columns
 
