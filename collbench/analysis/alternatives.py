@@ -119,8 +119,8 @@ class AlternativeGroup:
 
     @property
     def expected_bytes_per_s(self) -> float | None:
-        """Return the expected bus bandwidth of the group: the highest of its rows. None without one, and for different rank counts."""
-        rows = [each.row for each in self.times.values()]
+        """Return the highest expected bus bandwidth of the rows; None without one, for small messages, and for different rank counts."""
+        rows = [each.row for each in self.times.values() if each.row.size_bytes >= LEAST_RATE_BYTES]
         rates = [row.comparison.expected_bytes_per_s for row in rows if row.comparison is not None and not fits_cache(row)]
         return max(rates) if rates and len({row.ranks for row in rows}) == 1 else None
 
@@ -231,7 +231,10 @@ def _placed(members: Sequence[_Found], field: str) -> list[list[_Found]]:
     if common:
         return [[each for each in members if each.row.in_place is placing] for placing in sorted(common)]
     usual = sum(True in each for each in placings) > sum(False in each for each in placings)
-    return [[next((each for each in those if each.row.in_place is usual), those[0]) for those in by_alternative.values()]]
+    chosen = [next((each for each in those if each.row.in_place is usual), those[0]) for those in by_alternative.values()]
+    if any(len({each.row.in_place for each in those}) > 1 for those in grouped(chosen, lambda each: each.value).values()):
+        return []  # of two runs of one backend the placing is what differs
+    return [chosen]
 
 
 def _compared(field: str, groups: Sequence[Sequence[_Found]], sides: Sequence[Launches], margin: float) -> Alternatives:

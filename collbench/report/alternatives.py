@@ -125,23 +125,29 @@ def headline(found: Alternatives) -> str:
 def _fastest_headline(found: Alternatives) -> str:
     decided = [group for group in found.groups if group.fastest]
     if not decided:
-        return f"inconclusive: no evidence which of {listed(found.names, 4)} is faster ({_why(found)})"
+        tied = [group.as_fast for group in found.groups if len(group.as_fast) > 1]
+        names = tied[-1] if tied else found.names
+        return f"inconclusive: no evidence which of {listed(names, 4)} is faster ({_why(found)})"
     main = max(decided, key=_size_and_lead)
     others = [group for group in decided if group.fastest != main.fastest]
     texts = [_lead(found, main, is_first=True)]
     if others:
         texts.append(_lead(found, max(others, key=_size_and_lead), is_first=False))
+    largest = found.groups[-1]
+    if _has_sizes_only(found) and len(largest.as_fast) > 1:
+        texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {first_of(largest.as_fast, 3)}")
     return "; ".join(texts)
 
 
 def _why(found: Alternatives) -> str:
     """Return why nothing is decided: "4 of 6 rows are unreliable: there are more ranks and busy threads than cores"."""
     times = [each for group in found.groups for each in group.times.values()]
-    unreliable = [each.row for each in times if not each.is_sound and time_of(each.row) is not None]
+    unreliable = [each.row for each in times if not (each.is_sound or each.row.wrong) and time_of(each.row) is not None]
     if unreliable:
         causes = Counter(remedy for row in unreliable if (quality := quality_of(row)) for remedy in quality.remedies[:1])
         cause = f": {REMEDIES[causes.most_common(1)[0][0]].cause}" if causes else ""
-        return f"{len(unreliable)} of {plural(len(times), 'row')} are unreliable{cause}"
+        verb = "is" if len(unreliable) == 1 else "are"
+        return f"{len(unreliable)} of {plural(len(times), 'row')} {verb} unreliable{cause}"
     compared = [each for each in times if each.ratio is not None]
     if not compared:
         return "at most one of them has a time in each case"
@@ -184,6 +190,11 @@ def _where(found: Alternatives, group: AlternativeGroup) -> str:
 
 def _operations(found: Alternatives) -> list[str]:
     return list(dict.fromkeys(group.row.operation for group in found.groups))
+
+
+def _has_sizes_only(found: Alternatives) -> bool:
+    """Return whether the groups differ in their size only."""
+    return len(_operations(found)) == 1 and not _differing(found)
 
 
 def factor_texts(ratio: Ratio) -> tuple[str, str]:
@@ -242,8 +253,10 @@ def _efficiency(found: Alternatives, group: AlternativeGroup, name: str, ratio: 
 
 
 def _percents(ratio: Ratio) -> str:
-    low, high = (format_percent(100 * end) for end in (ratio.low or 0.0, ratio.high or 0.0))
-    return f"{low.removesuffix(' %')}–{high}"
+    """Return the interval of an efficiency: "90–96 %", "99.4–99.8 %"."""
+    ends = [100 * (ratio.low or 0.0), 100 * (ratio.high or 0.0)]
+    digits = 0 if round(ends[0]) != round(ends[1]) else 1
+    return f"{ends[0]:.{digits}f}–{ends[1]:.{digits}f} %"
 
 
 def operation_of_answer(found: Alternatives) -> str:
@@ -256,15 +269,22 @@ def operation_of_answer(found: Alternatives) -> str:
 
 
 def largest_differences(found: Alternatives) -> Iterator[tuple[str, str]]:
-    """Yield (figure, what it is) for the largest size of each operation: ("1.8×", "as fast as gloo: mpi at 16 MiB")."""
+    """Yield (figure, what it is): ("1.8×", "as fast as gloo: mpi at 16 MiB").
+
+    It is of the largest size of each operation; of a single operation of all sizes, the largest first.
+    """
     if found.is_scaling:
         for group, name, each in _ends(found):
             if each.efficiency is not None and group.by_bandwidth:
                 what = f"of the bus bandwidth of {group.smallest}: {name}"
                 yield format_percent(100 * each.efficiency.value), f"{what}{_where(found, group)}"
         return
-    largest = {group.row.operation: group for group in found.groups if group.fastest}
-    for group in largest.values():
+    decided = [group for group in found.groups if group.fastest]
+    if len(_operations(found)) > 1:
+        decided = list({group.row.operation: group for group in decided}.values())
+    else:
+        decided.sort(key=_size_and_lead, reverse=True)
+    for group in decided:
         if group.lead is not None and group.lead.time is not None:
             value, _ = factor_texts(group.lead.time)
             yield f"{value}×", f"as fast as {group.followers[0]}: {group.fastest}{_where(found, group)}"
@@ -277,7 +297,7 @@ def best_at(found: Alternatives) -> str:
     total = len(found.groups)
     names = [name for name in found.names if any(group.fastest == name for group in found.groups)]
     undecided = [group for group in found.groups if not group.fastest]
-    if len(_operations(found)) > 1 or _differing(found):
+    if not _has_sizes_only(found):
         counts = Counter(group.fastest for group in found.groups)
         parts = [f"{name} in {counts[name]}" for name in names]
         texts = [f"fastest of {plural(total, 'case')}: {', '.join(parts) or 'none'}"]
@@ -330,7 +350,7 @@ def _cases(found: Alternatives, decided: Sequence[AlternativeGroup]) -> tuple[st
     total = len(found.groups)
     if total == 1:
         return _where(found, decided[0]), ""
-    has_sizes = len(_operations(found)) == 1 and not _differing(found)
+    has_sizes = _has_sizes_only(found)
     of_all = "at all sizes" if has_sizes else f"in all {total} cases"
     if len(decided) == total:
         return f" {of_all}", ""
@@ -447,10 +467,10 @@ def _style(group: AlternativeGroup) -> str:
 
 def foot(found: Alternatives) -> list[str]:
     """Return how to read the table, how the intervals were made, and what is not compared."""
-    texts = [_reading(found)]
+    texts = _reading(found)
     several = [each for group in found.groups for each in group.times.values() if each.ratio is not None]
     if any(each.over_launches for each in several):
-        texts.append("intervals: 95 %, over the medians of the launches")
+        texts.append("intervals: 95 %, over the medians of the launches; of 100 equal pairs about 5 differ by chance")
     if not all(each.over_launches for each in several):
         counts = "" if found.is_scaling else f", so only a difference above {format_margin(found.margin)} counts"
         texts.append(f"{_one_launch(found)}: intervals do not include what differs between launches{counts}. Measure with --launches 5")
@@ -465,18 +485,19 @@ def foot(found: Alternatives) -> list[str]:
         texts.append(f"n/a: {first_of((short(text, 120) for text in reasons), 4, '; ')}")
     if found.others:
         texts.append(f"{plural(len(found.others), 'row')} without an alternative: not compared")
-    texts.append("a comparison of alternatives, not a gate: the exit code is 0")
     return texts
 
 
-def _reading(found: Alternatives) -> str:
+def _reading(found: Alternatives) -> list[str]:
     if not found.is_scaling:
-        return "5.1×: the time as a multiple of the shortest one; ?: inconclusive; ±: no difference beyond this margin"
-    by_bandwidth = f"the bus bandwidth as a share of that with {found.names[0]}, ideal is 100 %"
-    by_time = f"the time as a multiple of that with {found.names[0]}, below {format_size(LEAST_RATE_BYTES)} and without bus bandwidth"
-    texts = [f"93 %: {by_bandwidth}"] if any(group.by_bandwidth for group in found.groups) else []
-    texts += [f"1.9×: {by_time}, ideal is 1×"] if not all(group.by_bandwidth for group in found.groups) else []
-    return "; ".join(texts)
+        return ["5.1×: the time as a multiple of the shortest one; ?: inconclusive; ±: no difference beyond this margin"]
+    texts = []
+    if any(group.by_bandwidth for group in found.groups):
+        texts.append(f"93 %: the bus bandwidth as a share of that with {found.names[0]}; ideal is 100 %")
+    if not all(group.by_bandwidth for group in found.groups):
+        where = f"below {format_size(LEAST_RATE_BYTES)}, and without bus bandwidth"
+        texts.append(f"1.9×: the time as a multiple of that with {found.names[0]}, {where}; ideal is 1×")
+    return texts
 
 
 def _placings(found: Alternatives) -> str:

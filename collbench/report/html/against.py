@@ -57,7 +57,7 @@ def section(material: Material) -> Section | None:
 
 def _of_alternatives(found: Alternatives) -> Section:
     """Return the answer, and a table for each operation with a difference."""
-    texts = [f"{text}." for text in (*head(found), *reading(found))]
+    texts = [*(f"{text}." for text in head(found)), f"{'. '.join(reading(found))}."]
     tables = [(operation, table) for operation, table, differs in _tables(found) if differs]
     return Section("against", "Alternatives", texts, tables)
 
