@@ -275,6 +275,17 @@ def test_groups_ascend_by_operation_and_size() -> None:
     ]
 
 
+def test_among_three_the_intervals_of_the_times_must_not_overlap() -> None:
+    few = (0.97, 1.03, 0.97, 1.03)
+    gloo, mpi, slow = (
+        launched(PLACE / name, row(name, time_s), factors=few) for name, time_s in (("gloo", 1.08e-3), ("mpi", 1e-3), ("socket", 2e-3))
+    )
+    assert only_group(compared(gloo, mpi)).fastest == "mpi"
+    group = only_group(compared(gloo, mpi, slow))
+    assert (group.fastest, group.as_fast) == (None, ["mpi", "gloo"])
+    assert group.times["socket"].outcome is Outcome.SLOWER
+
+
 def test_equal_alternatives_are_rarely_ranked() -> None:
     """Thirteen stacks with the same times, whose launches differ by 3 %: at most 5 % have a wrong winner."""
     random = np.random.default_rng(51)
