@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 
 from collbench.analysis.alternatives import BACKEND, NODES, RANKS, AlternativeGroup, Alternatives, AlternativeTime, alternatives
 from collbench.analysis.compare import side_of
+from collbench.analysis.differences import differences
 from collbench.analysis.launches import Launches, check_once, runs_in, sentence, time_of
 from collbench.analysis.outcome import Outcome
 from collbench.columns import column, declared
@@ -35,6 +36,7 @@ FORMATS = ("table", "csv", "json", "markdown")
 FASTEST, UNRELIABLE, WRONG_DATA, NOT_MEASURED = "fastest", "unreliable", "wrong data", "n/a"
 _COARSE = 0.1  # an interval that is wider, as a part of the value, supports two digits only
 _MOST_SIDES = 4
+_MOST_CHANGES = 3
 _OF_ROWS = {name: spec for name, spec, _ in declared(Row)}
 _CASE = {name: _OF_ROWS[name] for name in CaseKey._fields}
 
@@ -483,6 +485,7 @@ def foot(found: Alternatives) -> list[str]:
     reasons = {f"{name}: {each.row.na}": None for group in found.groups for name, each in group.times.items() if each.row.na is not None}
     if reasons:
         texts.append(f"n/a: {first_of((short(text, 120) for text in reasons), 4, '; ')}")
+    texts += _machines_differ(found)
     if found.others:
         texts.append(f"{plural(len(found.others), 'row')} without an alternative: not compared")
     return texts
@@ -500,11 +503,20 @@ def _reading(found: Alternatives) -> list[str]:
     return texts
 
 
+def _machines_differ(found: Alternatives) -> list[str]:
+    """Return a sentence with how the hosts of the runs differ, which may explain the times; hosts are not compared for numbers of nodes."""
+    first, *others = found.sides
+    kinds = ("topology", "machine") if found.field == NODES else ("topology", "hosts", "machine")
+    every = [change for side in others for change in differences(first.runs[0], side.runs[0]) if change.kind in kinds]
+    changes = list(dict.fromkeys(short(change.sentence(), 160) for change in every))
+    return [f"the runs differ in more, which may explain the times: {first_of(changes, _MOST_CHANGES, '; ')}"] if changes else []
+
+
 def _placings(found: Alternatives) -> str:
     mixed = [group for group in found.groups if group.placings_differ]
     inside = dict.fromkeys(name for group in mixed for name, each in group.times.items() if each.row.in_place)
     others = dict.fromkeys(name for group in mixed for name, each in group.times.items() if not each.row.in_place)
-    return f"in place: {first_of(inside, 6)}; out of place: {first_of(others, 6)}: no placing has all"
+    return f"no placing has all: {first_of(inside, 6)} in place, {first_of(others, 6)} out of place"
 
 
 def runs_line(found: Alternatives) -> str:

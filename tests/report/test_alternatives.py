@@ -142,6 +142,17 @@ def test_factors_have_the_digits_of_their_interval_and_never_read_as_one(ratio: 
     assert factor_texts(ratio) == texts
 
 
+@pytest.mark.parametrize(("nodes", "named"), [((1, 1), True), ((1, 2), False)])
+def test_other_hosts_are_named_unless_their_number_is_compared(nodes: tuple[int, int], *, named: bool, tmp_path: Path) -> None:
+    sides = []
+    for number, host in zip(nodes, ("n1", "n2"), strict=True):
+        each = row("mpi", 1e-3, nodes=number, ranks=2 * number) if not named else row(host, 1e-3)
+        sides.append(tmp_path / host)
+        store(tmp_path / host, [each], hosts=[host])
+    sentences = foot(compared(*sides_of(sides)))
+    assert ("the runs differ in more, which may explain the times: hosts names: n1 → n2" in sentences) is named
+
+
 def test_neighboring_sizes_are_a_span() -> None:
     assert size_spans([64, 4096, 65536, 1 << 24], [64, 4096, 65536, 1 << 20, 1 << 24]) == "64 B to 64 KiB, 16 MiB"
     assert size_spans([], [64]) == ""
