@@ -16,7 +16,7 @@ from typing import Any
 
 from collbench.analysis.best import fits_cache, is_shown_as_time
 from collbench.analysis.compare import CaseRatio, rows_by_case, state_probe_s
-from collbench.analysis.launches import WHERE_NONE, Launches, case_of, estimate_of, grouped, time_of
+from collbench.analysis.launches import WHERE_NONE, Launches, case_of, estimate_of, grouped, known, time_of
 from collbench.analysis.outcome import MARGIN, Outcome, outcome_of
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.results.quality import is_unreliable
@@ -122,6 +122,7 @@ class AlternativeGroup:
         """Return the highest expected bus bandwidth of the rows; None without one, for small messages, and for different rank counts."""
         rows = [each.row for each in self.times.values() if each.row.size_bytes >= LEAST_RATE_BYTES]
         rates = [row.comparison.expected_bytes_per_s for row in rows if row.comparison is not None and not fits_cache(row)]
+        rates = [rate for rate in rates if known(rate)]
         return max(rates) if rates and len({row.ranks for row in rows}) == 1 else None
 
     @property
@@ -130,7 +131,7 @@ class AlternativeGroup:
         expected = self.expected_bytes_per_s
         for each in self.times.values():
             time_s, rate = time_of(each.row), each.row.busbw_bytes_per_s
-            if expected and time_s is not None and rate:
+            if expected and time_s is not None and rate is not None and known(rate):
                 return time_s * rate / expected
         return None
 
@@ -272,6 +273,7 @@ def _names(field: str, every: Iterable[_Found], sides: Sequence[Launches]) -> tu
         return {(side, value): counts[value] for side, value in pairs}, False
     titles = [side.name for side in sides]
     runs = ["/".join(side.runs[0].path.resolve().parts[-2:]) if titles.count(side.name) > 1 else side.name for side in sides]
+    runs = [f"{name} #{number}" if runs.count(name) > 1 else name for number, name in enumerate(runs, start=1)]
     values_of = Counter(side for side, _ in pairs)
     return {(side, value): runs[side] if values_of[side] == 1 else f"{runs[side]} {counts[value]}" for side, value in pairs}, True
 
@@ -310,7 +312,7 @@ def _group(members: Mapping[str, _Found], field: str, margin: float) -> Alternat
     counted = [name for name in sound if times[name].row.ranks > 1]
     smallest = min(counted, key=lambda name: members[name].value) if counted and field == RANKS else None
     rows = [times[name].row for name in counted]
-    by_bandwidth = all(row.size_bytes >= LEAST_RATE_BYTES and row.busbw_bytes_per_s and not is_shown_as_time(row) for row in rows)
+    by_bandwidth = all(row.size_bytes >= LEAST_RATE_BYTES and known(row.busbw_bytes_per_s) and not is_shown_as_time(row) for row in rows)
     judged: dict[str, AlternativeTime] = {}
     for name, each in times.items():
         ratio = outcome = efficiency = None

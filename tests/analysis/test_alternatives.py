@@ -175,6 +175,22 @@ def test_runs_of_equal_names_are_told_apart() -> None:
     assert found.names == ["a/run", "b/run", "c/run"]
 
 
+def test_runs_of_equal_folders_have_numbers() -> None:
+    found = compared(*(run(PLACE / name / "a" / "run", row("mpi", time_s)) for name, time_s in (("x", 1e-3), ("y", 2e-3), ("z", 3e-3))))
+    assert found.names == ["a/run #1", "a/run #2", "a/run #3"]
+
+
+@pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf"), None])
+def test_a_bandwidth_that_is_not_valid_is_not_used(rate: float | None) -> None:
+    two, four = (run(PLACE / f"{ranks}", row("mpi", 1e-3 * ranks, ranks=ranks, busbw_bytes_per_s=rate)) for ranks in (2, 4))
+    group = only_group(compared(two, four))
+    efficiency = group.times["4 ranks"].efficiency
+    assert efficiency is not None
+    assert (group.by_bandwidth, efficiency.value) == (False, pytest.approx(0.5))
+    both = only_group(compared(two, run(PLACE / "gloo", row("gloo", 1e-3, ranks=2, busbw_bytes_per_s=rate))))
+    assert both.expected_s is None
+
+
 def test_a_run_with_two_backends_against_others() -> None:
     both = run(PLACE / "both", row("mpi", 1e-3), row("gloo", 2e-3))
     found = compared(both, run(PLACE / "new", row("mpi", 0.5e-3)))
