@@ -24,9 +24,8 @@ def add_compare(commands: Any) -> None:
     """Add the command."""
     summary = "compare two runs case by case, or backends, stacks, rank counts"
     about = (
-        "Ratio of time and bandwidth of two runs, case by case, and what else differs. Runs that differ in their backend, their number of "
-        "ranks or another field of all cases, and more than two runs, are compared as alternatives: which is the fastest at each size, or "
-        "how an operation scales. The exit code is 0 in both cases: a comparison is not a gate."
+        "Ratio of time and bandwidth of two runs, case by case, and what else differs; or, for runs that differ in their backend, rank "
+        "count or another field of all cases, and for more than two: which is the fastest at each size. The exit code is 0 in both cases."
     )
     add_command(commands, "compare", summary, call_compare, _add_compare_options, description=about)
 

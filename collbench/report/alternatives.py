@@ -169,7 +169,7 @@ def _lead(found: Alternatives, group: AlternativeGroup, *, is_first: bool) -> st
     if lead is None or lead.time is None:
         return ""
     value, interval = factor_texts(lead.time)
-    among = [name for name, each in group.times.items() if time_of(each.row) is not None]
+    among = [name for name, each in group.times.items() if each.is_sound]
     scope = "" if lead.launches else f", {_one_launch(found)}"
     second, where = group.followers[0], _where(found, group)
     if is_first and len(among) > 2:
@@ -333,7 +333,7 @@ def fastest_backend(table: Launches) -> str:
     One backend must be the fastest in at least half of the cases, and no other one in any.
     """
     found = alternatives([table]) if len({row.backend for row in table.rows}) > 1 else None
-    decided = [group for group in found.groups if group.fastest] if found else []
+    decided = [group for group in found.groups if group.fastest and not group.unranked] if found else []
     winners = {group.fastest for group in decided}
     if found is None or len(winners) != 1 or 2 * len(decided) < len(found.groups):
         return ""

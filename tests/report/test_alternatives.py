@@ -95,6 +95,15 @@ def test_three_alternatives_name_the_fastest_and_the_second() -> None:
     assert headline(compared(*sides)) == "nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi (1.94–2.06)"
 
 
+def test_unreliable_alternatives_are_not_counted() -> None:
+    rows = [row("nccl", 1e-3), row("mpi", 2e-3), row("gloo", 4e-3), row("socket", 1e-4, flags=("oversubscribed",))]
+    found = compared(*(run(PLACE / each.backend, each) for each in rows))
+    assert headline(found).startswith("nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi")
+    assert "? before a time: unreliable, so not compared (`collbench report RUN` has the reason)" in foot(found)
+    assert fastest_backend(run(PLACE / "all", *rows)) == ""
+    assert fastest_backend(run(PLACE / "sound", *rows[:3])) != ""
+
+
 def test_an_undecided_largest_size_is_part_of_the_answer() -> None:
     gloo = launched(PLACE / "a", row("gloo", 1e-3), row("gloo", 9e-6, size=64))
     assert headline(compared(gloo, launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 3e-6, size=64)))) == (
