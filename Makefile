@@ -75,7 +75,7 @@ docs: docs-environment
 	@echo 'wrote build/site/index.html'
 
 run-environment:
-	@scripts/environment .venv torch mpich report
+	@scripts/environment .venv torch mpich report pandas
 
 test-environment:
 	@scripts/environment .venv torch mpich report pandas postgresql test dist

@@ -10,7 +10,8 @@
         def bytes_per_s(self) -> float | None: ...
 
 `report.forms` makes tables, CSV and JSON lines of the records of any kind (`collbench.records`), `api.frames` makes DataFrames. A field
-without `column` in its annotation is stored, and is in JSON only. Without a `unit`, it follows from the end of the name.
+without `column` in its annotation is stored, and is in JSON lines only. Without a `unit`, it follows from the end of the name.
+`records.document` makes an object for JSON of the declared columns of a value that is not stored line by line: a verdict, a comparison.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from collbench.results.flags import flag_names
 from collbench.units import format_percent, format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTHING = "–"
@@ -40,6 +38,7 @@ class Unit:
     type    of its values, where no annotation says it
     right   whether tables align it to the right
     field   a value for a field of CSV, where that differs
+    metric  at the end of a metric's name, the unit of its values in OpenMetrics; per: of these units, how many are one there
     """
 
     name: str
@@ -47,15 +46,18 @@ class Unit:
     type: type
     right: bool = True
     field: Callable[[Any], Any] | None = None
+    metric: str = ""
+    per: float = 1
 
 
 TEXT = Unit("", str, str, right=False)
 NUMBER = Unit("", str, int)
 COUNT = Unit("", "{:,}".format, int)
 BYTES = Unit("bytes", format_size, int)
-SECONDS = Unit("seconds", format_time, float)  # in µs for people
-RATE = Unit("bytes per second", format_rate, float)  # in GB/s for people
-PERCENT = Unit("percent", format_percent, float)
+SECONDS = Unit("seconds", format_time, float, metric="seconds")  # in µs for people
+RATE = Unit("bytes per second", format_rate, float, metric="bytes_per_second")  # in GB/s for people
+PERCENT = Unit("percent", format_percent, float, metric="ratio", per=100)
+RATIO = Unit("", "{:.3g}".format, float, metric="ratio")
 UTC = Unit("UTC", str, str)
 FLAGS = Unit("", lambda flags: ", ".join(flag_names(flags)) or NOTHING, object, right=False, field=lambda flags: tuple(flag_names(flags)))
 # By the end of a name: these stay at the end when the name of a part is added.
@@ -66,27 +68,29 @@ _BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
 class ColumnSpec:
     """The annotation of a field that CSV, DataFrames and tables have as a column.
 
-    about     what it is, in a sentence, without its unit
+    about     what it is, without its unit
     unit      of its values, where it does not follow from the end of the name
     title     its heading in tables, with the unit for people; "": only programs have the column
-    text      a record's text in tables, where it is not the value in its unit
     key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
-    value     a record's value for programs, where it is not the field's
+    value     a record's value for programs, where it is not the field's; of an entry of `parts` that of the record with the field
     parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
+    optional  whether an object for JSON lacks it where it is None
     type      of its values, where the annotation does not say it: str, int, float, bool or object
+    text      a record's text in tables, where it is not its value in the unit
     interval  of an estimate: the heading of its interval in tables; "": they have none
     drop, drop_interval, cut, wrap   as in `report.frame.Column`
-    after     the field or figure that the column follows, where that is not the field before it
+    after     the field, figure or key that the column follows; "": a field follows the one before it, and a figure precedes all fields
     """
 
     about: str
     unit: Unit | None = None
     title: str = ""
-    text: Callable[[Any], str] | None = None
     key: str | None = None
     value: Callable[[Any], Any] | None = None
     parts: Mapping[str, ColumnSpec] | None = None
+    optional: bool = False
     type: type | None = None
+    text: Callable[[Any], str] | None = None
     interval: str = ""
     drop: int = 0
     drop_interval: int = 0
@@ -98,7 +102,7 @@ class ColumnSpec:
 column = ColumnSpec
 
 
-def figure(about: str, *, after: str, **declared_values: Any) -> Callable[[F], F]:
+def figure(about: str, *, after: str = "", **declared_values: Any) -> Callable[[F], F]:
     """Return the decorator of a property's function, below `@property`, that makes it a column with the arguments of `column`."""
 
     def mark(function: F) -> F:
@@ -117,6 +121,8 @@ class ValueColumn:
     unit    of its values
     type    of its values: str, int, float, bool, or object for all others
     value   of a record; None if it is unknown
+    title   its heading in tables, with the unit for people; "": only programs have the column
+    drop    as in `report.frame.Column`
     """
 
     name: str
@@ -124,6 +130,18 @@ class ValueColumn:
     unit: Unit
     type: type
     value: Callable[[Any], Any]
+    title: str = ""
+    drop: int = 0
+
+    @property
+    def right(self) -> bool:
+        """Return whether tables align it to the right."""
+        return self.unit.right or self.type in (int, float)
+
+    def text(self, record: Any) -> str:
+        """Return a record's value for people, in its unit; a dash if it is unknown."""
+        value = self.value(record)
+        return NOTHING if value is None else self.unit.text(value)
 
 
 def described(about: str, unit: Unit) -> str:
@@ -143,19 +161,23 @@ def value_columns(record: Any) -> tuple[ValueColumn, ...]:
 @cache
 def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
     """Return (name, declaration, type without None) of each column of a class of records, in order."""
-    in_class_order: list[tuple[str, ColumnSpec, Any]] = []
-    for name, hint in get_type_hints(record, include_extras=True).items():
+    fields: list[tuple[str, ColumnSpec, Any]] = []
+    keys = dict(zip(getattr(record, "__struct_fields__", ()), getattr(record, "__struct_encode_fields__", ()), strict=True))
+    for name, hint in get_type_hints(record, localns={}, include_extras=True).items():
         for part in getattr(hint, "__metadata__", ()):
             if isinstance(part, ColumnSpec):
-                in_class_order.append((name, part, _plain_type(hint)))
-    for name, value in vars(record).items():
+                key = keys.get(name) if part.key is None else part.key
+                fields.append((name, replace(part, key=key), _plain_type(hint)))
+    figures: list[tuple[str, ColumnSpec, Any]] = []
+    members = {name: value for base in reversed(record.__mro__) for name, value in vars(base).items()}
+    for name, value in members.items():
         getter: Any = getattr(value, "fget", None)
         if getter is not None and hasattr(getter, "column"):
-            in_class_order.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
-    columns = [entry for entry in in_class_order if not entry[1].after]
-    for entry in in_class_order:
+            figures.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
+    columns = [entry for entry in (*figures, *fields) if not entry[1].after]
+    for entry in (*fields, *figures):
         if entry[1].after:
-            place = [name for name, _, _ in columns].index(entry[1].after)
+            place = next(number for number, (name, spec, _) in enumerate(columns) if entry[1].after in (name, spec.key))
             columns.insert(place + 1, entry)
     return tuple(columns)
 
@@ -178,20 +200,26 @@ def _itself(record: Any) -> Any:
 
 def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, outer: Callable[[Any], Any]) -> Iterator[ValueColumn]:
     """Yield the columns for programs of a field: one, or those of its parts. before: the names of what it is a part of."""
-    value_of = spec.value or _part_of(outer, name)
+
+    def value_of(record: Any) -> Any:
+        return column_value(outer(record), name, spec, record)
+
     names = [*before, name if spec.key is None else spec.key]
-    parts = _parts_of(spec, hint)
+    parts = parts_of(spec, hint)
     if not parts:
         joined_name = joined(names)
         unit = spec.unit or unit_of(joined_name)
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
-        yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
+        yield ValueColumn(joined_name, spec.about, unit, kind, value_of, spec.title, spec.drop)
     for part_name, part, part_hint in parts:
-        about = part.about.format(spec.about)
-        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
+        title = part.title.format(spec.title)
+        if part.key == "":  # the value of an estimate
+            title = title or spec.title
+        inner = replace(part, about=part.about.format(spec.about), title=title, drop=part.drop or spec.drop)
+        yield from _values_of(names, part_name, inner, part_hint, value_of)
 
 
-def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
+def parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
     """Return the columns of a nested record: those of the declaration, else those of its class."""
     if spec.parts is None:
         return declared(hint) if isinstance(hint, type) and hasattr(hint, "__annotations__") else ()
@@ -202,14 +230,17 @@ def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, An
     return [(name, part, _plain_type(hints.get(name, object))) for name, part in spec.parts.items()]
 
 
-def _part_of(outer: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
-    """Return the function of a record's field, or of the part of its nested value; None where there is none."""
+def column_value(outer: Any, name: str, spec: ColumnSpec, record: Any) -> Any:
+    """Return a column's value for programs: as declared of the record, else that of the field in `outer`; None where there is none."""
+    if spec.value is not None:
+        return spec.value(record)
+    return outer.get(name) if isinstance(outer, dict) else getattr(outer, name, None)
 
-    def value(record: Any) -> Any:
-        whole = outer(record)
-        return whole.get(name) if isinstance(whole, dict) else getattr(whole, name, None)
 
-    return value
+def columns_of(record: Any, *names: str) -> Mapping[str, ColumnSpec]:
+    """Return the declarations of a class by field, of all or of these fields, as the `parts` of a field of another class."""
+    specs = {name: spec for name, spec, _ in declared(record)}
+    return {name: specs[name] for name in names or specs}
 
 
 def joined(names: Iterable[str]) -> str:

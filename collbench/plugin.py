@@ -58,7 +58,7 @@ class Plugin:
     kinds      places of the kinds of stored runs that it brings: objects of `collbench.report.kinds.RunKind`
     sections   by place of a section of the page, a function of `collbench.report.material.Material`: the section that it follows
     concerns   places of functions that yield the concerns about a Material
-    tables     places of tables of `collbench.read`'s runs: objects of `collbench.api.frames.RecordTable`
+    tables     places of tables of `collbench.read`'s runs: objects of `collbench.api.frames.DeclaredTable`
     api        by name the places of what it adds to the Python API: "autopsy" is `collbench.autopsy`; "Runs.kv" is a method or property
                of the runs that `collbench.read` returns
     modes      by mode of measuring the place of its object of `collbench.measuring.mode.MeasurementMode`

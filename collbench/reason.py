@@ -109,6 +109,11 @@ def as_json(fact: Any) -> Any:
     return msgspec.to_builtins(fact)
 
 
+def with_texts(facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    """Return facts as `as_json` does, each with its text as "text"."""
+    return [as_json(fact) | {"text": fact.render()} for fact in facts]
+
+
 def decode(value: Any, kind: type[T] | Any) -> T:
     """Return the fact from the value that `as_json` returned; `kind` is its class, or a union of classes.
 

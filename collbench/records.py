@@ -5,20 +5,20 @@ The fields of a record declare their columns (`collbench.columns`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.columns import ColumnSpec, ValueColumn, column_value, declared, parts_of, value_columns
+from collbench.plugin import record_files
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
 if TYPE_CHECKING:
-    from collbench.report.frame import Frame, Line
+    from collbench.report.frame import Column, Display, Line
 
 
 def stored(value: Any) -> Any:
@@ -47,12 +47,53 @@ def stored_field(name: str) -> Callable[[Any], Any]:
     return value
 
 
+def document(record: Any) -> dict[str, Any]:
+    """Return the columns that the class of a record declares as an object for JSON.
+
+    A nested record is an object; with the key "" its keys are among those of the record, even if it is missing.
+    """
+    kind: Any = type(record)
+    return _object(declared(kind), record, record)
+
+
+def flat_document(record: Any) -> dict[str, Any]:
+    """Return a document without nested objects: their keys follow the name of their field, "time_ratio_low"."""
+    values: dict[str, Any] = {}
+    for name, value in document(record).items():
+        values |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return values
+
+
+def _object(columns: Iterable[tuple[str, ColumnSpec, Any]], outer: Any, record: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, spec, hint in columns:
+        value = column_value(outer, name, spec, record)
+        if spec.optional and value is None:
+            continue
+        is_object = spec.parts and (value is not None or spec.key == "")
+        value = _object(parts_of(spec, hint), value, record) if is_object else _documented(value)
+        values |= value if spec.key == "" else {spec.key or name: value}
+    return values
+
+
+def _documented(value: Any) -> Any:
+    """Return a value of a document: records with declared columns as their documents, all others as they are stored."""
+    kind: Any = type(value)
+    if declared(kind):
+        return document(value)
+    if isinstance(value, list | tuple):
+        values = [_documented(inner) for inner in value]
+        return tuple(values) if isinstance(value, tuple) else values
+    return stored(value)
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of stored records. A stored line is its `as_json`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as values for JSON, with nested records as objects."""
-        return {name: stored(getattr(self, name)) for name in self.__struct_fields__}
+        """Return the record as values for JSON, by stored name, with nested records as objects."""
+        names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
+        return {key: stored(getattr(self, name)) for name, key in names}
 
     @classmethod
     def decoded(cls, values: Mapping[str, Any]) -> Self:
@@ -68,52 +109,38 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class ShownColumn(Generic[R]):
-    """A column for people: its declaration, heading, alignment, and a record's text."""
-
-    spec: ColumnSpec
-    title: str
-    text: Callable[[R], str]
-    right: bool
-    drop: int
-
-
-@dataclass(frozen=True)
 class RecordKind(Generic[R]):
-    """A kind of records.
+    """A kind of records, and what is printed of them.
 
-    name     of its command, and of its key in run.json
+    name     for the error about an unknown format: "kv", "a hunt"; of a `DeclaredKind` that of its command, and of its key in run.json
     record   the class
-    file     with the records, in a run's folder
     title    the headline above a table of records
     remarks  the sentences below it
+    records  the records of CSV and JSON, in their order, of a result that may have more: the other functions get the result
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
-    frame    the table for people, where it differs from the declared columns
-    lines    all lines for people, of so many characters, where they are more than a headline, a table and sentences
+    columns  those for people, where they are not all declared ones with a heading in their order
+    lines    all lines for people, where they are more than a headline, a table and sentences
+    json     the lines of JSON, where they are not an object per record
     kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
     """
 
     name: str
     record: type[R]
-    file: str
-    title: Callable[[Sequence[R]], str]
-    remarks: Callable[[Sequence[R]], Iterable[str]]
+    title: Callable[[Sequence[R]], str] = lambda records: ""
+    remarks: Callable[[Sequence[R]], Iterable[str]] = lambda records: ()
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
-    frame: Callable[[Sequence[R]], Frame[R]] | None = None
-    lines: Callable[[Sequence[R], int | None], Iterable[Line]] | None = None
+    columns: tuple[Column[R], ...] = ()
+    records: Callable[[Any], Iterable[R]] = lambda records: records
+    lines: Callable[[Any, Display], Iterable[Line]] | None = None
+    json: Callable[[Any], Iterable[str]] | None = None
     kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 
     @property
     def values(self) -> tuple[ValueColumn, ...]:
         """Return the columns for programs, in their order."""
         return value_columns(self.record)
-
-    @cached_property
-    def shown(self) -> tuple[ShownColumn[R], ...]:
-        """Return the columns for people, in their order."""
-        return tuple(shown for name, spec, _ in declared(self.record) for shown in _shown_of(name, spec))
 
     def fields_of(self, record: R) -> dict[str, Any]:
         """Return a record without nested records, by field of CSV."""
@@ -122,30 +149,8 @@ class RecordKind(Generic[R]):
     def read(self, folder: Path) -> tuple[list[R], list[str]]:
         """Return (the records in a run's folder up to the last complete one, what could not be read)."""
         warnings: list[str] = []
-        return list(read_lines(folder / self.file, self.record.decoded, warnings)), warnings
+        return list(read_lines(folder / record_files()[self.name].name, self.record.decoded, warnings)), warnings
 
     def decoded(self, values: Mapping[str, Any]) -> R:
         """Return the record of a stored line; see `Record.decoded`."""
         return self.record.decoded(values)
-
-
-def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:
-    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
-    unit = spec.unit or unit_of(name)
-
-    def text(record: Any) -> str:
-        value = getattr(record, name)
-        value = getattr(value, "value", value)
-        return NOTHING if value is None else unit.text(value)
-
-    def interval(record: Any) -> str:
-        estimate = getattr(record, name)
-        if estimate.low is None or estimate.high is None:
-            return NOTHING
-        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
-
-    right = unit.right and unit is not TEXT
-    if spec.title:
-        yield ShownColumn(spec, spec.title, spec.text or text, right, spec.drop)
-    if spec.interval:
-        yield ShownColumn(spec, spec.interval, interval, right, spec.drop_interval)

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from collbench.columns import COUNT, FLAGS, PERCENT, RATE, SECONDS, TEXT, column, figure, joined, unit_of, value_columns
-from collbench.records import Record, RecordKind
+from collbench.records import Record, RecordKind, document, flat_document
 from collbench.report.forms import FORMATS, frame_of, write
+from collbench.report.writers import Metric, column_samples
+from collbench.report.writers import Sample as OpenMetricsSample
 from collbench.results.estimate import Estimate
 from collbench.results.row import Row
 
@@ -45,7 +47,7 @@ class Sample(Record, frozen=True, kw_only=True):
         return self.blocks / self.time_s.value if self.time_s.value else None
 
 
-KIND = RecordKind("sample", Sample, "sample.jsonl", lambda records: f"{len(records)} samples", lambda records: ["a remark"])
+KIND = RecordKind("sample", Sample, lambda records: f"{len(records)} samples", lambda records: ["a remark"])
 ONE = Sample(name="a", time_s=Estimate(2e-6, 1e-6, 3e-6), blocks=4, outcome="good", by_side={"left": Side(8)}, flags=("drift",))
 
 
@@ -95,6 +97,91 @@ def test_each_form_has_the_record(format: str) -> None:
 def test_csv_has_its_header_once() -> None:
     assert printed("csv", ONE, ONE.replace(name="b")).count("run,name") == 1
     assert printed("csv") == ""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A value of this test with everything that a document may have."""
+
+    side: Annotated[Side | None, column("A side.", key="first")]
+    inside: Annotated[
+        Side | None, column("", key="", parts={"moved_bytes": column("The bytes."), "twice": column("", value=lambda whole: 2)})
+    ]
+    parts: Annotated[Side | None, column("A side.", parts={"moved_bytes": column("The bytes.", key="bytes")})]
+    names: Annotated[
+        tuple[str, ...],
+        column("How many names.", value=lambda whole: number_of(whole.names)),
+        column("The names.", key="all", after="factor"),
+    ]
+    time_s: Annotated[float | None, column("The time.", optional=True)] = None
+    factor: Annotated[float | None, column("The factor.", optional=True)] = None
+    note: str = "not a column"
+
+    @property
+    @figure("The sum.")
+    def total(self) -> int:
+        """The sum."""
+        return 7
+
+
+def number_of(names: tuple[str, ...]) -> int:
+    return len(names)
+
+
+def test_a_document_has_the_declared_columns_and_figures_in_their_order() -> None:
+    whole = document(Whole(Side(8), Side(9), Side(10), ("a", "b"), factor=1.5))
+    assert whole == {
+        "total": 7, "first": {"moved_bytes": 8}, "moved_bytes": 9, "twice": 2, "parts": {"bytes": 10}, "names": 2, "factor": 1.5,
+        "all": ("a", "b"),
+    }  # fmt: skip
+    assert list(whole) == ["total", "first", "moved_bytes", "twice", "parts", "names", "factor", "all"]
+
+
+def test_a_missing_record_is_none_and_its_keys_remain_where_they_are_those_of_the_document() -> None:
+    missing = document(Whole(None, None, None, (), time_s=2.0))
+    assert missing == {"total": 7, "first": None, "moved_bytes": None, "twice": 2, "parts": None, "names": 0, "all": (), "time_s": 2.0}
+
+
+def test_a_flat_document_has_the_names_of_nested_fields_behind_those_of_their_objects() -> None:
+    flat = flat_document(Whole(Side(8), None, Side(10), ()))
+    assert flat == {"total": 7, "first_moved_bytes": 8, "moved_bytes": None, "twice": 2, "parts_bytes": 10, "names": 0, "all": ()}
+
+
+def test_a_nested_class_of_a_subclass_has_the_figures_of_its_base() -> None:
+    @dataclass(frozen=True)
+    class More(Whole):
+        """A subclass."""
+
+    assert document(More(None, None, None, ()))["total"] == 7
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value with columns of several units."""
+
+    time_s: Annotated[float | None, column("The time.")]
+    percent: Annotated[tuple[float | None, ...], column("Share of the link.")]
+    count: Annotated[int, column("How many.", unit=COUNT)] = 3
+
+
+def test_a_metric_takes_name_unit_and_help_of_its_column() -> None:
+    metrics = {
+        "time": Metric.of(Measured, "time_s", "; no sample without one"),
+        "share": Metric.of(Measured, "percent"),
+        "number": Metric.of(Measured, "count"),
+        "other": Metric("", "no column"),
+    }
+    assert [(metric.unit, metric.means) for metric in metrics.values()] == [
+        ("seconds", "the time; no sample without one"), ("ratio", "share of the link"), ("", "how many"), ("", "no column"),
+    ]  # fmt: skip
+    samples = list(column_samples(metrics, Measured(2e-6, (50.0, None)), {"a": "b"}))
+    assert samples == [
+        OpenMetricsSample("time", {"a": "b"}, 2e-6),
+        OpenMetricsSample("share", {"a": "b", "strike": "1"}, 0.5),
+        OpenMetricsSample("share", {"a": "b", "strike": "2"}, None),
+        OpenMetricsSample("number", {"a": "b"}, 3),
+    ]
+    assert list(column_samples(metrics, ONE, {})) == []
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import grouped, known
+from collbench.columns import column
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -50,25 +51,25 @@ class LinkCeiling(NamedTuple):
 
 @dataclass(frozen=True)
 class CeilingChange:
-    """A lower ceiling of an operation on a backend than before; `model` as in `Ceiling`, rates in bytes per second."""
+    """A lower ceiling of an operation on a backend than before; rates in bytes per second."""
 
-    operation: str
-    backend: str
-    model: str
-    before: float
-    after: float
-    limited_before: str
-    limited_after: str
+    operation: Annotated[str, column("The operation.")]
+    backend: Annotated[str, column("The backend.")]
+    model: Annotated[str, column("The model, as in `Ceiling`.")]
+    before: Annotated[float, column("The earlier rate.", key="before_bytes_per_s")]
+    after: Annotated[float, column("The later rate.", key="after_bytes_per_s")]
+    limited_before: Annotated[str, column("The link that set the earlier rate.")]
+    limited_after: Annotated[str, column("The link that set the later rate.")]
 
 
 @dataclass(frozen=True)
 class LinkChange:
     """A link of a host that became slower; rates in bits per second."""
 
-    host: str
-    name: str
-    before: float
-    after: float
+    host: Annotated[str, column("The host.")]
+    name: Annotated[str, column("The link's name.")]
+    before: Annotated[float, column("The earlier rate in bits per second.", key="before_bits_per_s")]
+    after: Annotated[float, column("The later rate in bits per second.", key="after_bits_per_s")]
 
     def sentence(self) -> str:
         """Return "eth0 of cb1h2: 1 → 0.8 Gb/s"."""
@@ -82,8 +83,8 @@ class CeilingDrops:
     same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are of different machines
     """
 
-    links: tuple[LinkChange, ...]
-    ceilings: tuple[CeilingChange, ...]
+    links: Annotated[tuple[LinkChange, ...], column("The links that became slower.")]
+    ceilings: Annotated[tuple[CeilingChange, ...], column("The ceilings that these lower.")]
     same_hosts: bool
 
     def sentences(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
@@ -25,7 +25,8 @@ from collbench.analysis.launches import (
     together,
     why_inconclusive,
 )
-from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
+from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, counts_by_name, outcome_of
+from collbench.columns import column
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -157,21 +158,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """The number of cases of a comparison by outcome.
+    """The number of cases of a comparison by outcome."""
 
-    outcomes       of the cases with right data and a time on both sides
-    one_run_each   the inconclusive ones that have one launch on each side, of which the scatter is not known
-    not_available  cases without a time on a side
-    wrong_data     cases with wrong data on a side; they have no outcome here
-    only_a, only_b cases that the other side lacks
-    """
-
-    outcomes: dict[Outcome, int]
-    one_run_each: int
-    not_available: int
-    wrong_data: int
-    only_a: int
-    only_b: int
+    outcomes: Annotated[
+        dict[Outcome, int],
+        column("Cases with right data and a time on both sides.", key="", value=lambda summary: counts_by_name(summary.outcomes)),
+    ]
+    one_run_each: Annotated[int, column("Inconclusive ones with one launch on each side, of which the scatter is not known.")]
+    not_available: Annotated[int, column("Cases without a time on a side.")]
+    wrong_data: Annotated[int, column("Cases with wrong data on a side; they have no outcome here.")]
+    only_a: Annotated[int, column("Cases that B lacks.")]
+    only_b: Annotated[int, column("Cases that A lacks.")]
 
 
 def worst_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isclose
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from collbench.columns import column, figure
 from collbench.launch.software import NAMES, VERSIONS
 from collbench.launch.software import differing as mixed
 from collbench.machine.merge import written
@@ -139,16 +140,18 @@ class Difference:
     """
 
     item: Item
-    a: str
-    b: str
+    a: Annotated[str, column("Its value in the first run.")]
+    b: Annotated[str, column("Its value in the second run.")]
     times: int = 1
 
     @property
+    @figure('The kind of what differs: "software".')
     def kind(self) -> str:
         """Return its kind, one of KINDS."""
         return self.item.kind
 
     @property
+    @figure('What differs: "mpi version".')
     def what(self) -> str:
         """Return its path as text, which a pattern of --expect matches: "interfaces * shaped_bits_per_s (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what

@@ -23,17 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from typing import Annotated
 
 from msgspec import structs
 
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import grouped
+from collbench.columns import column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.launch.mpi import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
 from collbench.operations.unsupported import decode_reason
-from collbench.reason import Fact
+from collbench.reason import Fact, with_texts
 from collbench.results.flags import DOUBTFUL
 from collbench.results.quality import OK as QUALITY_OK
 from collbench.results.quality import RunQuality, is_unreliable, quality_of, run_quality
@@ -292,18 +294,27 @@ _OUTCOMES: dict[type[Fact], CheckOutcome] = {
 _OF_THE_RUN = (RunFailedEarly, SevereProblem, NothingMeasured)
 
 
-class CheckVerdict(Fact, frozen=True):
-    """The verdict of a check: its causes, worst first, and the evidence."""
+_ANSWER = {
+    "verdict": column("OK, SLOW, BROKEN or INCONCLUSIVE.", value=lambda verdict: verdict.outcome),
+    "exit_code": column("The exit code of `collbench check`."),
+    "text": column("The verdict in a sentence.", value=str),
+}
 
-    causes: tuple[Cause, ...]
-    evidence: tuple[Evidence, ...] = ()
+
+class CheckVerdict(Fact, frozen=True):
+    """The verdict of a check."""
+
+    causes: Annotated[tuple[Cause, ...], column("The causes, worst first.", value=lambda verdict: with_texts(verdict.causes))]
+    evidence: Annotated[tuple[Evidence, ...], column("What led to it.", value=lambda verdict: with_texts(verdict.evidence))] = ()
 
     @property
+    @figure("", key="", parts=_ANSWER)
     def outcome(self) -> CheckOutcome:
         """Return the outcome of the worst cause."""
         return _OUTCOMES[type(self.causes[0])]
 
     @property
+    @figure("The outcome of each backend, worst first.")
     def backends(self) -> dict[str, CheckOutcome]:
         """Return the outcome of each backend, worst first."""
         outcomes: dict[str, CheckOutcome] = {}

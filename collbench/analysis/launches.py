@@ -11,8 +11,9 @@ from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from collbench.columns import column
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
@@ -138,8 +139,8 @@ _STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision
 class Launches:
     """Launches of one allocation under equal conditions, in the given order; `rows` combines their rows."""
 
-    name: str
-    runs: tuple[Run, ...]
+    name: Annotated[str, column("Its name.")]
+    runs: Annotated[tuple[Run, ...], column("The number of its launches.", key="launches", value=lambda side: len(side.runs))]
     rows: list[Row] = field(repr=False)
 
 

@@ -10,7 +10,7 @@ An interval from within one launch on a side does not include what differs betwe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 MARGIN = 0.05
@@ -69,3 +69,8 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
     """Return the number of each outcome, zeros included, in the order of `Outcome`."""
     found = Counter(outcomes)
     return {each: found[each] for each in Outcome}
+
+
+def counts_by_name(counts: Mapping[Outcome, int]) -> dict[str, int]:
+    """Return numbers of outcomes by names for programs: "no_change"."""
+    return {outcome.value.replace(" ", "_"): number for outcome, number in counts.items()}

@@ -17,7 +17,8 @@ from collbench.analysis.launches import Launches
 from collbench.columns import RUN_COLUMN, UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
-from collbench.report.kinds import DeclaredKind
+from collbench.records import RecordKind
+from collbench.report.kinds import ResultKind
 from collbench.report.plan import in_print_order
 from collbench.report.writers import row_values
 from collbench.results.reader import Damage, Run
@@ -61,6 +62,13 @@ _RUN_COLUMNS = {
     "collbench": column("The version that measured."),
 }
 _QUALITY = {"quality": column("How far the figures of a row can be trusted, in one word.")}
+_ROW_INDEX = {"row": column("The index of the case in the rows of its run.", type=int)}
+_SAMPLE_COLUMNS = {
+    "sample": column("The number of the sample, from 0, in the order in which they were taken.", type=int),
+    "time_s": column("The time per message of the slowest rank."),
+    "mean_s": column("The mean over the ranks of the time per message."),
+    "slowest_rank": column("The rank that took longest.", type=int),
+}
 
 
 @dataclass(frozen=True)
@@ -83,62 +91,51 @@ class TableColumn:
         return cls(_OF_TYPES[value.type], described(value.about, value.unit))
 
 
-def row_columns(*names: str) -> dict[str, ColumnSpec]:
-    """Return the declarations of these columns of rows, for tables that have them, too."""
-    columns = {value.name: column(value.about, unit=value.unit, type=value.type) for value in value_columns(Row)}
-    return {name: columns[name] for name in names}
-
-
-@dataclass(frozen=True)
-class RecordTable:
-    """A table of runs of one kind, which a plug-in brings.
-
-    name     of the method of `Runs` that returns it
-    columns  returns the declarations of its columns, in order
-    records  yields the values of each record of a run in the order of the columns, nothing for runs of other kinds; its second argument:
-             whether damaged records raise UnreadableRun
-    """
-
-    name: str
-    columns: Callable[[], Mapping[str, ColumnSpec]]
-    records: Callable[[Run, bool], Iterable[Sequence[Any]]]
-
-    def described(self) -> dict[str, TableColumn]:
-        """Return its columns."""
-        return {name: TableColumn.of(name, spec) for name, spec in self.columns().items()}
+def _described(columns: Mapping[str, ColumnSpec]) -> dict[str, TableColumn]:
+    return {name: TableColumn.of(name, spec) for name, spec in columns.items()}
 
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A table of the declared records of a kind of runs, as `RecordTable`."""
+    """A table of the declared records of a kind of runs, which a plug-in brings.
+
+    name  of the method of `Runs` that returns it
+    kind  of the runs
+    rows  the kind of its rows, where they are not the records of CSV
+    """
 
     name: str
-    kind: DeclaredKind
+    kind: ResultKind
+    rows: RecordKind[Any] | None = None
+
+    @property
+    def declared(self) -> RecordKind[Any]:
+        """Return the kind of its rows."""
+        return self.rows or self.kind.declared
 
     def described(self) -> dict[str, TableColumn]:
         """Return its columns."""
-        columns = {name: TableColumn.of(name, spec) for name, spec in RUN_COLUMN.items()}
-        return columns | {value.name: TableColumn.of_value(value) for value in self.kind.declared.values}
+        return _described(RUN_COLUMN) | {value.name: TableColumn.of_value(value) for value in self.declared.values}
 
     def records_of(self, run: Run, strict: bool) -> Sequence[Any]:
         """Return the records of a run in their order. Raises UnreadableRun for damaged ones, unless not `strict`."""
         if not self.kind.holds(run):
             return []
-        records, warnings = self.kind.read(run)
+        result, warnings = self.kind.read(run)
         check_records(warnings, strict)
-        return self.kind.declared.order(records)
+        return self.declared.order(list(self.declared.records(result)))
 
     def records(self, run: Run, strict: bool) -> Iterator[Sequence[Any]]:
         """Yield the values of each record of a run in the order of the columns."""
         name = run.path.resolve().name
         for record in self.records_of(run, strict):
-            yield [name, *(value.value(record) for value in self.kind.declared.values)]
+            yield [name, *(value.value(record) for value in self.declared.values)]
 
     def frames(self, content: str) -> Callable[[Any], pandas.DataFrame]:
         """Return the method of `Runs` that returns the DataFrame of all runs. content: what has a row in it."""
 
         def frame(self: Any) -> pandas.DataFrame:
-            return frame_of(table, self, self.strict)
+            return _frame(table.name, (record for run in self for record in table.records(run, self.strict)))
 
         table = self
         frame.__name__ = self.name
@@ -163,11 +160,13 @@ class DeclaredTable:
 @cache
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
-    of_run = {name: TableColumn.of(name, spec) for name, spec in _RUN_COLUMNS.items()}
     of_row = {value.name: TableColumn.of_value(value) for value in value_columns(Row)}
-    quality = {name: TableColumn.of(name, spec) for name, spec in _QUALITY.items()}
-    columns: dict[str, Mapping[str, TableColumn]] = {"frame": of_run | of_row | quality, "samples": _SAMPLES.described()}
-    tables: list[RecordTable | DeclaredTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
+    of_case = {name: of_row[name] for name in ("operation", "backend", "size_bytes", "ranks")}
+    columns: dict[str, Mapping[str, TableColumn]] = {
+        "frame": _described(_RUN_COLUMNS) | of_row | _described(_QUALITY),
+        "samples": _described(RUN_COLUMN | _ROW_INDEX) | of_case | _described(_SAMPLE_COLUMNS),
+    }
+    tables: list[DeclaredTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
         columns[table.name] = table.described()
     return columns
@@ -243,10 +242,10 @@ def _known(name: str) -> str:
 
 def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
     """Return a row per stored sample."""
-    return frame_of(_SAMPLES, runs, strict=True)
+    return _frame("samples", (record for run in runs for record in _samples_of(run)))
 
 
-def _samples_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
     name = run.path.resolve().name
     index_of = {id(row): index for index, row in enumerate(run.rows)}
     for row in in_print_order(run.rows):
@@ -260,26 +259,6 @@ def _samples_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
             raise UsageError(f"{run.path}: the samples of {row.operation} have different lengths: the run was altered")
         about = (name, index_of[id(row)], row.operation, row.backend, row.size_bytes, row.ranks)
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
-
-
-_SAMPLES = RecordTable(
-    "samples",
-    lambda: {
-        **RUN_COLUMN,
-        "row": column("The index of the case in the rows of its run.", type=int),
-        **row_columns("operation", "backend", "size_bytes", "ranks"),
-        "sample": column("The number of the sample, from 0, in the order in which they were taken.", type=int),
-        "time_s": column("The time per message of the slowest rank."),
-        "mean_s": column("The mean over the ranks of the time per message."),
-        "slowest_rank": column("The rank that took longest.", type=int),
-    },
-    _samples_of,
-)
-
-
-def frame_of(table: RecordTable | DeclaredTable, runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless not `strict`."""
-    return _frame(table.name, (record for run in runs for record in table.records(run, strict)))
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

@@ -171,13 +171,14 @@ def _findings(run: Run | None) -> list[Finding]:
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: argparse.Namespace) -> int:
     """Store the verdict with the run, write the page if requested, print the verdict, and return its exit code."""
-    from collbench.report.health import store_check, write_check
+    from collbench.report.health import CheckAnswer, store_check, write_check
 
+    answer = CheckAnswer(verdict, folder, nodes)
     if folder is not None:
-        store_check(verdict, folder, nodes)
+        store_check(answer, folder)
     if arguments.html:
         _write_page(verdict, folder, arguments.html)
-    code = write_check(verdict, folder, nodes, arguments.format, sys.stdout, color=arguments.color, quiet=arguments.quiet)
+    code = write_check(answer, arguments.format, sys.stdout, color=arguments.color, quiet=arguments.quiet)
     sys.stdout.flush()
     return code
 

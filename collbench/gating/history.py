@@ -9,13 +9,14 @@ from itertools import pairwise
 from math import exp, isfinite, pi, sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import launch_folders
-from collbench.analysis.outcome import Outcome, outcome_by_limit
+from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes, counts_by_name, outcome_by_limit
+from collbench.columns import column, figure
 from collbench.errors import UsageError
 from collbench.gating import baseline as baselines
 from collbench.gating.allocation import COLUMNS, Allocation, allocations_in, allocations_of, in_order, name_of
@@ -60,16 +61,18 @@ class LevelChange(NamedTuple):
 
     before: int
     at: int
-    change: float
+    change: Annotated[float, column("The new level over the old one.", key="factor", value=lambda step: exp(step.change))]
     error: float
-    limit: float
+    limit: Annotated[float, column("The factor that it exceeds, in either direction.", value=lambda step: exp(step.limit))]
 
     @property
+    @figure("The lower end of its 95 % confidence interval.", after="change")
     def low(self) -> float:
         """Return the lower end of the 95 % interval, a factor; slightly too far from 1: the position of the largest change was chosen."""
         return exp(self.change - _TWO_SIDED * self.error)
 
     @property
+    @figure("The upper end of its 95 % confidence interval.", after="low")
     def high(self) -> float:
         """Return its upper end, likewise."""
         return exp(self.change + _TWO_SIDED * self.error)
@@ -246,18 +249,15 @@ _ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 
 @dataclass(frozen=True)
 class SeriesSubject:
-    """The subject of a series: a case, a group or the whole.
+    """The subject of a series: a case, a group or the whole. group: the group itself, or the case's; None for the whole."""
 
-    kind   WHOLE, GROUP or CASE
-    name   in words: "all cases", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
-    group  the group itself, or the case's; None for the whole
-    case   its columns; None for groups and the whole
-    """
-
-    kind: str
-    name: str
+    kind: Annotated[str, column('"cell", "group" or "whole".')]
+    name: Annotated[str, column('In words: "all cases", "allreduce on mpi, large messages", "allreduce 64 MiB mpi".')]
     group: CaseGroup | None = None
-    case: CaseKey | None = None
+    case: Annotated[
+        CaseKey | None,
+        column("The case's columns; empty for all others.", key="cell", value=lambda about: about.case.named() if about.case else {}),
+    ] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,45 +461,50 @@ def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = (
 
 @dataclass(frozen=True)
 class Shift:
-    """The change of a case, a group or the whole.
+    """The change of a case, a group or the whole."""
 
-    factor  the new time over the old one
-    limit   the factor that chance explains, in either direction; None if the scatter is unknown
-    """
-
-    about: SeriesSubject
-    factor: float
-    limit: float | None
+    about: Annotated[SeriesSubject, column("", key="")]
+    factor: Annotated[float, column("The new time over the old one.")]
+    limit: Annotated[float | None, column("The factor that chance explains, in either direction; None if the scatter is unknown.")]
 
     @property
-    def outcome(self) -> Outcome:
-        """Return slower, faster, no change (the limit is inside the margin) or inconclusive."""
-        return outcome_by_limit([self.factor], self.limit)
-
-    @property
+    @figure("Whether the change is larger than chance explains, slower or faster.", after="limit")
     def beyond(self) -> bool:
         """Return whether the change is larger than chance explains, slower or faster."""
         return self.limit is not None and not 1 / self.limit <= self.factor <= self.limit
 
+    @property
+    @figure("slower, faster, no change (the limit is inside the margin) or inconclusive.", after="beyond")
+    def outcome(self) -> Outcome:
+        """Return slower, faster, no change (the limit is inside the margin) or inconclusive."""
+        return outcome_by_limit([self.factor], self.limit)
+
+
+def _names(parts: Sequence[Allocation] | Sequence[SeriesSubject]) -> list[str]:
+    return [part.name for part in parts]
+
 
 @dataclass(frozen=True)
 class BaselineDiff:
-    """The differences between two sides of a baseline comparison.
+    """The differences between two sides of a baseline comparison."""
 
-    old, new  their names
-    sides     the allocations of each
-    changes   between the last allocation of the old side and the last of the new one
-    moved     the whole, groups and cases that both sides have
-    only_old, only_new  the cases that the other side lacks
-    """
+    old: Annotated[str, column("The name of the old side.")]
+    new: Annotated[str, column("The name of the new side.")]
+    sides: Annotated[
+        tuple[Sequence[Allocation], Sequence[Allocation]],
+        column("The allocations of each side.", key="allocations", value=lambda diff: [_names(side) for side in diff.sides]),
+    ]
+    changes: Annotated[Sequence[Difference], column("From the last allocation of the old side to the last of the new one.")]
+    margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = field(default=MARGIN, init=False)
+    moved: Annotated[Sequence[Shift], column("The whole, groups and cases that both sides have.")]
+    only_old: Annotated[Sequence[SeriesSubject], column("Cases of the old side alone.", value=lambda diff: _names(diff.only_old))]
+    only_new: Annotated[Sequence[SeriesSubject], column("Cases of the new side alone.", value=lambda diff: _names(diff.only_new))]
 
-    old: str
-    new: str
-    sides: tuple[Sequence[Allocation], Sequence[Allocation]]
-    changes: Sequence[Difference]
-    moved: Sequence[Shift]
-    only_old: Sequence[SeriesSubject]
-    only_new: Sequence[SeriesSubject]
+    @property
+    @figure("The number of cases of both sides by outcome.", value=lambda diff: counts_by_name(diff.summary), after="margin")
+    def summary(self) -> dict[Outcome, int]:
+        """Return the number of cases of both sides by outcome."""
+        return count_outcomes(shift.outcome for shift in self.moved if shift.about.kind == CASE)
 
 
 def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:

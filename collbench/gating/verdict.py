@@ -1,4 +1,4 @@
-"""The gate's verdict: result, reasons and suspects. `as_json` returns verdict.json; all other outputs are made from the verdict."""
+"""The gate's verdict: result, reasons and suspects. `records.document` makes verdict.json of it; all outputs are made from the verdict."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
-from collbench.columns import column
+from collbench.columns import PERCENT, RATIO, column, figure
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
-from collbench.reason import Fact, Text, as_json, decode
+from collbench.reason import Fact, Text, decode
+from collbench.records import stored
 from collbench.results.store import read_object
 
 SCHEMA = 1
@@ -26,7 +27,7 @@ EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_D
 CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
 
 
-Factors = tuple[float | None, ...]
+Factors = tuple[float | None, ...]  # by allocation of the candidate; None: not measured, or unknown
 
 
 class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
@@ -34,87 +35,95 @@ class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases":
 
 
 class Announcement(_VerdictPart, frozen=True):
-    """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
+    """The announcement of a change or slowdown."""
 
-    reason: str
-    reviewer: str
-    expires: str
+    reason: Annotated[str, column("The reason.")]
+    reviewer: Annotated[str, column("The reviewer.")]
+    expires: Annotated[str, column("The day on which it expires (ISO 8601).")]
 
 
 class Suspicion(_VerdictPart, frozen=True):
-    """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
-
-    state  "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
-           confirmed or suspected, but a slowdown of that much was announced
-    """
+    """A case, a group or the whole that exceeded its limit in the candidate's first allocation."""
 
     kind: Annotated[str, column('"cell", "group" or "whole".')]
     name: Annotated[str, column('In words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases".')]
     case: Annotated[dict[str, Any], column("The case's columns by name; empty for groups and the whole.")]
-    factors: Annotated[Factors, column("By allocation of the candidate, the time over the baseline's; None if it was not measured.")]
-    limit: Annotated[float, column("The factor that chance explains.")]
-    state: str
+    factors: Annotated[Factors, column("Of a suspicion: time relative to the baseline.", unit=RATIO)]
+    limit: Annotated[float, column("Factor that chance explains.", unit=RATIO)]
+    state: Annotated[
+        str,
+        column(
+            '"confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be '
+            "confirmed or suspected, but a slowdown of that much was announced."
+        ),
+    ]
     announced: Annotated[Announcement | None, column("The announcement that allows it; None: there is none.")] = None
 
 
 class GroupState(_VerdictPart, frozen=True):
     """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it.
 
-    state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
-    outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
+    limit is None if the group is too small to be judged as one, and its cases are; `missing` counts the candidate's first allocation.
     """
 
-    backend: str
-    operation: str
-    size_class: str
+    backend: Annotated[str, column("The backend of its cases.")]
+    operation: Annotated[str, column("Their operation.")]
+    size_class: Annotated[str, column('Their sizes: "small", "medium" or "large".')]
     name: Annotated[str, column('In words: "allreduce on mpi, large messages".')]
     cases: Annotated[int, column("The number of its cases with a history that is long enough.")]
-    missing: Annotated[int, column("How many of them the candidate's first allocation lacks.")]
-    factors: Annotated[Factors, column("By allocation, the median over its cases of the time over the baseline's; None: unknown.")]
-    limit: Annotated[float | None, column("The factor that chance explains; None if it is too small to be judged as one: its cases are.")]
+    missing: Annotated[int, column("Cases of a group that the candidate lacks.")]
+    factors: Annotated[Factors, column("Median over the cases of a group: time relative to the baseline.", unit=RATIO)]
+    limit: Annotated[float | None, column("Factor that chance explains.", unit=RATIO)]
     worst: Annotated[str | None, column("The case that exceeds its limit most, or comes nearest to it; None if none was measured.")]
     worst_factor: Annotated[float | None, column("Of that case in the first allocation.")]
     worst_limit: Annotated[float | None, column("Of that case.")]
-    state: str
-    outcome: str = ""
+    state: Annotated[
+        str, column('"passed", "confirmed", "suspected" (itself or any case) or "no verdict" (a part is missing, or not judged).')
+    ]
+    outcome: Annotated[
+        str, column('"slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file.')
+    ] = ""
     outcomes: Annotated[dict[str, int], column("How many of its cases have each outcome; empty in an older file.")] = {}
 
 
 class FloorState(_VerdictPart, frozen=True):
-    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling; its name and columns as in `Suspicion`.
+    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling; its name and columns as in `Suspicion`."""
 
-    state  "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
-    """
-
-    name: str
-    case: dict[str, Any]
+    name: Annotated[str, column("The case in words.")]
+    case: Annotated[dict[str, Any], column("The case's columns by name.")]
     asked: Annotated[str, column('The floor as typed: "ring:80@64M-".')]
-    wanted: Annotated[float, column("Its percentage.")]
-    percents: Annotated[Factors, column("By allocation of the candidate, of the ceiling of that model; None if it is unknown.")]
+    wanted: Annotated[float, column("Share that --min-percent requires.", unit=PERCENT)]
+    percents: Annotated[Factors, column("Share of the expected bandwidth of a case with --min-percent.", unit=PERCENT)]
     limited_by: Annotated[str | None, column("The ceiling's link; None if no allocation has such a ceiling.")]
     model: Annotated[str | None, column("The ceiling's kind, likewise.")]
-    state: str
+    state: Annotated[
+        str, column('"confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown).')
+    ]
 
 
 class Change(_VerdictPart, frozen=True):
     """A difference between the last good allocation (`before`) and the candidate (`after`)."""
 
-    item: Annotated[Item, column('What changed: "software", ("mpi", "version").')]
-    before: str
-    after: str
+    item: Annotated[Item, column("The words of what changed.", key="path", value=lambda change: change.item.path)]
+    before: Annotated[str, column("Its value in the last good allocation.")]
+    after: Annotated[str, column("Its value in the candidate.")]
     plausible: Annotated[
-        Plausible | Text | None, column("Why it is, or is not, a plausible cause of the slowdown; None if nothing is slower.")
+        Plausible | Text | None,
+        column("Why it is, or is not, a plausible cause; empty if nothing is slower.", value=lambda change: str(change.plausible or "")),
+        column("The same as a fact.", key="plausible_fact"),
     ] = None
     announced: Annotated[Announcement | None, column("The announcement that covers it; None: there is none.")] = None
-    times: Annotated[int, column('In how many places, with "*" in the item\'s path.')] = 1
-    explains: bool = False
+    times: Annotated[int, column('In how many places, with "*" in the item\'s path.', after="item")] = 1
+    explains: Annotated[bool, column("Whether it may be the cause of what is slower.")] = False
 
     @property
+    @figure('The kind: "software".')
     def kind(self) -> str:
         """Return the kind: "software"."""
         return self.item.kind
 
     @property
+    @figure('What changed: "mpi version".')
     def what(self) -> str:
         """Return what changed: "mpi version"; for several places "interfaces * mtu (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
@@ -123,50 +132,55 @@ class Change(_VerdictPart, frozen=True):
         """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
         return Difference(self.item, self.before, self.after, self.times).sentence()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the change as verdict.json has it."""
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "path": list(self.item.path),
-            "times": self.times,
-            "before": self.before,
-            "after": self.after,
-            "plausible": "" if self.plausible is None else self.plausible.render(),
-            "plausible_fact": None if self.plausible is None else as_json(self.plausible),
-            "announced": msgspec.to_builtins(self.announced),
-            "explains": self.explains,
-        }
+
+_CAUSE = {
+    "kind": column("Its name.", value=lambda verdict: verdict.cause.cause),
+    "sentence": column("Its sentence.", value=lambda verdict: verdict.cause.render()),
+    "fact": column("The cause as a fact; missing in older files.", optional=True,
+                   value=lambda verdict: None if isinstance(verdict.cause, StoredCause) else verdict.cause),
+}  # fmt: skip
 
 
-class Verdict(_VerdictPart, frozen=True):
+class Verdict(_VerdictPart, frozen=True, kw_only=True):
     """The result of the gate, with everything that its outputs show."""
 
+    schema: Annotated[int, column("The version of verdict.schema.json.")] = SCHEMA
     result: Annotated[str, column('"passed", "regression", "no verdict" or "wrong data".')]
     mode: Annotated[str, column('"baseline", or "paired" (old and new stack in one allocation).')]
-    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass: facts of `gating.reasons`, or `Text` from an older file.")]
-    notes: Annotated[tuple[Fact, ...], column("Launches left out, cases without a history, slowed on purpose …")]
+    reasons: Annotated[
+        tuple[Fact, ...],
+        column("Why it is not a pass.", value=lambda verdict: rendered(verdict.reasons)),
+        column("The reasons as facts of `gating.reasons`, or `Text` from an older file.", key="reason_facts", after="ceilings"),
+    ]
+    notes: Annotated[
+        tuple[Fact, ...],
+        column("Launches left out, cases without a history, slowed on purpose …", value=lambda verdict: rendered(verdict.notes)),
+        column("The notes as facts.", key="note_facts", after="reason_facts"),
+    ]
     suspicions: Annotated[tuple[Suspicion, ...], column("The surest and worst first.")]
     groups: Annotated[tuple[GroupState, ...], column("Every group with a history, in the order of the baseline's cases.")]
     floors: Annotated[tuple[FloorState, ...], column("Cases below a floor.")]
     cause: Annotated[
-        LikelyCause | None, column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.")
+        LikelyCause | None,
+        column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.", parts=_CAUSE),
     ]
     changes: Annotated[tuple[Change, ...], column("Since the last good allocation, announced or not, the most plausible cause first.")]
     baseline: Annotated[str, column("Its folder (of paired stacks: the old one's folders).")]
-    allocations: Annotated[int, column("The number of the baseline's allocations.")]
+    allocations: Annotated[int, column("Allocations of the baseline.")]
     thin: Annotated[bool, column("Fewer than six.")]
     candidates: Annotated[tuple[str, ...], column("The names of the judged allocations, in the order in which they began.")]
-    cases: Annotated[int, column("The number of cases with a history that is long enough.")]
+    cases: Annotated[int, column("Cases with enough allocations in the baseline.")]
     judged_on: Annotated[str, column("The day (ISO 8601) that decides whether announcements are expired.")]
     collbench: Annotated[str, column("The version that judged.")]
     asked: Annotated[tuple[str, ...], column("The floors as typed; one without a case in `floors` is reached everywhere.")] = ()
     margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = MARGIN
     ceilings: Annotated[
-        tuple[CeilingChange, ...], column("Ceilings that fell since the last good allocation: percentages of them would hide the loss.")
+        tuple[CeilingChange, ...],
+        column("Ceilings that fell, so that percentages of them would hide the loss.", value=lambda verdict: stored(verdict.ceilings)),
     ] = ()
 
     @property
+    @figure("How many cases have each outcome; empty for the verdict of an older version.", after="note_facts")
     def outcomes(self) -> dict[Outcome, int]:
         """Return how many cases have each outcome; empty for the verdict of an older version."""
         if not any(each.outcomes for each in self.groups):
@@ -174,6 +188,7 @@ class Verdict(_VerdictPart, frozen=True):
         return {outcome: sum(each.outcomes.get(outcome, 0) for each in self.groups) for outcome in Outcome}
 
     @property
+    @figure("The exit code of `collbench gate`.", after="schema")
     def exit_code(self) -> int:
         """Return the exit code in collbench's own style."""
         return EXIT_CODES[self.result]
@@ -199,29 +214,9 @@ class Verdict(_VerdictPart, frozen=True):
         """Return the floors that every case reaches in at least one of its allocations."""
         return [text for text in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == text)]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return verdict.json; verdict.schema.json describes it."""
-        cause: Any = None
-        if self.cause is not None:
-            cause = {"kind": self.cause.cause, "sentence": self.cause.render()}
-            if not isinstance(self.cause, StoredCause):
-                cause["fact"] = as_json(self.cause)
-        return {
-            "schema": SCHEMA,
-            "exit_code": self.exit_code,
-            **msgspec.to_builtins(replace(self, reasons=(), notes=(), changes=(), cause=None)),
-            "reasons": rendered(self.reasons),
-            "reason_facts": as_json(self.reasons),
-            "notes": rendered(self.notes),
-            "note_facts": as_json(self.notes),
-            "cause": cause,
-            "changes": [each.as_json() for each in self.changes],
-            "outcomes": {each.value: number for each, number in self.outcomes.items()},
-        }
-
 
 def from_json(document: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them.
+    """Return the verdict of verdict.json, from an object that fits the schema. Older files have no facts: `Text` replaces them.
 
     Raises msgspec.ValidationError for an object of another shape.
     """

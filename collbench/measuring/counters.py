@@ -22,6 +22,7 @@ from collbench.machine.readers.text import pci_address
 # Numbers in the kernel's files, read with little overhead, since a host with many ports has hundreds of them.
 
 Counts = dict[str, int]
+Grown = dict[str, dict[str, int | None]]
 _MOST = 64  # characters of a number
 _LONGEST = 4 << 20
 

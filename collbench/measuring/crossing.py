@@ -13,13 +13,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, Literal
 
+import msgspec
+
 from collbench.measuring import counters
+from collbench.measuring.counters import Grown
 from collbench.operations.case import Case
 from collbench.operations.operation import Block, Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
-from collbench.reason import Fact, as_json, decode
+from collbench.reason import Fact
+from collbench.results.row import EvidencePart
 from collbench.units import format_bytes, plural
 
 Groups = tuple[tuple[int, ...], ...]
@@ -158,7 +163,6 @@ _FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a f
 # Bytes that the kernel copied, as a part of the minimum: other processes' only; all of a case; with all steps of a tree or halving.
 _OF_OTHERS, _ALL, _WITH_DETOURS = 0.1, 0.9, 2.2
 _MOST_HOSTS = 16
-_WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
 
@@ -177,30 +181,6 @@ class CaseActivity:
     host_of: Mapping[int, str]
     iterations: int
     must: LeastBytes | None = None
-
-
-def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
-
-    iterations   in all, warm-ups included
-    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None if they are not known,
-                 with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
-    at_least_bytes   what all hosts together must send where no switch copies or adds
-    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None if counters do not show it
-    copied_directly   whether the kernel copied the bytes from process to process; None: it does not count that
-    other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
-    """
-    bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
-    hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
-    first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
-    other = _other_path(ran, hosts)
-    return {
-        "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
-        "hosts": {host: known for host, known in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
-        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": other.render() if other else None,
-        "copied_directly": _copied_directly(ran, by_host),
-        **({"other_path_fact": as_json(other)} if other else {}),
-    }  # fmt: skip
 
 
 class OtherPath(Fact, frozen=True):
@@ -233,38 +213,134 @@ class OtherPath(Fact, frozen=True):
         return f"{self.backend} moved {what} {way} {self.host}{more}: the bytes took another path, {path}"
 
 
-def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
-    """Return the path that a row's bytes took instead of the network, from the row's evidence; None if they took the network."""
-    fact = (evidence.get("moved") or {}).get("other_path_fact")
-    return decode(fact, OtherPath) if fact else None
+class BytesOneWay(msgspec.Struct, frozen=True):
+    """Bytes that left or reached a host: those that its counters show (None if not known), those that must cross, and their ratio."""
+
+    bytes: int | None
+    at_least_bytes: int
+    ratio: float | None
 
 
-def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActivity) -> dict[str, Any]:
-    must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
+class BytesInside(msgspec.Struct, frozen=True):
+    """Bytes over the loopback of the only host (None if not known), those that must pass between its ranks, and their ratio."""
+
+    loopback_bytes: int | None
+    at_least_bytes: int
+    ratio: float | None
+
+
+class MovedByHost(msgspec.Struct, frozen=True, omit_defaults=True, rename={"into": "in"}):
+    """What moved on a host.
+
+    interfaces, ports, gpus   by place the counters that grew
+    out, into     None if nothing must cross
+    packets_out   that left the host; None if they are not known, or if nothing must leave
+    idle_ports    sent nothing; gpu_states: by GPU the states at both ends
+    unknown       why the bytes are not known; "" if they are
+    """
+
+    interfaces: Grown = msgspec.field(default_factory=dict)
+    ports: Grown = msgspec.field(default_factory=dict)
+    gpus: Grown = msgspec.field(default_factory=dict)
+    out: BytesOneWay | None = None
+    into: BytesOneWay | None = None
+    packets_out: int | None = None
+    idle_ports: list[str] = msgspec.field(default_factory=list)
+    gpu_states: dict[str, Any] = msgspec.field(default_factory=dict)
+    unknown: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Return the smallest ratio of the directions; infinity without one, so that the host sorts last."""
+        return min((way.ratio for way in (self.out, self.into) if way and way.ratio is not None), default=inf)
+
+    @property
+    def by_nvlink(self) -> bool:
+        """Return whether NVLink carried as many bytes as had to cross."""
+        least_bytes = max((way.at_least_bytes for way in (self.out, self.into) if way), default=1)
+        return sum(counts.get("nvlink_tx_bytes") or 0 for counts in self.gpus.values()) >= least_bytes
+
+
+class MovedBytes(EvidencePart, frozen=True, omit_defaults=True):
+    """The hosts' counters for one case.
+
+    iterations   in all, warm-ups included
+    at_least_bytes   what all hosts together must send where no switch copies or adds
+    hosts        of many the 16 with the smallest ratio, and hosts_left_out
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None if counters do not show it
+    inside       of a job on one host; None if it has several
+    other_path   the sentence of `other_path_fact`
+    copied_directly   whether the kernel copied the bytes from process to process; None: it does not count that
+    other_path_fact   where bytes that must have crossed between hosts did not show; such a row has no percentage
+    """
+
+    KEY = "moved"
+    iterations: int
+    at_least_bytes: int
+    hosts: dict[str, MovedByHost]
+    hosts_left_out: int
+    path: str | None
+    inside: BytesInside | None
+    other_path: str | None
+    copied_directly: bool | None
+    other_path_fact: OtherPath | None = None
+
+
+def moved_bytes(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> MovedBytes:
+    """Return what the hosts' counters (of `instruments.moved`) show about a case."""
+    bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
+    hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
+    first = sorted(hosts, key=lambda host: hosts[host].ratio)[:_MOST_HOSTS]
+    other = _other_path(ran, hosts)
+    return MovedBytes(
+        iterations=ran.iterations,
+        at_least_bytes=round(bound.total * ran.iterations),
+        hosts={host: known for host, known in hosts.items() if host in first},
+        hosts_left_out=len(hosts) - len(first),
+        path=_path(ran, by_host, hosts),
+        inside=_inside(ran, by_host),
+        other_path=other.render() if other else None,
+        copied_directly=_copied_directly(ran, by_host),
+        other_path_fact=other,
+    )
+
+
+def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActivity) -> MovedByHost:
+    must_leave = bound.out.get(host, 0.0) * ran.iterations
+    must_enter = bound.into.get(host, 0.0) * ran.iterations
+    crosses = bool(must_leave or must_enter)
     # ranks that wait for ranks of other hosts must receive at least one packet
     places = [{ran.host_of[rank] for rank in ranks} for ranks in ran.groups]
-    sends = any(must.values()) or (ran.operation.is_barrier and any(len(those) > 1 and host in those for those in places))
-    why = _unknown(moved) if sends else None
-    known: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
-    for way, direction in _WAYS if any(must.values()) else ():
-        found = None
-        if not why:  # over its interfaces, without TCP headers, and its RDMA ports
-            parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
-            parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
-            found = None if None in parts else sum(part for part in parts if part)
-        ratio = found / must[way] if found is not None and must[way] else None
-        known[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": ratio}
+    sends = crosses or (ran.operation.is_barrier and any(len(those) > 1 and host in those for those in places))
+    why = _unknown(moved) if sends else ""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
     ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
     packets = None if None in (*interfaces, *ports) else sum((*interfaces, *ports))  # None: a port does not count them
-    known |= {"packets_out": packets} if sends and packets is not None else {}
-    known |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
-    known |= {"gpu_states": moved["states"]} if moved["states"] else {}
-    return known | ({"unknown": why} if why else {})
+    return MovedByHost(
+        interfaces=moved["interfaces"],
+        ports=moved["ports"],
+        gpus=moved["gpus"],
+        out=_one_way(moved, "tx", must_leave, known=not why) if crosses else None,
+        into=_one_way(moved, "rx", must_enter, known=not why) if crosses else None,
+        packets_out=packets if sends else None,
+        idle_ports=moved["idle"],
+        gpu_states=moved["states"],
+        unknown=why,
+    )
 
 
-def _unknown(moved: dict[str, Any]) -> str | None:
-    """Return why the bytes that left a host are unknown, or None.
+def _one_way(moved: dict[str, Any], direction: str, must: float, *, known: bool) -> BytesOneWay:
+    """Return the bytes of a direction ("tx" or "rx") over a host's interfaces, without TCP headers, and its RDMA ports."""
+    found = None
+    if known:
+        parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
+        parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
+        found = None if None in parts else sum(part for part in parts if part)
+    return BytesOneWay(found, round(must), found / must if found is not None and must else None)
+
+
+def _unknown(moved: dict[str, Any]) -> str:
+    """Return why the bytes that left a host are unknown; "" if they are known.
 
     Ranks of several hosts exchange messages over TCP; some drivers count once a second.
     """
@@ -281,10 +357,10 @@ def _unknown(moved: dict[str, Any]) -> str | None:
         return f"the counters of {', '.join(lost)} decreased: they wrapped or were reset"
     if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
         return "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
-    return None
+    return ""
 
 
-def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> BytesInside | None:
     """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several hosts."""
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
@@ -293,7 +369,7 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
     if not must:
         return None
     found = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
-    return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": found / must if found is not None else None}
+    return BytesInside(found, round(must), found / must if found is not None else None)
 
 
 def _between_ranks(ran: CaseActivity) -> float:
@@ -317,55 +393,43 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     return True if _ALL <= count / must <= _WITH_DETOURS else None
 
 
-def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
+def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, MovedByHost]) -> str | None:
     """Return the path in one word. Unknown for GPUs of one host: bytes may go over PCIe, NVLink or memory."""
     inside = _inside(ran, by_host)
-    if inside and inside["ratio"] is not None and ran.case.device == "cpu":
+    if inside and inside.ratio is not None and ran.case.device == "cpu":
         (moved,) = by_host.values()
         packets = moved["interfaces"].get(counters.LOOPBACK, {}).get("tx_packets") or 0
         silent = ran.case.mode == "isolated" and packets < _FAR_LESS * ran.iterations
-        return "shared memory" if silent or inside["ratio"] < _FAR_LESS else "loopback"
-    must = [known for known in hosts.values() if "out" in known]
-    if not must or any("unknown" in known for known in must):
+        return "shared memory" if silent or inside.ratio < _FAR_LESS else "loopback"
+    must = [known for known in hosts.values() if known.out]
+    if not must or any(known.unknown for known in must):
         return None
     if _other_path(ran, hosts) is None:
         return "network"
-    return "NVLink" if any(map(_by_nvlink, must)) else "shared memory"
+    return "NVLink" if any(known.by_nvlink for known in must) else "shared memory"
 
 
-def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
+def _other_path(ran: CaseActivity, hosts: Mapping[str, MovedByHost]) -> OtherPath | None:
     """Return the other path at the host that shows it most clearly; None if no host shows one."""
-    shown = [host for host, known in hosts.items() if _ratio(known) < _FAR_LESS or _too_few_packets(known, ran)]
+    shown = [host for host, known in hosts.items() if known.ratio < _FAR_LESS or _too_few_packets(known, ran)]
     if not shown:
         return None
-    host = min(shown, key=lambda name: _ratio(hosts[name]))
-    known, others = hosts[host], len(shown) - 1
-    nvlink = _by_nvlink(known)
-    if _ratio(known) >= _FAR_LESS:
-        packets, iterations = known["packets_out"], ran.iterations
-        return OtherPath(ran.case.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
-    way: Literal["out", "in"] = "out" if _ratio(known, ["out"]) < _FAR_LESS else "in"
-    return OtherPath(ran.case.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
+    host = min(shown, key=lambda name: hosts[name].ratio)
+    known = hosts[host]
+    other = OtherPath(ran.case.backend, host, "out", others=len(shown) - 1, nvlink=known.by_nvlink)
+    for direction, way in (("out", known.out), ("in", known.into)):
+        if way and way.ratio is not None and way.ratio < _FAR_LESS:
+            return msgspec.structs.replace(other, direction=direction, moved_bytes=way.bytes, least_bytes=way.at_least_bytes)
+    return msgspec.structs.replace(other, packets=known.packets_out, iterations=ran.iterations)
 
 
-def _by_nvlink(evidence: Mapping[str, Any]) -> bool:
-    least_bytes = max((evidence[way]["at_least_bytes"] for way, _ in _WAYS if way in evidence), default=1)
-    return sum(counts.get("nvlink_tx_bytes") or 0 for counts in evidence.get("gpus", {}).values()) >= least_bytes
-
-
-def _too_few_packets(evidence: Mapping[str, Any], ran: CaseActivity) -> bool:
+def _too_few_packets(known: MovedByHost, ran: CaseActivity) -> bool:
     """Return whether far fewer packets left a host than iterations ran.
 
     This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronized mode
     each iteration that sends needs at least one packet.
     """
-    sends = ran.operation.is_barrier or evidence.get("out", {}).get("at_least_bytes")
-    packets = evidence.get("packets_out")
-    if not sends or packets is None or "unknown" in evidence or ran.case.mode != "isolated":
+    sends = ran.operation.is_barrier or (known.out and known.out.at_least_bytes)
+    if not sends or known.packets_out is None or known.unknown or ran.case.mode != "isolated":
         return False
-    return bool(packets < _FAR_LESS * ran.iterations)
-
-
-def _ratio(evidence: Mapping[str, Any], ways: Sequence[str] = ("out", "in")) -> float:
-    """Return the smallest ratio of a host's directions; infinity without one, so that the host sorts last."""
-    return min((evidence[way]["ratio"] for way in ways if way in evidence and evidence[way]["ratio"] is not None), default=float("inf"))
+    return known.packets_out < _FAR_LESS * ran.iterations

@@ -7,10 +7,14 @@ Counters belong to the host and include the traffic of other jobs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from collbench.measuring.counters import Grown
 from collbench.reason import Fact
+from collbench.results.row import EvidencePart
 from collbench.units import plural
 
 # Whether other work disturbed a case: time in which its ranks waited for a CPU, and changes of the machine state.
@@ -32,49 +36,58 @@ _PORT_ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_
 _IDLE_SHARE = 0.01  # of a host's packets while a case is measured; what the kernel sends by itself, such as neighbor discovery, is less
 
 
-@dataclass(frozen=True)
-class HostNetwork:
-    """Network disturbances on one host, as changes of its counters.
+class NetworkCounts(EvidencePart, frozen=True, omit_defaults=True):
+    """Changes of a host's counters of disturbances. A row's evidence has them by host.
 
-    retransmitted, sent  TCP segments
-    carrier_changes      by interface how often its link went down or up
-    errors               by interface and RDMA port the error and drop counters that grew; None: unknown
-    duplicates           retransmitted segments that had arrived before: the other host was slow to acknowledge them
-    recoveries           how often TCP recovered from a loss
-    idle_interfaces      those that carried less than a hundredth of the host's packets: the case did not use them
+    tcp_retransmitted, tcp_sent   TCP segments
+    tcp_duplicates    retransmitted segments that had arrived before: the other host was slow to acknowledge them
+    tcp_recoveries    how often TCP recovered from a loss
+    carrier_changes   by interface how often its link went down or up
+    errors            by interface and RDMA port the error and drop counters that grew; None: unknown
     """
 
-    host: str
-    retransmitted: int = 0
-    sent: int = 0
-    carrier_changes: Mapping[str, int] = field(default_factory=dict)
-    errors: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    duplicates: int = 0
-    recoveries: int = 0
-    idle_interfaces: frozenset[str] = frozenset()
+    KEY = "network"
+    tcp_retransmitted: int
+    tcp_sent: int
+    tcp_duplicates: int
+    tcp_recoveries: int
+    carrier_changes: dict[str, int] = msgspec.field(default_factory=dict)
+    errors: Grown = msgspec.field(default_factory=dict)
 
     @property
     def lost(self) -> int:
         """Return the segments that were retransmitted because they had not arrived."""
-        return max(0, self.retransmitted - self.duplicates)
+        return max(0, self.tcp_retransmitted - self.tcp_duplicates)
 
     @property
     def retransmits(self) -> bool:
         """Return whether a thousandth of the segments or more were lost. It is normal where flows fill a path."""
-        return self.lost >= max(_FEWEST, _LEAST_SHARE * self.sent)
+        return self.lost >= max(_FEWEST, _LEAST_SHARE * self.tcp_sent)
 
     @property
     def lossy(self) -> bool:
         """Return whether more segments were lost, and more evenly, than the queues of a full path explain."""
-        if self.recoveries < _FEWEST_RECOVERIES:
+        if self.tcp_recoveries < _FEWEST_RECOVERIES:
             return False
-        return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.sent) and self.lost <= _MOST_PER_RECOVERY * self.recoveries
+        return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.tcp_sent) and self.lost <= _MOST_PER_RECOVERY * self.tcp_recoveries
+
+
+@dataclass(frozen=True)
+class HostNetwork:
+    """Network disturbances on one host.
+
+    idle_interfaces   those that carried less than a hundredth of the host's packets: the case did not use them
+    """
+
+    host: str
+    counts: NetworkCounts
+    idle_interfaces: frozenset[str] = frozenset()
 
     @property
     def port_errors(self) -> list[PortErrors]:
         """Return the interfaces and ports that counted damaged packets or errors of their link, each with its largest such counter."""
         ports = []
-        for port, counts in self.errors.items():
+        for port, counts in self.counts.errors.items():
             link_errors = {name: counts.get(name) or 0 for name in (*_DAMAGED, *_PORT_ERRORS)}
             worst = max(link_errors, key=lambda name: link_errors[name])
             if link_errors[worst] >= _FEWEST:
@@ -86,33 +99,22 @@ class HostNetwork:
         """Return whether an interface or port that the case used counted damaged packets or errors of its link."""
         return any(port.used for port in self.port_errors)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values for JSON."""
-        counts = {
-            "tcp_retransmitted": self.retransmitted,
-            "tcp_sent": self.sent,
-            "tcp_duplicates": self.duplicates,
-            "tcp_recoveries": self.recoveries,
-        }
-        return counts | {name: dict(found) for name, found in (("carrier_changes", self.carrier_changes), ("errors", self.errors)) if found}
-
     def causes(self) -> list[DisturbanceCause]:
         """Return one fact for each disturbance."""
-        flaps = [LinkFlapped(self.host, name, count) for name, count in self.carrier_changes.items()]
-        return [*flaps, *([SegmentsRetransmitted(self.host, self.lost, self.sent)] if self.retransmits else [])]
+        counts = self.counts
+        causes: list[DisturbanceCause] = [LinkFlapped(self.host, name, count) for name, count in counts.carrier_changes.items()]
+        if counts.retransmits:
+            causes.append(SegmentsRetransmitted(self.host, counts.lost, counts.tcp_sent))
+        return causes
 
 
-@dataclass(frozen=True)
-class Stall:
-    """One sample that took far longer than the median."""
+class Stall(EvidencePart, frozen=True):
+    """One sample that took far longer than the median. A row's evidence has a list of them."""
 
+    KEY = "stalls"
     phase: str
     seconds: float
     median_s: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values for JSON."""
-        return {"phase": self.phase, "seconds": round(self.seconds, 6), "median_s": self.median_s}
 
 
 def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
@@ -124,26 +126,25 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
     tcp = moved.get("tcp", {})
     packets = {name: (counts.get("tx_packets") or 0) + (counts.get("rx_packets") or 0) for name, counts in interfaces.items()}
     few_packets = _IDLE_SHARE * sum(packets.values())
-    return HostNetwork(
-        host,
-        tcp.get("retransmitted") or 0,
-        tcp.get("sent") or 0,
-        flaps,
-        {name: found for name, found in {**errors, **ports}.items() if found},
-        tcp.get("duplicates") or 0,
-        tcp.get("recoveries") or 0,
-        frozenset(name for name, count in packets.items() if count < few_packets),
+    counts = NetworkCounts(
+        tcp_retransmitted=tcp.get("retransmitted") or 0,
+        tcp_sent=tcp.get("sent") or 0,
+        tcp_duplicates=tcp.get("duplicates") or 0,
+        tcp_recoveries=tcp.get("recoveries") or 0,
+        carrier_changes=flaps,
+        errors={name: found for name, found in {**errors, **ports}.items() if found},
     )
+    return HostNetwork(host, counts, frozenset(name for name, count in packets.items() if count < few_packets))
 
 
 def flags(hosts: Iterable[HostNetwork]) -> list[str]:
     """Return the quality flags that these disturbances set on a row."""
     found = list(hosts)
     words = {
-        RETRANSMITS: any(one.retransmits for one in found),
-        LOSSY_PATH: any(one.lossy for one in found),
+        RETRANSMITS: any(one.counts.retransmits for one in found),
+        LOSSY_PATH: any(one.counts.lossy for one in found),
         PORT_ERRORS: any(one.damaged for one in found),
-        LINK_FLAPPED: any(one.carrier_changes for one in found),
+        LINK_FLAPPED: any(one.counts.carrier_changes for one in found),
     }
     return [word for word, true in words.items() if true]
 
@@ -151,8 +152,8 @@ def flags(hosts: Iterable[HostNetwork]) -> list[str]:
 def stalls(samples: Sequence[tuple[str, float]], median_s: float) -> list[Stall]:
     """Return the stalls among samples, each (phase, seconds), the longest first, eight at most."""
     least = max(_STALL_S, _MEDIANS * median_s)
-    found = sorted((Stall(phase, seconds, median_s) for phase, seconds in samples if seconds > least), key=lambda one: -one.seconds)
-    return found[:_MOST_STALLS]
+    found = [Stall(phase, round(seconds, 6), median_s) for phase, seconds in samples if seconds > least]
+    return sorted(found, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
 
 
 class LinkFlapped(Fact, frozen=True):

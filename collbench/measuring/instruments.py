@@ -14,8 +14,8 @@ from typing import Any
 
 from collbench.control.world import World
 from collbench.measuring import counters
-from collbench.measuring.counters import Counts, Gpus, entries
-from collbench.measuring.crossing import CaseActivity, evidence
+from collbench.measuring.counters import Counts, Gpus, Grown, entries
+from collbench.measuring.crossing import CaseActivity, MovedBytes, moved_bytes
 from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.telemetry import Telemetry
 from collbench.results.row import SharedCores
@@ -157,7 +157,6 @@ def _text(path: Path) -> str | None:
 # Counters belong to the host, so they include the traffic of other jobs. A counter that decreased (it wrapped, or was reset) is unknown,
 # and so is one that only one of the readings has. An unknown value is never 0.
 
-Grown = dict[str, dict[str, int | None]]
 _VOLUME_COUNTERS = ("tx_bytes", "sent_pkts")  # a port without either does not count its traffic; an interface carries what sent_pkts counts
 # networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
 _UNCOUNTED = ("cxi", "gni", "bxi")
@@ -296,10 +295,10 @@ class Instruments:
             self.gpus.close()
 
 
-def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row's evidence "moved" at rank 0, from the reports that all processes gave at `end`."""
+def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> MovedBytes:
+    """Return what the counters of all hosts show, at rank 0, from the reports that all processes gave at `end`."""
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
     must = ready.must(host_of) if ready.must else None
-    return evidence(CaseActivity(ready.operation, ready.case, ready.groups, host_of, everyone[0]["iterations"], must), by_host)
+    return moved_bytes(CaseActivity(ready.operation, ready.case, ready.groups, host_of, everyone[0]["iterations"], must), by_host)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from collbench.control.world import World
 from collbench.measuring import disturbances
-from collbench.measuring.crossing import OtherPath, bypassed
-from collbench.measuring.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
+from collbench.measuring.crossing import MovedBytes, OtherPath
+from collbench.measuring.disturbances import CaseDisturbed, HostNetwork, NetworkCounts, Stall, of_host, stalls
 from collbench.measuring.instruments import Instruments, between, explains_spread, moved_evidence, noticeable, now, shared_cores
 from collbench.measuring.phases import Phases
 from collbench.measuring.prepared_case import PreparedCase, time_case
@@ -98,8 +98,9 @@ class MonitoredMeasurement:
     preempted  the largest number of involuntary context switches of any rank
     repeats    how often the case was measured again because the machine state had changed
     flipped    whether it also changed during the last repetition
-    evidence   for the row: seconds spent in the loop ("wall_s"), changes of the counters ("moved"), and the host's seconds per call
-               ("enqueue_s") if calls only enqueue
+    loop_s     seconds spent in the loop
+    moved      changes of the counters; None if none was read
+    enqueue_s  the host's seconds per call if calls only enqueue
     launch_bound   whether the samples measure these seconds, not the device's work
     telemetry  by host the samples during the measurement
     paused_s   by rank the seconds for which its process was paused; only ranks that were
@@ -115,7 +116,9 @@ class MonitoredMeasurement:
     preempted: int
     repeats: int
     flipped: bool
-    evidence: dict[str, Any] = field(default_factory=dict)
+    loop_s: float = 0.0
+    moved: MovedBytes | None = None
+    enqueue_s: float | None = None
     launch_bound: bool = False
     telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     paused_s: dict[str, float] = field(default_factory=dict)
@@ -149,7 +152,23 @@ class MonitoredMeasurement:
 
         With a path the row has no percentage.
         """
-        return bypassed(self.evidence)
+        return self.moved.other_path_fact if self.moved else None
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """Return the parts of the row's evidence that this measurement has, JSON-ready."""
+        parts: dict[str, Any] = LoopTime(self.loop_s).entry()
+        if self.paused_s:
+            parts["paused_s"] = self.paused_s
+        if self.moved:
+            parts |= self.moved.entry()
+        parts |= NetworkCounts.entry_of({network.host: network.counts for network in self.networks})
+        parts |= Stall.entry_of(self.stalls)
+        if self.sharing is not None and self.sharing.threads > self.sharing.cores:
+            parts |= self.sharing.entry()
+        if self.enqueue_s is not None:
+            parts["enqueue_s"] = self.enqueue_s
+        return parts
 
 
 def measure_monitored(
@@ -182,8 +201,7 @@ def measure_monitored(
         if not left:
             if not (found and all_ranks):
                 return None
-            found = replace(found, evidence=LoopTime(loop_s).entry(), phases=phases)
-            return _with_evidence(found, ready, world, all_ranks, instruments)
+            return _with_evidence(replace(found, loop_s=loop_s, phases=phases), ready, world, all_ranks, instruments)
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
@@ -204,11 +222,6 @@ def _with_evidence(
 
     It is computed when the ranks no longer wait for it.
     """
-    evidence = dict(found.evidence)
-    if found.paused_s:
-        evidence["paused_s"] = found.paused_s
-    if instruments:
-        evidence["moved"] = moved_evidence(ready, world, all_ranks)
     hosts, measured = [member.host for member in world.members], found.measured
     networks: tuple[HostNetwork, ...] = ()
     if len(world.hosts) > 1:  # on one host ranks need no network
@@ -216,20 +229,17 @@ def _with_evidence(
     series = slowest(measured.samples, ready.timed)
     median_s = float(np.median(series)) if len(series) else None
     long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
-    if networks:
-        evidence["network"] = {network.host: network.as_json() for network in networks}
-    if long:
-        evidence["stalls"] = [stall.as_json() for stall in long]
-    sharing = _sharing(world, all_ranks, series)
-    if sharing is not None and sharing.threads > sharing.cores:
-        evidence |= sharing.entry()
     enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
-    if enqueue_s is not None:
-        evidence["enqueue_s"] = enqueue_s
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
-    bound = enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s
     return replace(
-        found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=tuple(long), sharing=sharing
+        found,
+        moved=moved_evidence(ready, world, all_ranks) if instruments else None,
+        enqueue_s=enqueue_s,
+        launch_bound=enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s,
+        telemetry=telemetry,
+        networks=networks,
+        stalls=tuple(long),
+        sharing=_sharing(world, all_ranks, series),
     )
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measuring import counters
+from collbench.measuring.crossing import MovedByHost, MovedBytes
 from collbench.operations.case import Case
 from collbench.untrusted import parse_json
 
@@ -568,7 +569,7 @@ class NcclPaths:
         if (case.operation, case.size_bytes) != _MEETING:
             choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
-    def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
+    def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: MovedBytes | None) -> dict[str, Any]:
         """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All ranks call."""
         own: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
         all_ranks = world.gather(own, _WHAT)
@@ -576,7 +577,7 @@ class NcclPaths:
             return {}
         self.facts = together([each["facts"] for each in all_ranks])
         first: Choices = next((each["choices"] for each in all_ranks if each["choices"]), [])
-        state = state_of_run(self.facts, machines, rdma_bytes(moved))
+        state = state_of_run(self.facts, machines, rdma_bytes(moved.hosts.values() if moved else ()))
         return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": asdict(state)}
 
     def close(self) -> None:
@@ -584,14 +585,13 @@ class NcclPaths:
         self.log.close()
 
 
-def rdma_bytes(moved: dict[str, Any]) -> int | None:
-    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None if no port counts them or a count is missing."""
-    hosts = moved.get("hosts", {}).values()
-    sent = [counters.moved(counts, "tx") for text in hosts for counts in text.get("ports", {}).values()]
+def rdma_bytes(hosts: Collection[MovedByHost]) -> int | None:
+    """Return the bytes that the RDMA ports of these hosts sent; None if no port counts them or a count is missing."""
+    sent = [counters.moved(counts, "tx") for host in hosts for counts in host.ports.values()]
     if None in sent:
         return None
     total = sum(count for count in sent if count)
-    return total if total or any(text.get("idle_ports") for text in hosts) else None
+    return total if total or any(host.idle_ports for host in hosts) else None
 
 
 def describe_ras() -> str:

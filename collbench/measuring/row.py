@@ -23,7 +23,7 @@ from collbench.operations.case import Case
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
-from collbench.results.row import Row, SampleStarts, StartSkew, Times
+from collbench.results.row import Row, SampleStarts, StartSkew, Times, WrongData
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
@@ -233,7 +233,7 @@ def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:
 def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
     """Return for a row's evidence how many ranks had wrong data, and the errors of the first one; empty if all data was right."""
     first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
-    return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
+    return WrongData(len(mismatches), first).entry() if first else {}
 
 
 def times_of(series: Samples, known: Median | None = None) -> Times:

@@ -93,11 +93,7 @@ def _efficiency_by(group: AlternativeGroup) -> str:
     return "busbw" if group.by_bandwidth else "time"
 
 
-def _headline_of_records(rows: Sequence[AlternativeRow]) -> str:
-    return f"{plural(len(rows), 'row')} of alternatives"
-
-
-ALTERNATIVES = RecordKind("compare", AlternativeRow, "", _headline_of_records, lambda rows: ())
+ALTERNATIVES = RecordKind("compare", AlternativeRow)
 
 
 def outcome(group: AlternativeGroup, name: str) -> str:

@@ -2,62 +2,88 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
+from typing import Annotated, TypeVar
 
-from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
+from collbench.analysis.outcome import MARGIN, Outcome
+from collbench.columns import NUMBER, column
 from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation
 from collbench.gating.baseline import Baseline
-from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject, Shift
+from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject
 from collbench.gating.reasons import rendered
 from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learned_limits
 from collbench.report.cases import NOTHING, figure_text
+from collbench.report.forms import json_line, table_columns
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
 from collbench.results.row import UNDER_LOAD, CaseKey
-from collbench.results.store import plain
 from collbench.units import first_of, format_percent, format_size, plural
 
+V = TypeVar("V")
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
 _MOST_HOSTS = 4
 _MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor means nothing
 
 
+def _typical(case: CaseLimits) -> str:
+    figure = case.factor if case.time_s is None else case.time_s
+    return NOTHING if figure is None else _time(case.case, figure)
+
+
+def _visible(case: CaseLimits) -> str:
+    slowdown = case.visible_slowdown
+    if not isfinite(slowdown):
+        return NOTHING
+    return _percent(slowdown) if slowdown < _MOST_SLOWDOWN - 1 else f"more than {_MOST_SLOWDOWN}×"
+
+
+@dataclass(frozen=True)
+class CaseLimits:
+    """A case of a baseline: how often it was measured, and what the gate sees of it. name: what distinguishes it."""
+
+    case: Annotated[
+        CaseKey, column("", key="", value=lambda limits: limits.case.named(), title="case", text=lambda limits: limits.name, cut=True)
+    ]
+    name: str
+    allocations: Annotated[int, column("The allocations that measured it.", unit=NUMBER, title="allocations", drop=2)]
+    time_s: Annotated[float | None, column("The typical median.", optional=True, title="time µs", text=_typical, drop=1)]
+    factor: Annotated[float | None, column("Of a case under load, its typical factor.", optional=True)]
+    visible_slowdown: Annotated[
+        float,
+        column("The smallest slowdown that the gate detects: 0.05 is 5 %.", unit=NUMBER, title="smallest slowdown visible", text=_visible),
+    ]
+
+
 def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
-    cases = baseline.cases
     learned, left_out, limits = learned_limits(baseline)
-    allocations, typical, visible = limits.allocations.tolist(), list(map(exp, limits.centre)), limits.visible().tolist()
+    figures = zip(limits.allocations.tolist(), limits.centre, limits.visible().tolist(), strict=True)
+    cases = [
+        CaseLimits(case, name, allocations, *_time_or_factor(case, exp(centre)), visible - 1)
+        for case, name, (allocations, centre, visible) in zip(baseline.cases, _names(baseline.cases), figures, strict=True)
+    ]
     if format == "json":
-        for case, count, time, factor in zip(cases, allocations, typical, visible, strict=True):
-            figures = {_key(case): time if isfinite(time) else None, "visible_slowdown": factor - 1 if isfinite(factor) else None}
-            yield Line(json.dumps({**case.named(), "allocations": count, **figures}))
+        yield from map(json_line, cases)
         return
-    names = _names(cases)
     held: list[Column[Allocation]] = [
         Column("", "", lambda each: f"  {each.name}"),
         Column("", "", lambda each: each.began_utc[:16], drop=2),
         Column("", "", lambda each: f"{plural(len(each.cases), 'case')}, {plural(each.launches, 'launch')}", drop=1),
         Column("", "", hosts_of, wrap=True),
     ]
-    columns: list[Column[int]] = [
-        Column("", "case", lambda number: names[number], cut=True),
-        Column("", "allocations", lambda number: str(allocations[number]), right=True, drop=2),
-        Column("", "time µs", lambda number: _time(cases[number], typical[number]), right=True, drop=1),
-        Column("", "smallest slowdown visible", lambda number: _visible(visible[number]), right=True),
-    ]
     title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
     foot = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
     yield from table_lines(Frame(held, baseline.allocations, title=title, foot=foot), width)
     yield Line("")
-    yield from table_lines(Frame(columns, range(len(cases)), names_hidden=True), width)
+    yield from table_lines(Frame(table_columns(CaseLimits), cases, names_hidden=True), width)
 
 
 def after_adding(path: Path, held: int) -> str:
@@ -69,19 +95,13 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _key(case: CaseKey | None) -> str:
-    """Return the key of the values in JSON: those of groups are factors, too."""
-    return "time_s" if case is not None and case.mode != UNDER_LOAD else "factor"
+def _time_or_factor(case: CaseKey | None, figure: V) -> tuple[V | None, V | None]:
+    """Return (time in seconds, factor), of which one is a figure and one None: those of groups and of rows under load are factors."""
+    return (figure, None) if case is not None and case.mode != UNDER_LOAD else (None, figure)
 
 
 def _time(case: CaseKey | None, time: float) -> str:
     return figure_text(case, time) if case is not None and isfinite(time) else NOTHING
-
-
-def _visible(factor: float) -> str:
-    if not isfinite(factor):
-        return NOTHING
-    return _percent(factor - 1) if factor < _MOST_SLOWDOWN else f"more than {_MOST_SLOWDOWN}×"
 
 
 def hosts_of(allocation: Allocation) -> str:
@@ -163,24 +183,40 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
         return
     names = [allocation.name for allocation in history.allocations]
     for series in shown:
-        subject = {"kind": series.about.kind, "name": series.about.name, "cell": _columns(series.about), "allocations": names}
-        values = [exp(value) if isfinite(value) else None for value in series.values.tolist()]
-        steps = [
-            {
-                "since": history.allocations[step.at].name, "began_utc": history.allocations[step.at].began_utc,
-                "last_before": history.allocations[step.before].name,
-                "factor": exp(step.change), "low": step.low, "high": step.high, "limit": exp(step.limit),
-                "state": history.state(step), "changes": [change.sentence() for change in history.between(step.before, step.at)],
-            }
-            for step in series.steps
-        ]  # fmt: skip
-        figures = {_key(series.about.case): values, "trend": series.trend, "steps": steps, "missing": history.missing(series)}
-        yield Line(json.dumps(plain({**subject, **figures}), allow_nan=False))
+        steps = [_step_record(history, step) for step in series.steps]
+        time_s, factor = _time_or_factor(series.about.case, list(map(exp, series.values.tolist())))
+        yield json_line(SeriesRecord(series.about, names, time_s, factor, series.trend, steps, history.missing(series)))
 
 
-def _columns(subject: SeriesSubject) -> dict[str, object]:
-    """Return the columns of a case by name; none of a group or the whole."""
-    return subject.case.named() if subject.case else {}
+@dataclass(frozen=True)
+class StepRecord:
+    """A step of a series in JSON."""
+
+    since: Annotated[str, column("The first allocation on the new level.")]
+    began_utc: Annotated[str, column("When that began.")]
+    last_before: Annotated[str, column("The last allocation on the old level.")]
+    change: Annotated[LevelChange, column("", key="")]
+    state: Annotated[str, column("How the state probe changed, too; empty if it did not, or is unknown.")]
+    changes: Annotated[list[str], column("What else changed between the two allocations, a sentence each.")]
+
+
+@dataclass(frozen=True)
+class SeriesRecord:
+    """A series in JSON."""
+
+    about: Annotated[SeriesSubject, column("", key="")]
+    allocations: Annotated[list[str], column("The names of the allocations, in the order in which they began.")]
+    time_s: Annotated[list[float] | None, column("Of a case the median by allocation; null: not measured.", optional=True)]
+    factor: Annotated[list[float] | None, column("Of all other series, by how much it is slower than usual.", optional=True)]
+    trend: Annotated[float | None, column("The last level over the first; null if it was never measured.")]
+    steps: Annotated[list[StepRecord], column("Changes from one level to another, in time order.")]
+    missing: Annotated[str, column("Where it lacks values, in words; empty if nowhere.")]
+
+
+def _step_record(history: History, step: LevelChange) -> StepRecord:
+    last_before, since = history.allocations[step.before], history.allocations[step.at]
+    changes = [change.sentence() for change in history.between(step.before, step.at)]
+    return StepRecord(since.name, since.began_utc, last_before.name, step, history.state(step), changes)
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
@@ -284,33 +320,18 @@ _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyo
 
 def diff_lines(moves: BaselineDiff, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the differences of two sides in `format`, one of FORMATS; JSON has one object."""
+    yield from [json_line(moves)] if format == "json" else wrapped(_table_diff(moves), width)
+
+
+def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     cases = [shift for shift in moves.moved if shift.about.kind == CASE]
-    counts = count_outcomes(shift.outcome for shift in cases)
-    if format != "json":
-        yield from wrapped(_table_diff(moves, cases, counts), width)
-        return
-    found = {
-        "old": moves.old, "new": moves.new, "allocations": [[allocation.name for allocation in side] for side in moves.sides],
-        "changes": [{"kind": change.kind, "what": change.what, "a": change.a, "b": change.b} for change in moves.changes],
-        "margin": MARGIN, "summary": {outcome.value.replace(" ", "_"): number for outcome, number in counts.items()},
-        "moved": [
-            {"kind": shift.about.kind, "name": shift.about.name, "cell": _columns(shift.about),
-             "factor": shift.factor, "limit": shift.limit, "beyond": shift.beyond, "outcome": shift.outcome.value}
-            for shift in moves.moved
-        ],
-        "only_old": [subject.name for subject in moves.only_old], "only_new": [subject.name for subject in moves.only_new],
-    }  # fmt: skip
-    yield Line(json.dumps(plain(found), allow_nan=False))
-
-
-def _table_diff(moves: BaselineDiff, cases: Sequence[Shift], counts: Mapping[Outcome, int]) -> Iterator[Line]:
     beyond = sorted((shift for shift in moves.moved if shift.beyond), key=lambda shift: -abs(log(shift.factor)))
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         last = side[-1]
         many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
         yield Line(printable(f"{name}: {many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"), "head")
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    yield Line(f"{plural(len(cases), 'case')}: {count_text(counts, notes)}", "head")
+    yield Line(f"{plural(len(cases), 'case')}: {count_text(moves.summary, notes)}", "head")
     for shift in beyond[:_MOST]:
         limit = NOTHING
         if shift.limit is not None:

@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
-from collbench.plugin import measurement_mode
 from collbench.report.cases import (
+    COLUMN_OF_KEY,
     FACTS,
     NOTHING,
     PLACED,
-    all_groups,
-    each_group,
-    expected_from,
-    expected_time,
+    identity_column,
     if_groups,
     if_messages,
-    interval,
-    limited_by,
-    message_rate,
     name_value,
-    of_expected_time,
-    rate,
+    quality_word,
     remarks,
     same_for_all,
-    size_of,
     times,
     two_modes,
-    value_of,
 )
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines, without_empty
 from collbench.report.plan import PlanSummary
-from collbench.results.quality import OK, half_width, quality_of
-from collbench.results.row import SERIES, Row, Times
-from collbench.units import format_percent, format_size, format_time
-
-_LARGE = 1 << 20  # from this size on a percentage below 1 is a finding
-_TIME_WIDTH = 13  # room for both values of bimodal samples: "293.5 / 3733"
+from collbench.results.quality import OK
+from collbench.results.row import SERIES, Row
+from collbench.units import format_size
 
 
 @dataclass(frozen=True)
@@ -71,101 +59,7 @@ def parse_columns(text: str) -> tuple[tuple[str, ...], bool]:
     return names, text.startswith("+")
 
 
-def _time(row: Row) -> str:
-    """Return the median in µs, or both values of bimodal samples: "293.5 / 3733"."""
-    if row.time_s is None or row.time_s.p50 is None:
-        return NOTHING
-    both = " / ".join(format_time(time_s) for time_s, _ in two_modes(row))
-    return both if both and len(both) <= _TIME_WIDTH else format_time(row.time_s.p50)
-
-
-def _quantile(name: str) -> Any:
-    def text(row: Row) -> str:
-        value = getattr(row.time_s, name, None) if isinstance(row.time_s, Times) else None
-        return NOTHING if value is None else format_time(value)
-
-    return text
-
-
-def _has_rate(row: Row) -> bool:
-    """Return whether a bandwidth means something: the message does not fit into one packet."""
-    return row.size_bytes >= LEAST_RATE_BYTES and row.ranks > 1
-
-
-def _percent(percent: float | None, row: Row) -> str:
-    if not _has_rate(row) or (percent is not None and percent < 1 and row.size_bytes < _LARGE):
-        return ""
-    return NOTHING if percent is None else format_percent(percent) if percent >= 0.05 else "<0.1 %"
-
-
-def _half_width(row: Row) -> str:
-    """Return the half width of the interval as a part of the median: "±1.6 %", ">100 %", or a dash."""
-    width = half_width(row)
-    if width is None:
-        return NOTHING
-    return f"±{format_percent(100 * width)}" if width <= 1 else ">100 %"
-
-
-def _quality(row: Row) -> str:
-    quality = quality_of(row)
-    return NOTHING if quality is None else quality.word
-
-
-def _column(key: str, title: str, text: Any, *, least: int = 0, drop: int = 0, right: bool = True) -> Column[Row]:
-    return Column(key, title, text, right=right, drop=drop, least=least)
-
-
-def _expected(row: Row) -> str:
-    return rate(row.comparison and row.comparison.expected_bytes_per_s) if _has_rate(row) else ""
-
-
-def _of_overlap(name: str) -> Callable[[Row], str]:
-    """Return the text of a column of the overlap; a dash for a row without one."""
-
-    def text(row: Row) -> str:
-        overlap = measurement_mode("overlap") if row.overlap else None
-        return (overlap.text_of(row, name) if overlap else None) or NOTHING
-
-    return text
-
-
-# All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
-COLUMNS: tuple[Column[Row], ...] = (
-    _column("size", "size", size_of),
-    _column("time", "time µs", _time, least=_TIME_WIDTH),
-    _column("ci", "± CI", _half_width, least=7, drop=1),
-    _column("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), least=15, drop=8),
-    _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
-    _column("busbw", "busbw GB/s", lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "", drop=3),
-    _column("message_rate", "messages/s", message_rate, least=7, drop=3),
-    _column("each_group", "each group GB/s", each_group, drop=5),
-    _column("all_groups", "all groups GB/s", all_groups, drop=4),
-    _column("expected", "expected GB/s", _expected, drop=6),
-    _column("percent", "% of expected", lambda row: _percent(row.comparison and row.comparison.percent, row), drop=2),
-    _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
-    _column("n", "samples", lambda row: str(row.n) if row.n else NOTHING, drop=11),
-    _column("wrong", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), least=7, drop=3),
-    _column("min", "min µs", _quantile("min"), least=8),
-    _column("p95", "p95 µs", _quantile("p95"), least=8),
-    _column("p99", "p99 µs", _quantile("p99"), least=8),
-    _column("max", "max µs", _quantile("max"), least=8),
-    _column("modes", "modes µs", lambda row: times(row) if two_modes(row) else NOTHING, least=29),
-    _column("launches", "launches", lambda row: str(row.launches)),
-    _column("limited_by", "limited by", limited_by, least=40, right=False),
-    _column("expected_time", "expected µs", expected_time, least=11),
-    _column("percent_of_time", "% of expected time", of_expected_time, least=18),
-    _column("expected_from", "expected time from", expected_from, least=40, right=False),
-    _column("flags", "flags", remarks, least=60, right=False),
-    # of --overlap
-    _column("communication", "comm µs", _of_overlap("communication"), least=8),
-    _column("computation", "compute µs", _of_overlap("computation"), least=10),
-    _column("overlap", "overlap", _of_overlap("overlap"), least=18),
-    _column("exposed", "exposed µs", _of_overlap("exposed"), least=10),
-    _column("slowdown", "compute slower", _of_overlap("slowdown"), least=14),
-    _column("assisted", "with test calls", _of_overlap("assisted"), least=18),
-    _column("outcome", "outcome", _of_overlap("outcome"), least=14, right=False),
-    _column("quality", "quality", _quality, least=10, drop=1, right=False),
-)
+COLUMNS = tuple(replace(column, text=column.brief or column.text) for column in COLUMN_OF_KEY.values())
 _BY_KEY = {column.key: column for column in COLUMNS}
 _ALWAYS = ("size", "time")
 _BASE = ("ci", "busbw", "percent", "wrong", "quality")  # a column that distinguishes rows leaves before these
@@ -250,11 +144,9 @@ class BlockLayout:
             del self._inside[0]
 
     def _identity(self, name: str) -> Column[Row]:
-        title = "placing" if name == "in_place" else name
         least = max([len(printable(text)) for text in self._plan.some(name)], default=0)
         least = len("out of place") if name == "in_place" else least
-        right = name in ("root", "window", "ranks", "nodes", "streams")
-        return Column(name, title, lambda row: value_of(row, name), right=right, least=least)
+        return replace(identity_column(name), key=name, least=least)
 
     def _is_global(self, name: str) -> bool:
         values = self._plan.values.get(name, frozenset())
@@ -311,5 +203,5 @@ def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
 def _style(row: Row) -> str:
     if row.na is not None:
         return "na"
-    word = _quality(row)
+    word = quality_word(row)
     return "wrong" if row.wrong else "doubtful" if word not in (OK, NOTHING) else ""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced, known
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model
-from collbench.report.frame import printable
+from collbench.columns import value_columns
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, TOLERANCE, Ceiling, name_of_model
+from collbench.plugin import measurement_mode
+from collbench.report.frame import Column, printable
 from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
+from collbench.results.quality import half_width, quality_of
 from collbench.results.row import SERIES, UNDER_LOAD, CaseKey, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
@@ -26,18 +29,17 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that nam
 
 
 @dataclass(frozen=True)
-class CaseColumn:
-    """A column of the rows on pages and in Markdown.
+class CaseColumn(Column[Row]):
+    """A column of rows of cases: of tables in a terminal, if it has a key for `--columns`, and on pages and in Markdown.
 
-    shown   whether a plan needs the column
+    brief   the text in a terminal, where it is not that of pages
+    shown   whether a plan needs the column on pages; None: they lack it
     figure  whether it is empty in an n/a row
     """
 
-    title: str
-    text: Callable[[Row], str]
-    right: bool = False
-    shown: Callable[[PlanSummary], object] = lambda plan: True
-    figure: bool = False
+    brief: Callable[[Row], str] | None = None
+    shown: Callable[[PlanSummary], object] | None = None
+    figure: bool = True
 
 
 def placing(row: Row) -> str:
@@ -132,6 +134,15 @@ def two_modes(row: Row) -> list[tuple[float, float]]:
     return known if len(known) > 1 else []
 
 
+def state_of(row: Row) -> str:
+    """Return how far a row can be trusted: "wrong" (data), "na", "doubtful", or "" for a sound one."""
+    if row.wrong:
+        return "wrong"
+    if row.na is not None:
+        return "na"
+    return "doubtful" if doubtful(row) else ""
+
+
 def doubtful(row: Row) -> list[str]:
     """Return the flags that make the row's time or interval doubtful; several launches show some of these effects in their spread."""
     doubts = DOUBTFUL - WITHIN_A_LAUNCH if row.launches > 1 else DOUBTFUL
@@ -171,12 +182,16 @@ def _is_same(bound: Ceiling, rate: float) -> bool:
 def share(percent: float, ceiling: Ceiling) -> str:
     """Return a percentage of the expected bandwidth as text; above 100 with what that means for its kind."""
     if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
-        return format_percent(percent) if percent >= 0.05 else "<0.1 %"
+        return _least_percent(percent)
     if ceiling.kind == "measured":  # a reference, not a limit: a higher rate is information about the library, not an error
         return "faster than measured reference"
     if ceiling.model == "bound":
         return "above the hard limit: its inputs are doubtful"
     return format_percent(percent)
+
+
+def _least_percent(percent: float) -> str:
+    return format_percent(percent) if percent >= 0.05 else "<0.1 %"
 
 
 def limited_by(row: Row) -> str:
@@ -242,7 +257,7 @@ def not_available(row: Row) -> str:
 
 def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
     """Return the columns that this plan needs, in order."""
-    return [column for column in COLUMNS if column.shown(plan)]
+    return [column for column in COLUMNS if column.shown and column.shown(plan)]
 
 
 def same_for_all(plan: PlanSummary) -> str:
@@ -262,9 +277,72 @@ def name_value(row: Row, name: str) -> str:
     return FACTS[name](value) if name in FACTS else f"{name} {text}" if name in _BARE else text
 
 
-def _named(name: str, shown: Callable[[PlanSummary], object] | None = None, right: bool = False) -> CaseColumn:
+_DECLARED = {column.name: column for column in value_columns(Row)}
+_LARGE = 1 << 20  # from this size on a percentage below 1 is a finding
+_TIME_WIDTH = 13  # room for both values of bimodal samples: "293.5 / 3733"
+
+
+def identity_column(name: str, shown: Callable[[PlanSummary], object] | None = None) -> CaseColumn:
     """Return the column of a field that distinguishes series; without `shown`, for plans with several values of it."""
-    return CaseColumn(name, lambda row: value_of(row, name), right, shown or (lambda plan: plan.varies(name)))
+    field = _DECLARED[name]
+    shown = shown or (lambda plan: plan.varies(name))
+    return CaseColumn("", field.title or name, lambda row: value_of(row, name), right=field.right, shown=shown, figure=False)
+
+
+def _figure(key: str, name: str, text: Callable[[Row], str] | None = None, **others: Any) -> CaseColumn:
+    """Return the column of a declared field, by its name in CSV; without `text`, with its value in its unit."""
+    return CaseColumn.of(_DECLARED[name], text, key=key, **others)
+
+
+def _of_overlap(key: str, name: str, least: int) -> CaseColumn:
+    """Return the column of a figure of the overlap; a dash for a row without one."""
+
+    def text(row: Row) -> str:
+        overlap = measurement_mode("overlap") if row.overlap else None
+        return (overlap.text_of(row, key) if overlap else None) or NOTHING
+
+    return _figure(key, name, text, least=least)
+
+
+def _time(row: Row) -> str:
+    """Return the median in µs, or both values of bimodal samples: "293.5 / 3733"."""
+    if row.time_s is None or row.time_s.p50 is None:
+        return NOTHING
+    both = " / ".join(format_time(time_s) for time_s, _ in two_modes(row))
+    return both if both and len(both) <= _TIME_WIDTH else format_time(row.time_s.p50)
+
+
+def _has_rate(row: Row) -> bool:
+    """Return whether a bandwidth means something: the message does not fit into one packet."""
+    return row.size_bytes >= LEAST_RATE_BYTES and row.ranks > 1
+
+
+def _percent(percent: float | None, row: Row) -> str:
+    if not _has_rate(row) or (percent is not None and percent < 1 and row.size_bytes < _LARGE):
+        return ""
+    return NOTHING if percent is None else _least_percent(percent)
+
+
+def _half_width(row: Row) -> str:
+    """Return the half width of the interval as a part of the median: "±1.6 %", ">100 %", or a dash."""
+    width = half_width(row)
+    if width is None:
+        return NOTHING
+    return f"±{format_percent(100 * width)}" if width <= 1 else ">100 %"
+
+
+def quality_word(row: Row) -> str:
+    """Return the quality of a row, or a dash."""
+    quality = quality_of(row)
+    return NOTHING if quality is None else quality.word
+
+
+def _expected(row: Row) -> str:
+    return rate(row.comparison and row.comparison.expected_bytes_per_s) if _has_rate(row) else ""
+
+
+def _always(plan: PlanSummary) -> bool:
+    return True
 
 
 def _if_moves(plan: PlanSummary) -> bool:
@@ -318,42 +396,70 @@ FACTS: dict[str, Callable[[Any], str]] = {
     "nodes": lambda value: plural(value, "node"),
 }
 
-COLUMNS = (
-    _named("operation", lambda plan: True),
-    CaseColumn("size", size_of, right=True, shown=_if_moves),
-    _named("backend", lambda plan: True),
-    _named("device"),
-    _named("dtype", _if_moves),
-    _named("redop", lambda plan: plan.some("redop")),
-    _named("root", lambda plan: plan.some("root"), right=True),
-    _named("mode"),
-    CaseColumn("placing", placing, shown=_if_placings_differ),
-    _named("buffers"),
-    _named("window", right=True),
-    _named("traffic"),
-    _named("streams", right=True),
-    _named("call", lambda plan: plan.some("call")),
-    _named("group"),
-    _named("ranks", right=True),
-    _named("nodes", right=True),
-    _named("registration", _if_registered),
-    _named("algorithm", lambda plan: plan.some("algorithm")),
-    _named("protocol", lambda plan: plan.some("protocol")),
-    CaseColumn("time µs", times, right=True, figure=True),
-    CaseColumn("95 % interval", interval, right=True, figure=True),
-    CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
-    CaseColumn("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), right=True, shown=_if_moves, figure=True),
-    CaseColumn("messages/s", message_rate, right=True, shown=if_messages, figure=True),
-    CaseColumn("each group GB/s", each_group, right=True, shown=if_groups, figure=True),
-    CaseColumn("all groups GB/s", all_groups, right=True, shown=lambda plan: if_groups(plan) and not if_messages(plan), figure=True),
-    CaseColumn("wrong", wrong, right=True, figure=True),
-    CaseColumn("of expected", of_ceiling, shown=_if_moves, figure=True),
-    CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
-    CaseColumn("expected µs", expected_time, right=True, shown=_if_modelled, figure=True),
-    CaseColumn("% of expected time", of_expected_time, right=True, shown=_if_modelled, figure=True),
-    CaseColumn("expected time from", expected_from, shown=_if_modelled, figure=True),
-    CaseColumn("flags", remarks, figure=True),
-)
+# A terminal without room drops the columns with the highest `drop` first; those with 0 are shown if --columns names them.
+COLUMNS: tuple[CaseColumn, ...] = (
+    identity_column("operation", _always),
+    _figure("size", "size_bytes", size_of, shown=_if_moves, figure=False),
+    identity_column("backend", _always),
+    identity_column("device"),
+    identity_column("dtype", _if_moves),
+    identity_column("redop", lambda plan: plan.some("redop")),
+    identity_column("root", lambda plan: plan.some("root")),
+    identity_column("mode"),
+    identity_column("in_place", _if_placings_differ),
+    identity_column("buffers"),
+    identity_column("window"),
+    identity_column("traffic"),
+    identity_column("streams"),
+    identity_column("call", lambda plan: plan.some("call")),
+    identity_column("group"),
+    identity_column("ranks"),
+    identity_column("nodes"),
+    identity_column("registration", _if_registered),
+    identity_column("algorithm", lambda plan: plan.some("algorithm")),
+    identity_column("protocol", lambda plan: plan.some("protocol")),
+    _figure("time", "time_p50_s", times, brief=_time, least=_TIME_WIDTH, shown=_always),
+    CaseColumn("ci", "± CI", _half_width, right=True, least=7, drop=1),
+    CaseColumn("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), right=True, least=15, drop=8),
+    CaseColumn("", "95 % interval", interval, right=True, shown=_always),
+    _figure(
+        "algbw", "algbw_bytes_per_s", shown=_if_moves,
+        brief=lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "",
+    ),
+    _figure(
+        "busbw", "busbw_bytes_per_s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), shown=_if_moves,
+        brief=lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "",
+    ),
+    _figure("message_rate", "message_rate", message_rate, least=7, shown=if_messages),
+    _figure("each_group", "groups_busbw_bytes_per_s", each_group, shown=if_groups),
+    _figure("all_groups", "groups_total_busbw_bytes_per_s", all_groups, shown=lambda plan: if_groups(plan) and not if_messages(plan)),
+    _figure("expected", "ceiling_bytes_per_s", _expected),
+    _figure("percent", "percent_of_ceiling", lambda row: _percent(row.comparison and row.comparison.percent, row)),
+    _figure("hard_limit", "percent_of_hard_bound", lambda row: _percent(row.percent_of_hard_bound, row)),
+    _figure("n", "n", lambda row: str(row.n) if row.n else NOTHING),
+    _figure("wrong", "wrong", wrong, brief=_DECLARED["wrong"].text, least=7, shown=_always),
+    CaseColumn("", "of expected", of_ceiling, shown=_if_moves),
+    _figure("min", "time_min_s", least=8),
+    _figure("p95", "time_p95_s", least=8),
+    _figure("p99", "time_p99_s", least=8),
+    _figure("max", "time_max_s", least=8),
+    replace(_figure("modes", "modes", lambda row: times(row) if two_modes(row) else NOTHING, least=29), right=True),
+    _figure("launches", "launches"),
+    _figure("limited_by", "ceiling_limited_by", limited_by, least=40, shown=_if_moves),
+    _figure("expected_time", "expected_time_s", least=11, shown=_if_modelled),
+    _figure("percent_of_time", "percent_of_expected_time", least=18, shown=_if_modelled),
+    _figure("expected_from", "expected_time_origin", expected_from, least=40, shown=_if_modelled),
+    _figure("flags", "flags", remarks, least=60, shown=_always),
+    _of_overlap("communication", "overlap_communication_s", 8),
+    _of_overlap("computation", "overlap_computation_s", 10),
+    _of_overlap("overlap", "overlap_percent", 18),
+    _of_overlap("exposed", "overlap_exposed_s", 10),
+    _of_overlap("slowdown", "overlap_slowdown", 14),
+    _of_overlap("assisted", "overlap_assisted_percent", 18),
+    _of_overlap("outcome", "overlap_outcome", 14),
+    CaseColumn("quality", "quality", quality_word, least=10, drop=1),
+)  # fmt: skip
+COLUMN_OF_KEY = {column.key: column for column in COLUMNS if column.key}
 
 
 # Lines below a sweep over algorithms and protocols: the sizes at which the library's own choice is slower.

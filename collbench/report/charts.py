@@ -1,17 +1,21 @@
-"""Charts of message sizes: what is drawn, whatever draws it.
+"""Charts: what is drawn, whatever draws it.
 
-A chart has lines of points with intervals and a state, and the limits that they are compared with. `report.figures` draws it with
-matplotlib, `report.html.curves` on a page.
+A panel is a value without matplotlib: lines of marks with intervals and a state, and the limits that they are compared with; ratios of
+cases; bars; or a matrix. `report.figures` draws panels for files and for pages, and the page's script draws the lines over sizes again.
+In all of them the color is the backend, the dash the run or the number of ranks, and the marker the quality: filled is sound, open is
+doubtful, a red cross is wrong data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.compare import CaseRatio
 from collbench.analysis.launches import Launches, case_of, is_time, known, time_of
+from collbench.analysis.outcome import Outcome
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import (
     NOTHING,
@@ -21,22 +25,25 @@ from collbench.report.cases import (
     not_available,
     of_ceiling,
     of_expected_time,
+    state_of,
     times,
     two_modes,
     value_of,
     wrong,
 )
+from collbench.report.compare import marked_outcome, ratio_doubtful, remarks
 from collbench.report.headlines import short
 from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, CaseKey, Row
-from collbench.units import format_rate, format_time
+from collbench.units import format_rate, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.gating.judge import TypicalTime
 
 MOST_LINES = 16
+COLORS = 7  # colors that can be told apart; the eighth backend has the first one, with another dash
 FAR = 64  # between sizes further apart by this factor nothing is known, so no line joins them
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
@@ -78,30 +85,29 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class SizeLine:
-    """Rows of one run that differ in size only, ascending. `number` is that of its style.
+    """Rows of one run that differ in size only, ascending.
 
-    backend  the library; its place among all backends is the color in figures
-    place    among the lines of this backend, which is the dash in figures: by run or number of ranks
+    color  the place of its backend among all backends; -1: of a baseline
+    dash   its place among the lines of this color: by run or number of ranks
     """
 
     name: str
-    number: int
+    color: int
+    dash: int
     points: Sequence[SizePoint]
-    backend: str = ""
-    place: int = 0
 
 
 @dataclass
 class LimitLine:
     """A rate that measured bandwidths are compared with, in GB/s by size. kind: "expected" or "hard limit"; what: what limits.
 
-    backends  whose rows have it, in order
+    colors  of the backends whose rows have it
     """
 
     kind: str
     what: str
     rates: dict[int, float] = field(default_factory=dict)
-    backends: list[str] = field(default_factory=list)
+    colors: dict[int, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,11 +119,6 @@ class LimitLine:
         """Return the rates to draw: one that is equal at two sizes or more holds at all of them."""
         constant = len(self.rates) > 1 and len({round(rate, 9) for rate in self.rates.values()}) == 1
         return dict.fromkeys(sizes, next(iter(self.rates.values()))) if constant else self.rates
-
-    @property
-    def style(self) -> str:
-        """Return the class of its color."""
-        return "bound" if self.kind == "hard limit" else "limit"
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,249 @@ class SizeChart:
     def sizes(self) -> list[int]:
         """Return the message sizes in bytes, ascending."""
         return sorted({point.size_bytes for line in self.lines for point in line.points})
+
+
+# Panels.
+
+BANDWIDTH, TIME, PERCENT = "bus bandwidth, GB/s", "time", "% of expected bandwidth"
+SIZES, RANKS, NODES, DATES = "message size", "ranks", "nodes", "date"
+_SECONDS_PER_MICROSECOND = 1e-6
+
+
+@dataclass(frozen=True)
+class FigureMark:
+    """A point. at: its size in bytes, number of ranks or nodes, or days since 1970; state: "", "doubtful" or "wrong"."""
+
+    at: float
+    value: Value
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class MarkedLine:
+    """Marks that a line joins.
+
+    color     the place of the backend; -1: of a baseline
+    dash      the place among the lines of this color
+    expected  by place, what the model of the expected time says
+    """
+
+    name: str
+    color: int
+    dash: int
+    marks: Sequence[FigureMark]
+    expected: Mapping[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What measured values are compared with.
+
+    name     "expected" or "hard limit", with the backend if only one of several has it
+    values   by place
+    color    that of this backend, else None
+    """
+
+    name: str
+    values: Mapping[float, float]
+    is_bound: bool = False
+    color: int | None = None
+
+    @property
+    def rates(self) -> str:
+        """Return its range: "7.61–28.6 GB/s"."""
+        ends = dict.fromkeys(format_rate(1e9 * pick(self.values.values())) for pick in (min, max))
+        return f"{'–'.join(ends)} GB/s"
+
+
+@dataclass(frozen=True)
+class LinePanel:
+    """Lines over message sizes, ranks, nodes or dates.
+
+    title   above the axes
+    over    SIZES, RANKS, NODES or DATES
+    values  BANDWIDTH and PERCENT (linear from 0), or TIME (logarithmic, in seconds)
+    note    what is left out; ""
+    """
+
+    title: str
+    over: str
+    values: str
+    lines: Sequence[MarkedLine]
+    limits: Sequence[Limit] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RatioMark:
+    """A ratio of times. outcome: its marker; role: the name of its color in `figures.Look`; is_open: it decides nothing by itself."""
+
+    ratio: float
+    outcome: Outcome
+    role: str
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class RatioLine:
+    """A line of ratios.
+
+    marks     the most important one first
+    interval  the ends of the first ratio's interval; None: it has none
+    limit     a ratio that is marked, such as a gate's limit; None: none
+    words     what the line says, at the right
+    tooltip   that of the first mark, on a page
+    """
+
+    name: str
+    marks: Sequence[RatioMark]
+    interval: tuple[float, float] | None = None
+    limit: float | None = None
+    words: str = ""
+    tooltip: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Return all ratios that the axis must include."""
+        ratios = [mark.ratio for mark in self.marks]
+        ratios += self.interval or ()
+        return ratios if self.limit is None else [*ratios, self.limit]
+
+
+@dataclass(frozen=True)
+class RatioPanel:
+    """Ratios of times, the worst first.
+
+    axis    the title of the axis
+    least   the axis reaches at least this ratio to both sides of 1, so that equal values look equal
+    margin  the largest difference that counts as no change; 0: none is drawn
+    note    what is left out; ""
+    """
+
+    title: str
+    lines: Sequence[RatioLine]
+    axis: str
+    least: float
+    margin: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class MatrixPanel:
+    """A value for each pair of places: rows send, columns receive; NaN where nothing was measured."""
+
+    title: str
+    names: Sequence[str]
+    values: Sequence[Sequence[float]]
+    unit: str
+    marked: Sequence[tuple[int, int]] = field(default=())
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar with its name, and its value as text. mark: what is expected; is_part: it is drawn open, as a part of the bar before."""
+
+    name: str
+    text: str
+    value: float
+    interval: tuple[float, float] | None = None
+    mark: float | None = None
+    color: int = 0
+    is_part: bool = False
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """Horizontal bars, one below the other. unit: the title of the axis."""
+
+    title: str
+    bars: Sequence[Bar]
+    unit: str
+    note: str = ""
+
+
+Panel = LinePanel | RatioPanel | MatrixPanel | BarPanel
+
+
+def size_panel(chart: SizeChart, values: str) -> LinePanel | None:
+    """Return the panel of a chart with these values: BANDWIDTH, TIME or PERCENT; None if it has none of them."""
+    if values == BANDWIDTH and not chart.has_rate:
+        return None
+    lines: list[MarkedLine] = []
+    for line in chart.lines:
+        marks = [FigureMark(point.size_bytes, value, point.state) for point, value in _values(line.points, values)]
+        if marks:
+            lines.append(MarkedLine(line.name, line.color, line.dash, marks, _expected(line.points, values)))
+    if not lines:
+        return None
+    limits = _limits_of(chart) if values == BANDWIDTH else []
+    if values == PERCENT:
+        limits = [Limit("expected", dict.fromkeys(map(float, chart.sizes), 100.0))]
+    note = f"{chart.operation}: {plural(chart.left_out, 'line')} left out, since {MOST_LINES} are drawn" if chart.left_out else ""
+    return LinePanel(chart.operation, SIZES, values, lines, limits, note)
+
+
+def _values(points: Sequence[SizePoint], values: str) -> Iterator[tuple[SizePoint, Value]]:
+    """Yield the points that have such a value, with it."""
+    for point in points:
+        time = point.time and point.time.scaled(_SECONDS_PER_MICROSECOND)
+        value = {BANDWIDTH: point.rate, TIME: time, PERCENT: point.percent}[values]
+        if value is not None and point.state != "na":
+            yield point, value
+
+
+def _expected(points: Sequence[SizePoint], values: str) -> dict[float, float]:
+    """Return by size what the model of the expected time says."""
+    if values == BANDWIDTH:
+        return {float(point.size_bytes): point.expected_rate for point in points if point.expected_rate is not None}
+    if values == TIME:
+        seconds = _SECONDS_PER_MICROSECOND
+        return {float(point.size_bytes): seconds * point.expected_time for point in points if point.expected_time is not None}
+    return {}
+
+
+def _limits_of(chart: SizeChart) -> list[Limit]:
+    """Return the limits of a chart: of each kind and owner the highest one at each size. A limit of several backends has no owner."""
+    several = len({line.color for line in chart.lines if line.color >= 0}) > 1
+    highest: dict[tuple[str, int | None], dict[float, float]] = {}
+    owners: dict[int | None, str] = {}
+    for limit in chart.limits:
+        color = None
+        if several and len(limit.colors) == 1:
+            color = next(iter(limit.colors))
+            owners[color] = limit.colors[color]
+        values = highest.setdefault((limit.kind, color), {})
+        for size, rate in limit.rates_at(chart.sizes).items():
+            values[size] = max(rate, values.get(size, 0.0))
+    limits = []
+    for (kind, color), values in highest.items():
+        name = kind if color is None else f"{kind} ({owners[color]})"
+        limits.append(Limit(name, dict(sorted(values.items())), kind == "hard limit", color))
+    return limits
+
+
+# From comparisons to ratios.
+
+ROLES = {Outcome.SLOWER: "slower", Outcome.FASTER: "faster", Outcome.NO_CHANGE: "quiet", Outcome.INCONCLUSIVE: "quiet"}
+
+
+def case_line(case: CaseRatio, name: str) -> RatioLine:
+    """Return the line of a case that has a ratio and an outcome. Its mark is open where the ratio decides nothing by itself."""
+    ratio = case.time
+    outcome = case.outcome
+    assert ratio is not None and outcome is not None
+    both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
+    tooltip = "\n".join(text for text in (name, marked_outcome(case), both, short(remarks(case), 200)) if text)
+    interval = None
+    if case.across_launches and ratio.low is not None and ratio.high is not None:
+        interval = (ratio.low, ratio.high)
+    is_open = ratio_doubtful(case) or bool(case.wrong) or interval is None
+    mark = RatioMark(ratio.value, outcome, ROLES[outcome], is_open)
+    return RatioLine(name, [mark], interval, words=marked_outcome(case), tooltip=tooltip)
+
+
+# From rows to charts of sizes.
 
 
 def size_charts(material: Material) -> list[SizeChart]:
@@ -161,30 +405,30 @@ def _distinct_names(tables: Sequence[Launches]) -> list[str]:
 def _chart(
     key: str, operation: str, named: Sequence[tuple[str, Row]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
 ) -> SizeChart:
-    """Return the chart of an operation from (run, row). A backend with one line per run has the style of its place in `backends`."""
+    """Return the chart of an operation from (run, row)."""
     rows, runs = [row for _, row in named], list(dict.fromkeys(run for run, _ in named))
     differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in rows}) > 1)]
     groups: dict[tuple[str, ...], dict[int, Row]] = {}
     for run, row in named:
         groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
-    is_one_each = len(groups) == len({(run, row.backend) for run, row in named})
     lines: list[SizeLine] = []
     for (run, *_), sized in groups.items():
         first = next(iter(sized.values()))
         name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
-        number = backends.index(first.backend) + runs.index(run) * len(backends) if is_one_each else len(lines)
-        place = sum(line.backend == first.backend for line in lines)
-        lines.append(SizeLine(name, number, [point_of(sized[size]) for size in sorted(sized)], first.backend, place))
-    lines = [*_baseline_lines(rows, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
+        color = backends.index(first.backend)
+        dash = sum(line.color % COLORS == color % COLORS for line in lines)
+        lines.append(SizeLine(name, color, dash, [point_of(sized[size]) for size in sorted(sized)]))
+    lines = [*_baseline_lines(rows, differing, baseline), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
-    return SizeChart(key, operation, lines[:MOST_LINES], _limits(rows) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+    limits = _limits(rows, backends) if has_rate else []
+    return SizeChart(key, operation, lines[:MOST_LINES], limits, has_rate, max(0, len(lines) - MOST_LINES))
 
 
 def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
     return [text for name in differing if (text := value_of(row, name)) != NOTHING]
 
 
-def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Mapping[CaseKey, TypicalTime], number: int) -> list[SizeLine]:
+def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]) -> list[SizeLine]:
     """Return the baseline's times of the measured cases, with what chance explains as the band; [] without a baseline."""
     groups: dict[str, dict[int, SizePoint]] = {}
     for row in rows:
@@ -197,7 +441,7 @@ def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Map
         text = f"{shown}{format_time(known.time_s)} µs, {limit}"
         point = SizePoint(row.size_bytes, of_rate, _banded(1e6 * known.time_s, known.limit), "", text)
         groups.setdefault(short(" ".join(_series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
-    return [SizeLine(name, number + place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
+    return [SizeLine(name, -1, place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
 
 
 def _banded(value: float, limit: float | None) -> Value:
@@ -206,7 +450,6 @@ def _banded(value: float, limit: float | None) -> Value:
 
 def point_of(row: Row) -> SizePoint:
     """Return what a row shows at its size: figures with intervals, how far they can be trusted, and as text."""
-    state = "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
     time_s, rate = time_of(row), rate_of(row)
     low, high = sound_interval(row)
     time = None if time_s is None else Value(1e6 * time_s, low and 1e6 * low, high and 1e6 * high)
@@ -218,6 +461,7 @@ def point_of(row: Row) -> SizePoint:
         of_percent = row.comparison.percent * time_s
         percent = Value(row.comparison.percent, high and of_percent / high, low and of_percent / low)
     text = short("; ".join([figures_of(row), *remarks_of(row)]), 400)
+    state = state_of(row)
     unreliable = row.na is None and is_unreliable(row)
     expected_s = row.expectation.expected_time_s if row.expectation is not None else None
     if time_s is None or not expected_s:
@@ -231,7 +475,9 @@ def figures_of(row: Row) -> str:
     if row.na is not None:
         return short(not_available(row), 160)
     share, rate = of_ceiling(row), rate_of(row)
-    shown = share if share != NOTHING else f"{format_rate(rate)} GB/s" if rate is not None else ""
+    shown = share
+    if share == NOTHING:
+        shown = f"{format_rate(rate)} GB/s" if rate is not None else ""
     low, high = sound_interval(row)
     within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
     time_s = time_of(row)
@@ -276,7 +522,7 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
     return (low, high) if low <= time_s <= high else (None, None)
 
 
-def _limits(rows: Iterable[Row]) -> list[LimitLine]:
+def _limits(rows: Iterable[Row], backends: Sequence[str]) -> list[LimitLine]:
     """Return the expected rates and the hard limits, each rate once, with the text of its first row."""
     found: list[LimitLine] = []
     for row in rows:
@@ -284,7 +530,10 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
             rate = None if ceiling is None else ceiling.bytes_per_s
             is_compared = row.comparison is not None or "above_bound" in row.flags
             if ceiling is not None and rate and is_compared and known(rate) and rate < _FASTEST:
-                _add_limit(found, row, ceiling, kind, rate / 1e9)
+                what = _what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by
+                shown_what = "" if ceiling.kind == "given" else short(what, 80)
+                colors = {backends.index(row.backend): short(row.backend, 40)}
+                _add_limit(found, LimitLine(kind, shown_what, {row.size_bytes: rate / 1e9}, colors))
     shown: list[LimitLine] = []
     for limit in sorted(found, key=lambda each: each.kind != "expected"):
         same = next((each for each in shown if _is_equal(limit.rates, each.rates)), None)
@@ -292,21 +541,20 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
             shown.append(limit)
         elif same.kind == limit.kind:
             same.rates = limit.rates | same.rates
-            same.backends = list(dict.fromkeys([*same.backends, *limit.backends]))
+            same.colors |= limit.colors
     return shown
 
 
-def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
-    what = short(_what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by, 80) if ceiling.kind != "given" else ""
-    new = LimitLine(kind, what, {row.size_bytes: rate}, [row.backend])
-    alike = [each for each in found if (each.kind, each.what) == (kind, what)]
-    same = next((each for each in alike if row.size_bytes not in each.rates or _is_equal(each.rates, new.rates)), None)
+def _add_limit(limits: list[LimitLine], new: LimitLine) -> None:
+    """Add the limit of one row: to one of the same text, where its rate fits."""
+    (size,) = new.rates
+    alike = [limit for limit in limits if (limit.kind, limit.what) == (new.kind, new.what)]
+    same = next((limit for limit in alike if size not in limit.rates or _is_equal(limit.rates, new.rates)), None)
     if same is None:
-        found.append(new)
-        return
-    same.rates.setdefault(row.size_bytes, rate)
-    if row.backend not in same.backends:
-        same.backends.append(row.backend)
+        limits.append(new)
+    else:
+        same.rates = new.rates | same.rates
+        same.colors |= new.colors
 
 
 def _what_limits(row: Row, ceiling: Ceiling) -> str:

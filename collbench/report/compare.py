@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
-from collbench.analysis.compare import CaseRatio, Comparison, compare, largest_first
+from collbench.analysis.ceilings import CeilingDrops
+from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, case_of, figure_of, forced, sentence
 from collbench.analysis.outcome import MARGIN
+from collbench.columns import column, columns_of, figure
 from collbench.errors import FINE
 from collbench.plugin import hooks_of, measurement_mode
+from collbench.records import document, flat_document
 from collbench.report.cases import NOTHING, doubtful, figure_text, same_for_all, shown_columns, times
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
 from collbench.report.frame import html_text as html_of
@@ -27,50 +30,86 @@ from collbench.report.screen import check_format, print_lines, wants_color, widt
 from collbench.results.flags import flag_name, named
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.results.store import to_page
+from collbench.stats.launches import Ratio
 from collbench.units import format_size, plural
 
-STATE = "machine_state_differs"
-_RATIO = ("value", "low", "high", "n")
+_OF_CASE = {
+    "doubt": column("Why it is inconclusive; unknown for any other outcome."),
+    "within": column("The largest difference that the interval allows: 0.017 is 1.7 %."),
+    "across_launches": column("Whether the interval is over launches.", key="interval_over_launches",
+                              value=lambda compared: bool(compared.case and compared.case.across_launches)),
+    "state_differs": column("Whether the state probes differ by more than 20 %.", key="machine_state_differs",
+                            value=lambda compared: bool(compared.case and compared.case.state_differs)),
+    "time": column("The time of B over that of A; of rows under load the factors.", key="time_ratio", parts=columns_of(Ratio),
+                   value=lambda compared: getattr(compared.case, "time", None) or {}),
+    "bandwidth": column("The bus bandwidth of B over that of A.", key="busbw_ratio", parts=columns_of(Ratio),
+                        value=lambda compared: getattr(compared.case, "bandwidth", None) or {}),
+}  # fmt: skip
+_OF_ROW = {
+    "time_s": column("", key="", parts={
+        "p50": column("The median time.", key="p50_s"),
+        "ci_low": column("The lower end of its 95 % confidence interval.", key="ci_low_s"),
+        "ci_high": column("The upper end of its 95 % confidence interval.", key="ci_high_s"),
+    }),
+    **columns_of(Row, "busbw_bytes_per_s", "launches", "wrong", "na"),
+}  # fmt: skip
+_UNDER_LOAD = {
+    "factor": column("Of a row under load, its time over that without load."),
+    "low": column("The lower end of its interval.", key="factor_low"),
+    "high": column("The upper end of its interval.", key="factor_high"),
+}
+
+
+@dataclass(frozen=True)
+class SideFigures:
+    """The figures of a case on one side, which may lack it."""
+
+    row: Annotated[Row | None, column("", key="", parts=_OF_ROW)]
+    canary_s: Annotated[float | None, column("The median of the state probe.")]
+    flags: Annotated[tuple[str, ...], column("Codes of what makes the row less reliable.")]
+    interference: Annotated[dict[str, Any] | None, column("", key="", parts=_UNDER_LOAD, optional=True)]
+
+
+@dataclass(frozen=True)
+class ComparedCase:
+    """A case of both sides, or of one: a record of CSV, and an object of JSON."""
+
+    outcome: Annotated[str, column('"slower", "faster", "no change", "inconclusive", "n/a", "only in A" or "only in B".')]
+    case: Annotated[CaseRatio | None, column("", key="", parts=_OF_CASE)]
+    a: Annotated[SideFigures, column("The figures of A.")]
+    b: Annotated[SideFigures, column("The figures of B.")]
+
+    @property
+    @figure("", key="", parts=columns_of(Row, *SERIES, "size_bytes"))
+    def row(self) -> Row | None:
+        """Return a row of the case."""
+        return self.a.row or self.b.row
+
+
+@dataclass(frozen=True)
+class ComparisonObject:
+    """A comparison as one object of JSON."""
+
+    schema: Annotated[int, column("The version of this object.")] = field(default=2, init=False)
+    a: Annotated[Launches, column("The side A.")]
+    b: Annotated[Launches, column("The side B.")]
+    margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")]
+    summary: Annotated[Summary, column("The number of cases by outcome.")]
+    fallen: Annotated[CeilingDrops, column("The links and ceilings that are lower in B.")]
+    cells: Annotated[list[ComparedCase], column("The cases.")]
+    differences: Annotated[list[Difference], column("What else differs.")]
 
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
-    records = []
-    for record in _records(found):
-        flat: dict[str, Any] = {}
-        for name, value in record.items():
-            flat |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
-        records.append(flat)
-    return csv_of(records)
+    return csv_of([flat_document(case) for case in _compared_cases(found)])
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
-    """Yield one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "fallen", "cells": […], "differences": […]}.
-
-    "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cases: "slower", "faster",
-    "no_change", "inconclusive", and "one_run_each" (of the inconclusive ones), "not_available", "wrong_data", "only_a", "only_b".
-    "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, model,
-    before_bytes_per_s, after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
-    A case: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
-    "doubt" (why it is inconclusive, else null), "within" (0.017: the interval allows a difference of 1.7 %),
-    "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
-    {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}. With rows under load each side also has
-    {factor, factor_low, factor_high}, and "time_ratio" of such a row is the ratio of the factors.
-    """
-    sides = {name: {"name": side.name, "launches": len(side.runs)} for name, side in (("a", found.a), ("b", found.b))}
-    differences = [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in found.differences]
-    summary = {outcome.value.replace(" ", "_"): number for outcome, number in found.summary.outcomes.items()}
-    summary |= {name: getattr(found.summary, name) for name in ("one_run_each", "not_available", "wrong_data", "only_a", "only_b")}
-    links = [
-        {"host": link.host, "name": link.name, "before_bits_per_s": link.before, "after_bits_per_s": link.after}
-        for link in found.fallen.links
-    ]
-    names = {"before": "before_bytes_per_s", "after": "after_bytes_per_s"}
-    ceilings = [{names.get(name, name): value for name, value in vars(each).items()} for each in found.fallen.ceilings]
-    fallen = {"links": links, "ceilings": ceilings}
-    head = {"schema": 2, **sides, "margin": found.margin, "summary": summary, "fallen": fallen}
-    page = to_page({**head, "cells": list(_records(found)), "differences": differences})
-    yield from (Line(text) for text in page.splitlines())
+    """Yield one object."""
+    cases = list(_compared_cases(found))
+    page = ComparisonObject(found.a, found.b, found.margin, found.summary, found.fallen, cases, found.differences)
+    yield from (Line(text) for text in to_page(document(page)).splitlines())
 
 
 def in_order(found: Comparison) -> list[CaseRatio]:
@@ -81,41 +120,19 @@ def in_order(found: Comparison) -> list[CaseRatio]:
     return [by_row[id(row)] for row in in_print_order(case.a for case in found.cases)]
 
 
-def _records(found: Comparison) -> Iterator[dict[str, Any]]:
-    """Yield an object for each case, and for each row of one side only."""
-    factors = any(row.interference for side in (found.a, found.b) for row in side.rows)
+def _compared_cases(found: Comparison) -> Iterator[ComparedCase]:
+    """Yield each case, and each row of one side only."""
+    under_load = any(row.interference for side in (found.a, found.b) for row in side.rows)
+
+    def side(row: Row | None, probe_s: float | None = None) -> SideFigures:
+        interference = row.interference if row else {}
+        return SideFigures(row, probe_s, row.flags if row else (), interference if under_load else None)
+
     for case in in_order(found):
-        yield _record(case.a, case.b, "n/a" if case.outcome is None else case.outcome.value, factors, case)
-    for row in in_print_order(found.only_a):
-        yield _record(row, None, "only in A", factors)
-    for row in in_print_order(found.only_b):
-        yield _record(None, row, "only in B", factors)
-
-
-def _record(a: Row | None, b: Row | None, outcome: str, factors: bool, case: CaseRatio | None = None) -> dict[str, Any]:
-    probe_a, probe_b = case.probe_s if case else (None, None)
-    return {
-        **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")},
-        "outcome": outcome,
-        "doubt": case.doubt.value if case and case.doubt else None,
-        "within": case and case.within,
-        "interval_over_launches": bool(case and case.across_launches),
-        STATE: bool(case and case.state_differs),
-        "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
-        "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
-        "a": _figures(a, probe_a, factors),
-        "b": _figures(b, probe_b, factors),
-    }
-
-
-def _figures(row: Row | None, probe_s: float | None, factors: bool) -> dict[str, Any]:
-    """Return the figures of a side. factors: whether the comparison has rows under load, of which the factors are figures, too."""
-    times = row.time_s if row else None
-    quantiles = {f"{name}_s": getattr(times, name, None) for name in ("p50", "ci_low", "ci_high")}
-    others = {name: getattr(row, name, None) for name in ("busbw_bytes_per_s", "launches", "wrong", "na")}
-    under_load = row.interference if row else {}
-    known = {f"factor{end and '_'}{end}": under_load.get(end or "factor") for end in ("", "low", "high")}
-    return {**quantiles, **others, "canary_s": probe_s, "flags": row.flags if row else (), **(known if factors else {})}
+        probe_a, probe_b = case.probe_s
+        yield ComparedCase(case.outcome or "n/a", case, side(case.a, probe_a), side(case.b, probe_b))
+    yield from (ComparedCase("only in A", None, side(row), side(None)) for row in in_print_order(found.only_a))
+    yield from (ComparedCase("only in B", None, side(None), side(row)) for row in in_print_order(found.only_b))
 
 
 FORMATS = ("table", "csv", "json", "markdown")

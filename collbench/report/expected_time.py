@@ -9,7 +9,7 @@ from functools import partial
 from collbench.analysis.expected_time import HOLDS_WITHIN, not_saturated
 from collbench.analysis.latency import series_of
 from collbench.analysis.launches import grouped
-from collbench.report.cases import NOTHING, expected_from, expected_time, of_expected_time, size_of, times, value_of
+from collbench.report.cases import COLUMN_OF_KEY, NOTHING, identity_column, of_expected_time, value_of
 from collbench.report.frame import Column, Frame, printable
 from collbench.report.plan import PlanSummary, operation_name
 from collbench.results.expectation import (
@@ -93,7 +93,8 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
 def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
     """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
     shown = [row for one_series in _series(rows) for row in one_series.rows if row.expectation is not None]
-    return Frame([*_row_columns(shown), *_OF_ROWS], shown) if shown else None
+    columns = [*map(identity_column, _names(shown)), *(COLUMN_OF_KEY[key] for key in _OF_ROWS)]
+    return Frame(columns, shown) if shown else None
 
 
 def slow_sizes_sentence(rows: Sequence[Row]) -> list[str]:
@@ -126,20 +127,12 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [name for name in SERIES if name in _ALWAYS or name in within]
 
 
-def _row_columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    return [Column("", _title(name), partial(value_of, name=name)) for name in _names(rows)]
-
-
 def _series_columns(rows: Sequence[Row]) -> list[Column[SeriesExpectation]]:
-    return [Column("", _title(name), partial(_value_of_series, name=name)) for name in _names(rows)]
+    return [Column("", identity_column(name).title, partial(_value_of_series, name=name)) for name in _names(rows)]
 
 
 def _value_of_series(series: SeriesExpectation, name: str) -> str:
     return value_of(series.first, name)
-
-
-def _title(name: str) -> str:
-    return "placing" if name == "in_place" else name
 
 
 def _range(series: SeriesExpectation) -> str:
@@ -159,15 +152,9 @@ def _without_model(series: SeriesExpectation) -> str:
 
 
 _OF_SERIES: tuple[Column[SeriesExpectation], ...] = (
-    Column("", "% of expected time", _range, right=True),
+    Column("", COLUMN_OF_KEY["percent_of_time"].title, _range, right=True),
     Column("", "lowest at", _lowest_at, right=True, drop=1),
     Column("", "no model", _without_model, drop=2),
-    Column("", "expected time from", lambda series: printable(series.origin), drop=3),
+    Column("", COLUMN_OF_KEY["expected_from"].title, lambda series: printable(series.origin), drop=3),
 )
-_OF_ROWS: tuple[Column[Row], ...] = (
-    Column("", "size", size_of, right=True),
-    Column("", "time µs", times, right=True),
-    Column("", "expected µs", expected_time, right=True),
-    Column("", "% of expected time", of_expected_time, right=True),
-    Column("", "expected time from", expected_from),
-)
+_OF_ROWS = ("size", "time", "expected_time", "percent_of_time", "expected_from")

@@ -8,7 +8,7 @@ none is missing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -203,8 +203,10 @@ def word_table() -> Iterator[WordPage]:
     declared = _declared_columns()
     for group, words in table.items():
         for word, fields in words.items():
-            means = fields.pop("means", None) or declared[word]
-            yield WordPage(group=group, word=word, means=means, **_with_tuples(fields))
+            if "means" in fields:
+                yield WordPage(group=group, word=word, **_with_tuples(fields))
+            else:
+                yield replace(declared[word], names=(*declared[word].names, *fields["names"]))
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
@@ -221,26 +223,40 @@ def _of_operations() -> Iterator[WordPage]:
         yield WordPage(group="operation", word=command, names=tuple(each.name for each in measured), means=means)
 
 
-def _declared_columns() -> dict[str, str]:
-    """Return what each column is, with its unit, as it is declared: of rows of cases, or a line for each other kind of records with it."""
-    from collbench.columns import described, value_columns
+def _declared_columns() -> dict[str, WordPage]:
+    """Return by name the page of each declared column: of rows of cases, or with a line for each other kind of records with it.
+
+    Its word is its key of `--columns`, else its name; other names are its headings, with and without the unit.
+    """
+    from collbench.columns import RUN_COLUMN, ValueColumn, described, value_columns
     from collbench.report.alternatives import ALTERNATIVES
-    from collbench.report.kinds import DeclaredKind, kinds
+    from collbench.report.cases import COLUMN_OF_KEY
+    from collbench.report.kinds import ResultKind, kinds
     from collbench.results.row import Row
 
-    columns = {value.name: described(value.about, value.unit) for value in value_columns(Row)}
-    of_kinds: dict[str, list[str]] = {}
-    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, DeclaredKind)), ALTERNATIVES]:
+    keys = {column.title: column.key for column in COLUMN_OF_KEY.values()}
+    pages: dict[str, WordPage] = {}
+
+    def add(value: ValueColumn, means: str, word: str) -> None:
+        found = pages.get(value.name) or WordPage(group="column", word=word, means="", names=(value.name,))
+        headings = [value.title, value.title.removesuffix(" GB/s").removesuffix(" µs")] if value.title else []
+        pages[value.name] = replace(found, means=f"{found.means}\n{means}".strip(), names=(*found.names, *headings))
+
+    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), ALTERNATIVES]:
         for value in kind.values:
-            of_kinds.setdefault(value.name, []).append(f"`collbench {kind.name}`: {described(value.about, value.unit)}")
-    return {name: "\n".join(meanings) for name, meanings in of_kinds.items()} | columns
+            add(value, f"`collbench {kind.name}`: {described(value.about, value.unit)}", value.name)
+    for value in value_columns(Row):
+        pages.pop(value.name, None)
+        add(value, described(value.about, value.unit), keys.get(value.title) or value.name)
+    return pages | {name: WordPage(group="column", word=name, means=spec.about) for name, spec in RUN_COLUMN.items()}
 
 
 def _of_columns(explained: Collection[str]) -> Iterator[WordPage]:
-    """Yield a page for each declared column that no other page explains."""
-    for name, means in _declared_columns().items():
+    """Yield a page for each declared column that no other page explains, with the names that no other page has."""
+    for name, page_of_column in _declared_columns().items():
         if plain(name) not in explained:
-            yield WordPage(group="column", word=name, means=means)
+            names = [other for other in page_of_column.names if plain(other) not in explained]
+            yield replace(page_of_column, names=tuple(names))
 
 
 def _of_flags() -> Iterator[WordPage]:

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
-from collbench.records import R, RecordKind
-from collbench.report.frame import Column, Frame, Line, csv_table, printable, table_lines, without_empty
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
-from collbench.results.store import to_line
+from collbench.columns import NOTHING, ColumnSpec, declared, unit_of
+from collbench.records import R, RecordKind, document
+from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
+from collbench.report.screen import check_format, display_of, print_lines, wrapped
+from collbench.results.store import plain, to_line
 
 FORMATS = ("table", "csv", "json")
 
 
 def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     """Return the table of records for people; columns that are empty in all records are left out."""
-    if kind.frame:
-        return kind.frame(records)
     ordered = kind.order(records)
-    columns = [
-        Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
-        for shown in kind.shown
-    ]
+    columns = kind.columns or table_columns(kind.record)
     return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
+
+
+def json_line(record: Any) -> Line:
+    """Return the document of a record on one line."""
+    return Line(json.dumps(plain(document(record)), allow_nan=False))
+
+
+def table_columns(record: Any) -> list[Column[Any]]:
+    """Return the columns of a table that a class of records declares, in their order."""
+    return [column for name, spec, _ in declared(record) for column in _shown(name, spec)]
+
+
+def _shown(name: str, spec: ColumnSpec) -> Iterator[Column[Any]]:
+    """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
+    unit = spec.unit or unit_of(name)
+
+    def text(record: Any) -> str:
+        value = getattr(record, name)
+        value = getattr(value, "value", value)
+        return NOTHING if value is None else unit.text(value)
+
+    def interval(record: Any) -> str:
+        estimate = getattr(record, name)
+        if estimate.low is None or estimate.high is None:
+            return NOTHING
+        return f"{unit.text(estimate.low)}–{unit.text(estimate.high)}"
+
+    if spec.title:
+        yield Column("", spec.title, spec.text or text, right=unit.right, drop=spec.drop, cut=spec.cut, wrap=spec.wrap)
+    if spec.interval:
+        yield Column("", spec.interval, interval, right=unit.right, drop=spec.drop_interval)
 
 
 def _reason(record: object) -> str | None:
@@ -31,22 +59,22 @@ def _reason(record: object) -> str | None:
     return f"n/a ({reason})" if reason else None
 
 
-def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -> Iterator[Line]:
+def lines(kind: RecordKind[R], records: Any, display: Display) -> Iterator[Line]:
     """Yield the headline, the table, and the sentences below it; nothing without records."""
     if not records:
         return
     if kind.lines:
-        yield from kind.lines(records, width)
+        yield from kind.lines(records, display)
         return
     yield Line(printable(kind.title(records)), "head")
-    yield from table_lines(frame_of(kind, records), width)
+    yield from table_lines(frame_of(kind, records), display.width)
     kept = kind.kept(records)
     yield from (Line(printable(sentence), kept.get(sentence, "foot")) for sentence in kind.remarks(records))
 
 
 def write(
     kind: RecordKind[R],
-    records: Sequence[R],
+    records: Any,
     format: str,
     out: TextIO,
     *,
@@ -57,22 +85,24 @@ def write(
 ) -> None:
     """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
+    records  a sequence of them, or the result that `kind.records` takes
     run     the name of their folder, in a CSV's first column
     headed  whether records were printed before: a CSV has its header, and a table is separated by an empty line
     quiet   whether notes are left out
     """
     check_format(format, FORMATS, f" for {kind.name}")
     if format == "csv":
-        found = list(csv_lines(kind, records, run, headed)) if records else []
+        printed: Iterable[Line] = csv_lines(kind, kind.records(records), run, headed) if records else ()
     elif format == "json":
-        found = [Line(to_line(record.as_json())) for record in records]
+        objects = kind.json(records) if kind.json else (to_line(record.as_json()) for record in kind.records(records))
+        printed = map(Line, objects)
     else:
-        width = width_of(out)
-        found = [*([Line("")] if headed else []), *wrapped(lines(kind, records, width), width)]
-    print_lines(found, out, color, quiet=quiet)
+        display = display_of(out, color)
+        printed = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]
+    print_lines(printed, out, color, quiet=quiet)
 
 
-def csv_lines(kind: RecordKind[R], records: Sequence[R], run: str, headed: bool) -> Iterator[Line]:
+def csv_lines(kind: RecordKind[R], records: Iterable[R], run: str, headed: bool) -> Iterator[Line]:
     """Yield records as CSV. run, headed: as in `write`."""
     names = ["run", *(value.name for value in kind.values)]
     yield from csv_table(names, ([run, *kind.fields_of(record).values()] for record in records), headed)

@@ -17,9 +17,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from collbench.results.store import plain
+
+if TYPE_CHECKING:
+    from collbench.columns import ValueColumn
 
 R = TypeVar("R")
 GAP = "  "
@@ -51,10 +54,24 @@ def without_empty(columns: Iterable[Column[R]], records: Sequence[R]) -> list[Co
 
 
 class Line(NamedTuple):
-    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
+    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"; `whole`: whether it is never broken."""
 
     text: str
     style: str = ""
+    whole: bool = False
+
+
+class Display(NamedTuple):
+    """Where lines for people go.
+
+    width   columns of the terminal; None: a file, where lines stay whole
+    color   whether to use colors
+    blocks  whether its encoding has block characters
+    """
+
+    width: int | None = None
+    color: bool = False
+    blocks: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,11 @@ class Column(Generic[R]):
     cut: bool = False
     wrap: bool = False
     least: int = 0
+
+    @classmethod
+    def of(cls, declared: ValueColumn, text: Callable[[R], str] | None = None, **others: Any) -> Self:
+        """Return the column of a declared field; without `text`, with its value in its unit. others: further fields of the column."""
+        return cls(title=declared.title, text=text or declared.text, right=declared.right, drop=declared.drop, **{"key": "", **others})
 
     def pad(self, text: str, width: int) -> str:
         """Return the text padded to `width` characters; a longer one is cut with "…" if the column may be cut."""
@@ -245,17 +267,6 @@ def csv_table(keys: Iterable[str], records: Iterable[Iterable[Any]], headed: boo
 def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterator[Line]:
     """Yield objects with the same keys as CSV; nothing without objects."""
     return csv_table(records[0], (each.values() for each in records), headed) if records else iter(())
-
-
-def flattened(values: Iterable[tuple[str, Any]], parts: Mapping[str, tuple[str, Sequence[str]]]) -> Iterator[tuple[str, Any]]:
-    """Yield fields with their values; an object with an entry in `parts` ("time_{}_s", names) as a field for each of its parts."""
-    for name, value in values:
-        pattern, names = parts.get(name, (name, None))
-        if names is None:
-            yield name, value
-        else:
-            found = value if isinstance(value, dict) else {part: getattr(value, part, None) for part in names}
-            yield from ((pattern.format(part), found.get(part)) for part in names)
 
 
 def csv_record(values: Iterable[str]) -> Line:

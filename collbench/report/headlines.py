@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.best import Headline, differing, fits_cache, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
 from collbench.report import cases as row_texts
-from collbench.report.cases import CHOICE_TITLE, NOTHING, ONE_RANK, doubtful, of_ceiling, rate, share, times, value_of
+from collbench.report.cases import CHOICE_TITLE, NOTHING, ONE_RANK, doubtful, of_ceiling, rate, share, state_of, times, value_of
 from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines, without_empty
 from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
 from collbench.report.plan import plan_of
@@ -313,8 +313,7 @@ def _headline_field(name: str) -> Column[HeadlineRecord]:
 
 
 def _headline_style(each: HeadlineRecord) -> str:
-    row = each[1].row
-    return "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
+    return state_of(each[1].row)
 
 
 NO_CONCERNS = "No findings, no flags, nothing missing."

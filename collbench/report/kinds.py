@@ -101,29 +101,46 @@ class RunKind(ABC):
         yield from ()
 
 
-class RowsKind(RunKind):
-    """A kind whose records are a list of rows with `wrong`, `wrong_detail` and `na`, as rows of cases have them.
+class ResultKind(RunKind):
+    """A kind of run whose result has declared records (`collbench.records`), from which follows how it is printed.
 
-    formats   in which a run can be shown
+    declared   the kind of records
     """
 
-    formats: ClassVar[tuple[str, ...]]
+    declared: ClassVar[RecordKind[Any]]
 
     @abstractmethod
-    def write(self, run: Run, rows: Sequence[Any], to: Destination) -> None:
-        """Print the rows of a run."""
+    def state(self, run: Run, result: Any) -> str:
+        """Return how much was measured, for the title of a table: "7 rounds, not finished"."""
+
+    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
+        """Print the result; a CSV without rows has no header."""
+        check_format(to.format, FORMATS, f" for {self.declared.name}")
+        to.begin(run, self.state(run, stored.records), stored.warnings)
+        write(self.declared, stored.records, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        return to.headed or bool(stored.records)
+
+
+class DeclaredKind(ResultKind):
+    """A kind whose result is a list of declared records with `wrong`, `wrong_detail` and `na`, as rows of cases have them.
+
+    Its name is that of its records.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.declared.name
 
     @abstractmethod
     def place_of(self, row: Any) -> str:
         """Return the place of a row in a concern about it: "kv by packed"."""
 
-    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
-        """Print the rows; a CSV without rows has no header."""
-        check_format(to.format, self.formats, f" for {self.name}")
-        rows = stored.records
-        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", stored.warnings)
-        self.write(run, rows, to)
-        return to.headed or bool(rows)
+    def read(self, run: Run) -> StoredRecords:
+        """Return the records."""
+        return StoredRecords(*self.declared.read(run.path))
+
+    def state(self, run: Run, result: Sequence[Any]) -> str:
+        """Return the number of rows."""
+        return f"{plural(len(result), 'row')}{'' if run.finished else ', not finished'}"
 
     def concerns(self, material: Material) -> Iterator[Concern]:
         """Yield the concerns about all rows."""
@@ -139,24 +156,6 @@ class RowsKind(RunKind):
             yield Concern(WRONG, row.wrong_detail or "wrong data", self.place_of(row))
         if row.na is not None:
             yield Concern(MISSING, row.na, self.place_of(row))
-
-
-class DeclaredKind(RowsKind):
-    """A kind of run with declared records (`collbench.records`), from which follow how they are read and printed.
-
-    declared   the kind of records
-    """
-
-    declared: ClassVar[RecordKind[Any]]
-    formats = FORMATS
-
-    def read(self, run: Run) -> StoredRecords:
-        """Return the records."""
-        return StoredRecords(*self.declared.read(run.path))
-
-    def write(self, run: Run, rows: Sequence[Any], to: Destination) -> None:
-        """Print the records."""
-        write(self.declared, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
 
 
 @cache

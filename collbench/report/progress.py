@@ -18,13 +18,14 @@ from collbench.report import FORMATS
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
-from collbench.report.screen import check_format, is_terminal, make_screen
+from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
 from collbench.report.writers import make_writer
 from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
     from collbench.measuring.session import Plan
+    from collbench.records import RecordKind
 
 
 class Reporter:
@@ -168,6 +169,15 @@ class ProgressPrinter(Reporter):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
         self._name_folder()
+
+    def write_records(self, kind: RecordKind[Any], records: Any, headed: bool = False) -> None:
+        """Print the records of the run, or a result with records, in the format of the command. headed: see `forms.write`."""
+        from collbench.report.forms import write
+
+        color, quiet = wants_color(sys.stdout, self._arguments.color), self._arguments.quiet
+        name = Path(self._folder).name
+        write(kind, records, self._arguments.format, sys.stdout, color=color, run=name, headed=headed, quiet=quiet)
+        sys.stdout.flush()
 
     def _name_folder(self) -> None:
         if self._folder:

@@ -32,10 +32,12 @@ from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
 from collbench.report.writers import (
     STDOUT,
+    Metric,
     OneLinePerAbsentBackend,
     Outputs,
     Sample,
     TableWriter,
+    column_samples,
     confirm_written,
     exposed,
     make_writer,
@@ -152,31 +154,30 @@ def _kinds_markdown(material: Material) -> Iterator[str]:
 
 _LONGEST = 200
 ROW_METRICS = {
-    "time": ("seconds", "median time per message of the slowest rank; for imported rows the statistic of the other tool"),
-    "time_interval_low": ("seconds", "lower end of the 95 % interval of the median"),
-    "time_interval_high": ("seconds", "upper end of the 95 % interval of the median"),
-    "time_p99": ("seconds", "99th percentile of the time per message"),
-    "algbw": ("bytes_per_second", "message size / time"),
-    "busbw": ("bytes_per_second", "algbw times the bus factor of the operation"),
-    "ceiling": ("bytes_per_second", "expected busbw; the labels limited_by, model and kind have the link and the kind of figure"),
-    "hard_bound": ("bytes_per_second", "hard limit: the busbw that no algorithm can exceed"),
-    "factor": (
-        "ratio",
-        "of `load`: time under load / time alone; no sample if ranks share cores, or with fewer than 4 pairs of blocks",
+    "time": Metric.of(Row, "time_p50_s"),
+    "time_interval_low": Metric.of(Row, "time_ci_low_s"),
+    "time_interval_high": Metric.of(Row, "time_ci_high_s"),
+    "time_p99": Metric.of(Row, "time_p99_s"),
+    "algbw": Metric.of(Row, "algbw_bytes_per_s"),
+    "busbw": Metric.of(Row, "busbw_bytes_per_s"),
+    "ceiling": Metric.of(Row, "ceiling_bytes_per_s", "; the labels limited_by, model and kind have the link and the kind of figure"),
+    "hard_bound": Metric.of(Row, "hard_bound_bytes_per_s"),
+    "factor": Metric(
+        "ratio", "of `load`: time under load / time alone; no sample if ranks share cores, or with fewer than 4 pairs of blocks"
     ),
-    "factor_interval_low": ("ratio", "lower end of its interval"),
-    "factor_interval_high": ("ratio", "upper end of its interval"),
-    "of_ceiling": ("ratio", "busbw / ceiling; no sample without a percentage, or if elements are wrong"),
-    "of_hard_bound": ("ratio", "busbw / hard_bound, if of_ceiling has a sample and the operation has a hard limit"),
-    "wrong_elements": ("", "elements that differ from the expected ones; no sample if nothing was verified"),
-    "samples": ("", "iterations, or batches of them, behind the median"),
-    "launches": ("", "launches behind the figures"),
-    "measured": ("", "1 for a case with a time, 0 for one that is not available"),
-    "doubtful": ("", "1 if a flag makes the time or its interval doubtful"),
-    "concerns": ("", "findings, flags and missing parts, by severity; at most 21 of a severity are counted"),
-    "run_launches": ("", "launches of the run: one, and one more each time it was resumed"),
-    "run_complete": ("", "1 if every launch ended by itself with exit code 0"),
-    "run_finished_timestamp": ("seconds", "when the last launch ended, in seconds since 1970"),
+    "factor_interval_low": Metric("ratio", "lower end of its interval"),
+    "factor_interval_high": Metric("ratio", "upper end of its interval"),
+    "of_ceiling": Metric.of(Row, "percent_of_ceiling", "; no sample without a percentage, or if elements are wrong"),
+    "of_hard_bound": Metric.of(Row, "percent_of_hard_bound", ", if of_ceiling has a sample and the operation has a hard limit"),
+    "wrong_elements": Metric.of(Row, "wrong"),
+    "samples": Metric.of(Row, "n"),
+    "launches": Metric.of(Row, "launches"),
+    "measured": Metric("", "1 for a case with a time, 0 for one that is not available"),
+    "doubtful": Metric("", "1 if a flag makes the time or its interval doubtful"),
+    "concerns": Metric("", "findings, flags and missing parts, by severity; at most 21 of a severity are counted"),
+    "run_launches": Metric("", "launches of the run: one, and one more each time it was resumed"),
+    "run_complete": Metric("", "1 if every launch ended by itself with exit code 0"),
+    "run_finished_timestamp": Metric("seconds", "when the last launch ended, in seconds since 1970"),
 }
 
 
@@ -217,32 +218,23 @@ def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]
 def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
     """Yield the metrics of a row (of `ROW_METRICS`) with its labels and the given ones; `measured` is the first."""
     where = {**labels, **_labels(row)}
-    times = None if row.na is not None else row.time_s
-    yield Sample("measured", where, times is not None)
-    if times is None:
+    is_measured = row.na is None and row.time_s is not None
+    yield Sample("measured", where, is_measured)
+    if not is_measured:
         return
-    comparison = row.comparison if row.ranks > 1 and not row.wrong else None
-    hard = row.percent_of_hard_bound
-    values = {
-        "time": times.p50,
-        "time_interval_low": times.ci_low,
-        "time_interval_high": times.ci_high,
-        "time_p99": times.p99,
-        "samples": row.n,
-        "launches": row.launches,
-        "doubtful": bool(doubtful(row)),
-        "wrong_elements": row.wrong,
-        "algbw": row.algbw_bytes_per_s,
-        "busbw": row.busbw_bytes_per_s if row.ranks > 1 else None,
-        **_factor(row),
-        "of_ceiling": comparison.percent / 100 if comparison else None,
-        "of_hard_bound": hard / 100 if comparison and hard is not None else None,
-    }
-    yield from (Sample(name, where, value) for name, value in values.items())
-    for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):
+    yield Sample("doubtful", where, bool(doubtful(row)))
+    yield from (Sample(name, where, value) for name, value in _factor(row).items())
+    left_out: set[str] = set() if row.ranks > 1 else {"busbw"}
+    if row.ranks <= 1 or row.wrong or row.comparison is None:
+        left_out |= {"of_ceiling", "of_hard_bound"}
+    ceilings = {"ceiling": row.ceiling, "hard_bound": row.hard_bound}
+    for sample in column_samples(ROW_METRICS, row, where):
+        ceiling = ceilings.get(sample.name)
         if ceiling is not None:
             facts = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
-            yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in facts.items()}}, ceiling.bytes_per_s)
+            yield replace(sample, labels={**where, **{label: short(text, _LONGEST) for label, text in facts.items()}})
+        elif sample.name not in left_out:
+            yield sample
 
 
 def _factor(row: Row) -> dict[str, float | None]:

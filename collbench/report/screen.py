@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
 
 from collbench.errors import UsageError
-from collbench.report.frame import Line, printable
+from collbench.report.frame import Display, Line, printable
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _SILENT_START_S = 3.0  # before the first case
 _TICK_S = 1.0  # of the live line while a case runs
 _ERASE_LINE = "\r\x1b[2K"
 COLORS = ("auto", "always", "never")
+BLOCKS = "·░▒▓█!"  # characters of pictures, from light to dark, and for what is wrong
 
 
 def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str] | None = None) -> bool:
@@ -266,10 +267,20 @@ def width_of(stream: TextIO) -> int | None:
     return columns if columns >= _LEAST else None
 
 
+def display_of(stream: TextIO, color: bool) -> Display:
+    """Return the width and the characters of a stream."""
+    try:
+        BLOCKS.encode(stream.encoding or "utf-8")
+        blocks = True
+    except (UnicodeEncodeError, LookupError):
+        blocks = False
+    return Display(width_of(stream), color, blocks)
+
+
 def wrapped(lines: Iterable[Line], width: int | None) -> Iterator[Line]:
     """Yield the lines, wrapped to `width` with the tree's branches continued; unchanged if `width` is None."""
     for line in lines:
-        if width is None or len(line.text) <= width:
+        if width is None or line.whole or len(line.text) <= width:
             yield line
             continue
         own = len(line.text) - len(line.text.lstrip(" │├└─"))

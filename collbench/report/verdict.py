@@ -27,7 +27,6 @@ from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
 from collbench.report.writers import write_whole
-from collbench.results.store import plain
 from collbench.units import first_of, plural
 
 # The suite that measures suspects again (--confirm-suite). It is written if there are suspects, and otherwise removed, so that an old suite
@@ -223,11 +222,6 @@ _COLUMNS: tuple[Column[Part], ...] = (
     Column("", "", name_of, cut=True),
     Column("", "", of, wrap=True),
 )
-
-
-def json_line(verdict: Verdict) -> Line:
-    """Return verdict.json on one line."""
-    return Line(json.dumps(plain(verdict.as_json()), allow_nan=False))
 
 
 def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:

@@ -18,12 +18,14 @@ from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import COLUMNS
 from collbench.gating.reasons import WAITING, rendered
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, EXIT_CODES, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
+from collbench.records import document
 from collbench.report import verdict as texts
 from collbench.report.cases import NOTHING
+from collbench.report.forms import json_line
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.headlines import short
 from collbench.report.verdict import Part, headline, judged, name_of, of, of_change, sentences
-from collbench.report.writers import STDOUT, Sample, exposed, write_whole
+from collbench.report.writers import STDOUT, Metric, Sample, column_samples, exposed, write_whole
 from collbench.results.store import to_page
 from collbench.untrusted import open_file
 
@@ -88,7 +90,7 @@ class OutputFiles:
 def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], baseline: Path | None = None) -> None:
     """Write all files atomically, verdict.json first. `runs` are the candidate's, and `baseline` is for the page. Raises UsageError."""
     if files.out:
-        write_whole(files.out, to_page(verdict.as_json()), "--out")
+        write_whole(files.out, to_page(document(verdict)), "--out")
     if files.junit:
         write_whole(files.junit, junit(verdict), "--junit")
     if files.markdown and not is_summary(files.markdown):
@@ -118,7 +120,7 @@ def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None =
     elif format == "github":
         yield from annotation_lines(verdict)
     elif format == "json":
-        yield texts.json_line(verdict)
+        yield json_line(verdict)
     else:
         yield from texts.lines(verdict, width)
 
@@ -360,23 +362,23 @@ def _details(title: str, lines: Iterable[str], number: int) -> list[str]:
 
 
 _LONGEST = 200
-_SLOWER = "time relative to the baseline, by strike: 1 is the first allocation that was judged"
+_BY_STRIKE = ", by strike: 1 is the first allocation that was judged"
 GATE_METRICS = {
-    "gate_result": ("", "1 for the result of the gate: passed, regression, no_verdict or wrong_data; 0 for the others"),
-    "gate_judged_timestamp": ("seconds", "day of the verdict, in seconds since 1970"),
-    "gate_baseline_allocations": ("", "allocations of the baseline"),
-    "gate_candidate_allocations": ("", "allocations that were judged"),
-    "gate_cells": ("", "cases with enough allocations in the baseline"),
-    "gate_suspicions": ("", "cases, groups and --min-percent shares that are confirmed, suspected, accepted or cleared"),
-    "gate_unannounced_changes": ("", "unexpected changes since the last good allocation"),
-    "gate_group_state": ("", "1 for the state of a group: passed, confirmed, suspected or no_verdict; 0 for the others"),
-    "gate_group_time": ("ratio", f"median over the cases of a group: {_SLOWER}"),
-    "gate_group_limit": ("ratio", "factor that chance explains; no sample where a group is too small to be judged as one"),
-    "gate_group_missing_cells": ("", "cases of a group that the candidate lacks"),
-    "gate_suspicion_time": ("ratio", f"of a suspicion: {_SLOWER}"),
-    "gate_suspicion_limit": ("ratio", "factor that chance explains"),
-    "gate_of_ceiling": ("ratio", "share of the expected bandwidth of a case with --min-percent, by strike"),
-    "gate_of_ceiling_wanted": ("ratio", "share that --min-percent requires"),
+    "gate_result": Metric("", "1 for the result of the gate: passed, regression, no_verdict or wrong_data; 0 for the others"),
+    "gate_judged_timestamp": Metric("seconds", "day of the verdict, in seconds since 1970"),
+    "gate_baseline_allocations": Metric.of(Verdict, "allocations"),
+    "gate_candidate_allocations": Metric("", "allocations that were judged"),
+    "gate_cells": Metric.of(Verdict, "cells"),
+    "gate_suspicions": Metric("", "cases, groups and --min-percent shares that are confirmed, suspected, accepted or cleared"),
+    "gate_unannounced_changes": Metric("", "unexpected changes since the last good allocation"),
+    "gate_group_state": Metric("", "1 for the state of a group: passed, confirmed, suspected or no_verdict; 0 for the others"),
+    "gate_group_time": Metric.of(verdicts.GroupState, "factors", _BY_STRIKE),
+    "gate_group_limit": Metric.of(verdicts.GroupState, "limit", "; no sample where a group is too small to be judged as one"),
+    "gate_group_missing_cells": Metric.of(verdicts.GroupState, "missing"),
+    "gate_suspicion_time": Metric.of(verdicts.Suspicion, "factors", _BY_STRIKE),
+    "gate_suspicion_limit": Metric.of(verdicts.Suspicion, "limit"),
+    "gate_of_ceiling": Metric.of(verdicts.FloorState, "percents", ", by strike"),
+    "gate_of_ceiling_wanted": Metric.of(verdicts.FloorState, "wanted"),
 }
 _Labels = Mapping[str, str]
 
@@ -393,28 +395,23 @@ def gate_samples(verdict: Verdict) -> Iterator[Sample]:
     with suppress(ValueError):
         day = datetime.fromisoformat(verdict.judged_on).replace(tzinfo=UTC).timestamp()
     yield Sample("gate_judged_timestamp", {}, day)
-    yield Sample("gate_baseline_allocations", {}, verdict.allocations)
+    yield from column_samples(GATE_METRICS, verdict, {})
     yield Sample("gate_candidate_allocations", {}, len(verdict.candidates))
-    yield Sample("gate_cells", {}, verdict.cases)
     for state in (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED):
         yield Sample("gate_suspicions", {"state": state}, verdict.count(state))
     yield Sample("gate_unannounced_changes", {}, sum(change.announced is None for change in verdict.changes))
     for group in verdict.groups:
         labels = {name: short(str(getattr(group, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
         yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), group.state)
-        yield from _by_allocation("gate_group_time", labels, group.factors)
-        yield Sample("gate_group_limit", labels, group.limit)
-        yield Sample("gate_group_missing_cells", labels, group.missing)
+        yield from column_samples(GATE_METRICS, group, labels)
     for suspicion in verdict.suspicions:
         name = short(suspicion.name, _LONGEST)
         labels = {"kind": suspicion.kind, "name": name, "state": suspicion.state, **_case(suspicion)}
-        yield from _by_allocation("gate_suspicion_time", labels, suspicion.factors)
-        yield Sample("gate_suspicion_limit", labels, suspicion.limit)
+        yield from column_samples(GATE_METRICS, suspicion, labels)
     for floor in verdict.floors:
         known = {name: short(text, _LONGEST) for name in ("model", "limited_by") if (text := getattr(floor, name)) is not None}
         labels = {"name": short(floor.name, _LONGEST), "asked": short(floor.asked, _LONGEST), "state": floor.state, **known, **_case(floor)}
-        yield from _by_allocation("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in floor.percents])
-        yield Sample("gate_of_ceiling_wanted", labels, floor.wanted / 100)
+        yield from column_samples(GATE_METRICS, floor, labels)
 
 
 def _case(part: verdicts.Suspicion | verdicts.FloorState) -> dict[str, str]:
@@ -424,11 +421,6 @@ def _case(part: verdicts.Suspicion | verdicts.FloorState) -> dict[str, str]:
     if placing:
         labels["placing"] = placing
     return {name: short(str(value), _LONGEST) for name, value in labels.items()}
-
-
-def _by_allocation(name: str, labels: _Labels, values: Sequence[float | None]) -> Iterator[Sample]:
-    for strike, value in enumerate(values, 1):
-        yield Sample(name, {**labels, "strike": str(strike)}, value)
 
 
 def _one_hot(name: str, labels: _Labels, label: str, states: Iterable[str], state: str) -> Iterator[Sample]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from collbench.columns import value_columns
+from collbench.columns import ValueColumn, value_columns
 from collbench.errors import UsageError
 from collbench.plugin import measurement_mode
 from collbench.report import FORMATS
@@ -206,8 +206,30 @@ def row_values(row: Row) -> list[Any]:
 # are only gauges, without timestamps, and no series occurs twice. Units are in the names; an unknown value has no sample.
 
 _PREFIX = "collbench"
-# name: (unit, help text). The text has no quotes and no backslashes, which the two formats escape differently.
-About = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric. means: its help text, without quotes and backslashes, which the two formats escape differently.
+
+    record, column  the class of records of which it is a column, and the column; None: of no column
+    """
+
+    unit: str
+    means: str
+    record: type | None = None
+    column: ValueColumn | None = None
+
+    @classmethod
+    def of(cls, record: type, name: str, note: str = "") -> Metric:
+        """Return the metric of a declared column; note: what to add to its meaning."""
+        column = next(column for column in value_columns(record) if column.name == name)
+        return cls(column.unit.metric, f"{column.about[:1].lower()}{column.about[1:].removesuffix('.')}{note}", record, column)
+
+    def sample(self, name: str, labels: Mapping[str, str], value: float | None) -> Sample:
+        """Return a sample of a value of the column."""
+        per = self.column.unit.per if self.column else 1
+        return Sample(name, labels, None if value is None else value / per)
 
 
 @dataclass(frozen=True)
@@ -219,17 +241,29 @@ class Sample:
     value: float | None
 
 
+def column_samples(metrics: Mapping[str, Metric], record: object, labels: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield the metrics that are columns of a record's class; of a column with a value for each allocation with the label "strike"."""
+    for name, metric in metrics.items():
+        if metric.column is None or metric.record is None or not isinstance(record, metric.record):
+            continue
+        value = metric.column.value(record)
+        if isinstance(value, tuple):
+            yield from (metric.sample(name, {**labels, "strike": str(strike)}, part) for strike, part in enumerate(value, 1))
+        else:
+            yield metric.sample(name, labels, value)
+
+
 def metric_name(name: str, unit: str) -> str:
     """Return the whole name of a metric, as files and dashboards have it: "collbench_time_seconds"."""
     return f"{_PREFIX}_{name}{f'_{unit}' if unit else ''}"
 
 
-def exposed(about: About, samples: Iterable[Sample]) -> str:
-    """Return the text of the file, metrics in the order of `about`. Of a series that occurs twice the last value remains.
+def exposed(metrics: Mapping[str, Metric], samples: Iterable[Sample]) -> str:
+    """Return the text of the file, metrics in the order of `metrics`. Of a series that occurs twice the last value remains.
 
     A store has several hundred thousand samples, of which those of a row share their labels: their text is made once.
     """
-    by_name: dict[str, dict[str, float | None]] = {name: {} for name in about}
+    by_name: dict[str, dict[str, float | None]] = {name: {} for name in metrics}
     labels: Mapping[str, str] | None = None
     for sample in samples:
         if sample.labels is not labels:
@@ -237,11 +271,13 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
             text = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()))
         by_name[sample.name][text] = sample.value
     lines: list[str] = []
-    for name, (unit, means) in about.items():
+    for name, metric in metrics.items():
         values = [(text, float(value)) for text, value in by_name[name].items() if value is not None and isfinite(value)]
         if values:
-            whole = metric_name(name, unit)
-            lines += [f"# HELP {whole} {means}", f"# TYPE {whole} gauge", *([f"# UNIT {whole} {unit}"] if unit else [])]
+            whole = metric_name(name, metric.unit)
+            lines += [f"# HELP {whole} {metric.means}", f"# TYPE {whole} gauge"]
+            if metric.unit:
+                lines.append(f"# UNIT {whole} {metric.unit}")
             lines += [f"{whole}{{{text}}} {value!r}" if text else f"{whole} {value!r}" for text, value in values]
     return "\n".join([*lines, "# EOF", ""])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -91,13 +91,15 @@ class Times:
     In a row of an external tool p50 is the tool's statistic, and values that it does not print are None.
     """
 
-    p50: Annotated[float, column("The median time per message of the slowest rank; of an imported row the statistic of its tool.")]
+    p50: Annotated[
+        float, column("The median time per message of the slowest rank; of an imported row the statistic of its tool.", title="time µs")
+    ]
     ci_low: Annotated[float | None, column("The lower end of the 95 % confidence interval of the median.")]
     ci_high: Annotated[float | None, column("The upper end of the 95 % confidence interval of the median.")]
-    min: Annotated[float | None, column("The shortest sample.")]
-    p95: Annotated[float | None, column("The 95th percentile of the samples.")]
-    p99: Annotated[float | None, column("The 99th percentile of the samples.")]
-    max: Annotated[float | None, column("The longest sample.")]
+    min: Annotated[float | None, column("The shortest sample.", title="min µs")]
+    p95: Annotated[float | None, column("The 95th percentile of the samples.", title="p95 µs")]
+    p99: Annotated[float | None, column("The 99th percentile of the samples.", title="p99 µs")]
+    max: Annotated[float | None, column("The longest sample.", title="max µs")]
 
 
 def _overlap_figures(row: Row) -> dict[str, Any]:
@@ -109,8 +111,8 @@ def _overlap_figures(row: Row) -> dict[str, Any]:
 # The columns of nested records in CSV, by their keys.
 CEILING_COLUMNS = {
     "kind": column("The kind of expected bandwidth: measured, network, topology, given, simulated or none."),
-    "bytes_per_s": column("The expected bus bandwidth: what a healthy system approaches."),
-    "limited_by": column("The link or resource that sets the expected bandwidth; without a rate, the reason."),
+    "bytes_per_s": column("The expected bus bandwidth: what a healthy system approaches.", title="expected GB/s", drop=6),
+    "limited_by": column("The link or resource that sets the expected bandwidth; without a rate, the reason.", title="limited by"),
     "model": column("The algorithm of the expected bandwidth: ring, tree, nvls, nvls_tree or direct; or bound."),
     "source": column("The origin of its rate."),
     "low_bytes_per_s": column("The lower end of the interval of a measured reference."),
@@ -130,37 +132,47 @@ _GROUPS = {
     "count": column("The number of groups that ran at the same time.", type=int),
     "ranks": column("The number of ranks of each of these groups.", type=int),
     "p50_s": column("The median time of each group."),
-    "busbw_bytes_per_s": column("The bus bandwidth of each group."),
-    "total_busbw_bytes_per_s": column("The bus bandwidth of all groups together, until the last one is done.", type=float),
+    "busbw_bytes_per_s": column("The bus bandwidth of each group; tables: the slowest and the fastest.", title="each group GB/s", drop=5),
+    "total_busbw_bytes_per_s": column(
+        "The bus bandwidth of all groups together, until the last one is done.", title="all groups GB/s", type=float, drop=4
+    ),
 }
 _OVERLAP = {
-    "communication_s": column("The time of the communication alone (`--overlap`).", type=float),
-    "computation_s": column("The time of the computation alone.", type=float),
-    "percent": column("100 · (1 − (both − computation) / communication), not limited to 0–100.", type=float),
+    "communication_s": column("`--overlap`: the time of the communication alone.", title="comm µs", type=float),
+    "computation_s": column("`--overlap`: the time of the computation alone, of arithmetic on memory.", title="compute µs", type=float),
+    "percent": column("100 · (1 − (both − computation) / communication), not limited to 0–100.", title="overlap", type=float),
     "percent_low": column("The lower end of the 95 % confidence interval of `overlap_percent`.", type=float),
     "percent_high": column("The upper end of the 95 % confidence interval of `overlap_percent`.", type=float),
-    "exposed_s": column("The time that the communication adds to the computation.", type=float),
+    "exposed_s": column("`--overlap`: the time that the communication adds: both − compute.", title="exposed µs", type=float),
     "exposed_low_s": column("The lower end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
     "exposed_high_s": column("The upper end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
-    "slowdown": column("The time of the computation during the communication, divided by its time alone.", type=float),
+    "slowdown": column(
+        "`--overlap`: the computation's time during the communication / alone; tables have the difference.",
+        title="compute slower",
+        type=float,
+    ),
     "slowdown_low": column("The lower end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
     "slowdown_high": column("The upper end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
-    "assisted_percent": column("The overlap with test calls between slices of the computation.", type=float),
+    "assisted_percent": column(
+        "The overlap with calls of MPI_Testall every 50 µs of the computation.", title="with test calls", type=float
+    ),
     "payer": column("What takes the exposed time: computation, waiting or none.", type=str),
     "progress": column("What moves data while a rank computes: threads or calls of the library.", type=str),
     "blocks": column("The number of blocks of one sample of each state.", type=int),
-    "outcome": column("hidden, partial, exposed or inconclusive.", type=str),
+    "outcome": column("hidden, partial, exposed or inconclusive.", title="outcome", type=str),
 }
 _STATE_PROBE = {
     "before": column("The time of the state probe, which is fixed work, before the case.", type=float),
     "after": column("The time of the state probe after the case.", type=float),
 }
 _EXPECTATION = {
-    "expected_time_s": column("The time that a model expects of the row's size.", type=float),
-    "percent_of_expected_time": column("The expected time as a share of the measured one: below 100 the row is slower.", type=float),
+    "expected_time_s": column("The time that a model expects of the row's size.", title="expected µs", type=float),
+    "percent_of_expected_time": column(
+        "The expected time as a share of the measured one: below 100 the row is slower.", title="% of expected time", type=float
+    ),
     "percent_of_expected_time_low": column("The lower end of its interval, from the interval of the measured time.", type=float),
     "percent_of_expected_time_high": column("The upper end of its interval.", type=float),
-    "expected_time_origin": column("The model of the expected time; or why there is none.", type=str),
+    "expected_time_origin": column("The model of the expected time; or why there is none.", title="expected time from", type=str),
 }
 
 
@@ -195,28 +207,37 @@ class Row:
     operation: Annotated[
         str, column("What is measured: a collective (allreduce), point-to-point (p2p_latency) or one-sided (put) operation, or a barrier.")
     ]
-    backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
+    backend: Annotated[
+        str, column("The library that moves the data, such as nccl, mpi or gloo: `collbench backends` lists those of this machine.")
+    ]
     api: Annotated[str, column("The call of the library that the operation uses: `MPI_Allreduce`, `ncclAllReduce`, `allreduce`.")]
     device: Annotated[str, column("Where the buffers are: `cpu` (host memory) or `cuda` (GPU memory).")]
     dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
     redop: Annotated[
-        str | None, column("The reduction operation: sum, product, minimum, maximum, average, or the bitwise and, or, exclusive or.")
+        str | None,
+        column("The reduction operation: sum, prod, min, max, avg, or the bitwise band, bor, bxor. Empty: the operation does not reduce."),
     ]
     root: Annotated[int | None, column("The rank that has the data before a broadcast or scatter, or after a reduce or gather.")]
     mode: Annotated[str, column("How iterations are timed.")]
-    in_place: Annotated[bool, column("Whether the result overwrites the input (in place) or has a buffer of its own (out of place).")]
-    buffers: Annotated[str, column("`fixed`: the same buffers in each iteration, so small sizes stay in the cache.")]
+    in_place: Annotated[
+        bool, column("Whether the result overwrites the input (in place) or has a buffer of its own (out of place).", title="placing")
+    ]
+    buffers: Annotated[
+        str, column("`fixed`: the same each time, small ones stay in the cache. `rotating`: 64 MiB in turn, on GPUs 256 MiB.")
+    ]
     group: Annotated[str, column("The ranks that take part: `all`, pairs such as `0-2,1-3`, or the split into groups such as `MOD 8`.")]
     window: Annotated[int | None, column("How many messages of a bandwidth test are in flight at a time.")]
-    size_bytes: Annotated[int, column("Bytes per rank, as nccl-tests counts them: the larger of what a rank sends and what it receives.")]
+    size_bytes: Annotated[
+        int, column("Bytes per rank, as nccl-tests counts them: the larger of what a rank sends and what it receives.", title="size")
+    ]
     count: Annotated[int, column("The number of elements per call of the library, as nccl-tests prints it.")]
     ranks: Annotated[int, column("The number of ranks that take part in an operation, in each group.")]
     nodes: Annotated[int | None, column("The number of hosts on which these ranks run.")]
     registration: Annotated[
         str | None, column("How NCCL knows the buffers: `none`, `registered`, in a `window`, in a `symmetric` window.")
     ] = None
-    algorithm: Annotated[str | None, column("The algorithm that `--algorithms` selected.")] = None
-    protocol: Annotated[str | None, column("The NCCL protocol that `--protocols` selected (LL, LL128, Simple).")] = None
+    algorithm: Annotated[str | None, column("The algorithm that `--algorithms` selected. Empty: the library's own choice.")] = None
+    protocol: Annotated[str | None, column("The protocol that `--protocols` selected: LL, LL128, Simple. Empty: NCCL's own choice.")] = None
     traffic: Annotated[
         str | None,
         column(
@@ -235,33 +256,52 @@ class Row:
     stopped: Annotated[str | None, column("Why the sampling stopped: precision, out_of_reach, max_time, most_samples or iterations.")] = (
         None
     )
-    n: Annotated[int, column("The number of samples.")] = 0
+    n: Annotated[int, column("The number of samples: timed iterations, or batches of them.", title="samples", drop=11)] = 0
     n_eff: Annotated[float | None, column("How many independent samples they are worth.")] = None
     time_s: Annotated[Times | None, column("")] = None
     modes: Annotated[
-        list[dict[str, float]], column("The two values around which the samples of a bimodal case gather, with the share of each.")
+        list[dict[str, float]],
+        column("The two values around which the samples of a bimodal case gather, with the share of each.", title="modes µs"),
     ] = field(default_factory=list)
-    launches: Annotated[int, column("How many launches are behind a row.")] = 1
+    launches: Annotated[int, column("The launches behind a row. From two on the interval covers their differences.", title="launches")] = 1
     time_rank_mean_s: Annotated[float | None, column("The mean over all ranks and samples.")] = None
-    algbw_bytes_per_s: Annotated[float | None, column("Algorithm bandwidth: size divided by time.")] = None
+    algbw_bytes_per_s: Annotated[
+        float | None,
+        column("Algorithm bandwidth: size / time. It depends on the number of ranks: compare busbw.", title="algbw GB/s", drop=9),
+    ] = None
     busbw_bytes_per_s: Annotated[
         float | None,
         column(
             "Bus bandwidth: algbw times a factor of the operation, so that it can be compared with the speed of a link for any number "
-            "of ranks."
+            "of ranks.",
+            title="busbw GB/s",
+            drop=3,
         ),
     ] = None
-    message_rate: Annotated[float | None, column("Of multipair: messages per second of all pairs together.")] = None
+    message_rate: Annotated[
+        float | None,
+        column(
+            "Of multipair: messages per second of all pairs, in both directions if both are busy, as osu_mbw_mr counts.",
+            title="messages/s",
+            drop=3,
+        ),
+    ] = None
     groups: Annotated[dict[str, Any], column("", parts=_GROUPS)] = field(default_factory=dict)
     overlap: Annotated[dict[str, Any], column("", parts=_OVERLAP, value=_overlap_figures)] = field(default_factory=dict)
     interference: dict[str, Any] = field(default_factory=dict)
     ceiling: Annotated[Ceiling | None, column("", parts=CEILING_COLUMNS)] = None
     hard_bound: Annotated[Ceiling | None, column("", parts=_HARD_BOUND)] = None
-    percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
+    percent_of_ceiling: Annotated[
+        float | None, column("The measured bus bandwidth as a share of the expected one.", title="% of expected", drop=2)
+    ] = None
     checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
-    wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
+    wrong: Annotated[
+        int | None, column("The number of wrong elements in these iterations; missing if none was verified.", title="wrong", drop=3)
+    ] = None
     wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
-    flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.")] = ()
+    flags: Annotated[
+        tuple[str, ...], column("Codes of what makes a row less reliable. `collbench explain FLAG` explains each of them.", title="flags")
+    ] = ()
     evidence: Annotated[
         dict[str, Any], column("What was observed while the case ran: counters of NICs and GPUs, CPU time, paths, clocks.")
     ] = field(default_factory=dict)
@@ -311,7 +351,7 @@ class Row:
         return self.with_figures(ceiling=ceiling, hard_bound=hard_bound, percent_of_ceiling=percent)
 
     @property
-    @figure("The measured bus bandwidth as a share of the hard limit.", after="percent_of_ceiling")
+    @figure("The measured bus bandwidth as a share of the hard limit.", title="% of hard limit", drop=10, after="percent_of_ceiling")
     def percent_of_hard_bound(self) -> float | None:
         """Return the percentage of the hard limit; None if `percent_of_ceiling` is."""
         return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)
@@ -346,6 +386,11 @@ class EvidencePart(msgspec.Struct, frozen=True):
     def entry(self) -> dict[str, Any]:
         """Return the part by its name, for a row's evidence, JSON-ready."""
         return {self.KEY: msgspec.to_builtins(self)}
+
+    @classmethod
+    def entry_of(cls, parts: Sequence[Self] | Mapping[str, Self]) -> dict[str, Any]:
+        """Return several parts as one entry, a list or an object, for a row's evidence, JSON-ready; empty without parts."""
+        return {cls.KEY: msgspec.to_builtins(parts)} if parts else {}
 
 
 class StartSkew(EvidencePart, frozen=True, omit_defaults=True):
@@ -403,3 +448,11 @@ class SampleStarts(EvidencePart, frozen=True):
     KEY = "sample_starts"
     ranks: list[Annotated[int, msgspec.Meta(ge=0)]]
     messages: int
+
+
+class WrongData(EvidencePart, frozen=True):
+    """How many ranks had wrong data, and the errors of the first ones, each as `prepared_case.DataError.as_json` returns it."""
+
+    KEY = "wrong_data"
+    found: int
+    first: list[dict[str, Any]]

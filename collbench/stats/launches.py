@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, exp, hypot, log, sqrt
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.columns import column
 from collbench.stats.median import Median, t_quantile
 
 _FEWEST_OF_A_SCATTER = 3
@@ -19,10 +21,10 @@ _RANKED = 6  # with fewer values no pair of order statistics covers the median w
 class Spread:
     """The median of n values with its 95 % interval, in their unit; low and high are None with one value."""
 
-    value: float
-    low: float | None
-    high: float | None
-    n: int
+    value: Annotated[float, column("{}")]
+    low: Annotated[float | None, column("{} The lower end of its 95 % confidence interval.")]
+    high: Annotated[float | None, column("{} The upper end of its 95 % confidence interval.")]
+    n: Annotated[int, column("{} The number of values.")]
 
 
 def over_launches(medians: Sequence[float]) -> Spread:

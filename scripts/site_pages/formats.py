@@ -81,8 +81,8 @@ def metrics() -> str:
         from collbench.plugins.store.metrics import STORE_METRICS
 
         tables["Store"] = STORE_METRICS
-    for title, about in tables.items():
-        rows = ((code(metric_name(name, unit)), escaped(means)) for name, (unit, means) in about.items())
+    for title, metrics in tables.items():
+        rows = ((code(metric_name(name, metric.unit)), escaped(metric.means)) for name, metric in metrics.items())
         parts += [f"## {title}", table(["metric", "meaning"], rows)]
     return page("Metrics", *parts)
 

@@ -15,6 +15,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import CollectiveCeilings
+from collbench.records import document
 from tests.cli.command import ROOT, run_here
 from tests.machines import captures
 from tests.results.rows import make_row, store
@@ -73,7 +74,7 @@ def test_a_verdict_is_that_of_the_command(trial: Path, tmp_path: Path) -> None:
     command = read_verdict(tmp_path / "verdict.json")
     assert (found.result, found.exit_code) == (command.result, done.returncode) == ("regression", 1)
     assert found.suspicions == command.suspicions and json.loads((tmp_path / "verdict.json").read_text()) == json.loads(
-        json.dumps(found.as_json())
+        json.dumps(document(found))
     )
     assert repr(found).startswith("<Verdict: regression")
     assert collbench.gate(TRIALS / "baseline-link", collbench.read(allocations[0])).result == "no verdict"

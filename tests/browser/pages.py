@@ -17,8 +17,7 @@ from collbench.gating.history import history
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.snapshot import topology_json
 from collbench.report.html import page as page_of
-from collbench.report.html.chart import Chart, FileLink, Section, Table
-from collbench.report.html.drawing import Tooltip
+from collbench.report.html.chart import Chart, FileLink, Section, Table, Tooltip
 from collbench.report.html.first_screen import BAD, FirstScreen, LargeFigure
 from collbench.report.html.history import write_history
 from collbench.report.material import Material
@@ -125,5 +124,5 @@ def _hostile_section() -> Section:
     table = Table([EVIL, EVIL], [[EVIL, EVIL]])
     drawing = '<svg viewBox="0 0 100 100"><circle cx="50" cy="50" r="5"/></svg>'
     data: dict[str, Any] = {"names": [EVIL]}
-    chart = Chart("evil", EVIL, EVIL, EVIL, drawing, table, [Tooltip(50, 50, EVIL)], data)
+    chart = Chart("evil", EVIL, EVIL, EVIL, table, drawing, [Tooltip(50, 50, EVIL)], data)
     return Section("evil-section", EVIL, [EVIL], [(EVIL, table)], [chart], [(EVIL, [FileLink(EVIL, "javascript%3Aalert(1)/run.json")])])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from collbench.report.html.drawing import log_scale
 from collbench.report.html.page import write_html
 from collbench.report.material import Material
 from collbench.results.reader import read_run
@@ -281,13 +280,12 @@ def test_doubtful_values_are_open_and_wrong_data_is_a_cross(marked: Page) -> Non
 def test_each_series_has_a_look_of_its_own_and_the_buttons_show_it(marked: Page) -> None:
     figure = marked.locator(FIGURE)
     of_line = "(all) => all.map((line) => [getComputedStyle(line).stroke, getComputedStyle(line).strokeDasharray].join(' '))"
-    of_marker = "(all) => all.map((marker) => marker.getAttribute('d'))"
     lines = figure.locator(".series .line").evaluate_all(of_line)
-    markers = figure.locator(".series path:not(.line)").evaluate_all(of_marker)
-    assert len(set(lines)) == len(lines) == len(markers) == 9
-    assert len(set(markers)) == 5
-    legend = figure.locator(".sheet .line:not(.limit):not(.bar)")
-    assert legend.evaluate_all(of_line)[:9] == lines  # the legend of the picture comes first
+    assert len(set(lines)) == len(lines) == 9
+    stroke = "(all) => all.map((line) => getComputedStyle(line).stroke)"
+    colors = figure.locator(".series .line").evaluate_all(stroke)
+    assert len(set(colors)) == 7 and colors[0] == colors[7]  # the eighth backend has the first color, with another dash
+    assert figure.locator(".sheet [data-mark^='line'] path").evaluate_all(stroke) == colors  # as in the picture
 
 
 def test_an_interval_is_a_bar_at_its_size_and_not_a_band(page: Page, figure: Locator) -> None:
@@ -334,5 +332,4 @@ def test_no_line_joins_sizes_that_are_far_apart(either: Browser, tmp_path: Path)
 )  # fmt: skip
 def test_ticks_of_a_logarithmic_axis_are_round(page: Page, low: float, high: float, ticks: list[float]) -> None:
     assert page.evaluate("([low, high]) => logTicks(low, high)", [low, high]) == pytest.approx(ticks)
-    assert [value for value, _ in log_scale(low, high, 0, 100).ticks] == pytest.approx(ticks)
     assert page.evaluate("[8, 1024, 65536, 1 << 30].map(sizeText)") == ["8 B", "1 KiB", "64 KiB", "1 GiB"]

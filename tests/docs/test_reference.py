@@ -100,7 +100,7 @@ def test_each_metric_is_there() -> None:
     tables = [ROW_METRICS, GATE_METRICS]
     if "store" in plugins():
         tables.append(loaded("collbench.plugins.store.metrics:STORE_METRICS"))
-    served = {metric_name(name, unit) for table in tables for name, (unit, _) in table.items()}
+    served = {metric_name(name, metric.unit) for table in tables for name, metric in table.items()}
     assert served == {cell for cell in _first_cells(_page("metrics")) if cell.startswith("collbench_")}
 
 

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.peak.node import Side, least_time
-from collbench.measuring.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence, least
+from collbench.measuring.crossing import BytesInside, BytesOneWay, CaseActivity, LeastBytes, MovedBytes, OtherPath, least, moved_bytes
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic, elements, skewed
+from collbench.reason import as_json
 from tests.helpers import make_case
 
 ALLREDUCE, BROADCAST, ALLTOALLV = operations()["allreduce"], operations()["broadcast"], operations()["alltoallv"]
@@ -127,34 +128,37 @@ def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
 
 def counted(counts, **changes):
     """The row's evidence when both hosts counted the same."""
-    return {"moved": evidence(ran(**changes), {"h1": counts, "h2": counts})}
+    return moved_bytes(ran(**changes), {"h1": counts, "h2": counts})
 
 
 def test_bytes_are_set_against_what_must_cross():
-    moved = counted(seen(100 * MIB, 100 * MIB, 3500))["moved"]
+    found = counted(seen(100 * MIB, 100 * MIB, 3500))
+    moved = found.entry()["moved"]
     host = moved["hosts"]["h1"]
     assert host["out"] == host["in"] == {"bytes": 100 * MIB, "at_least_bytes": 100 * MIB, "ratio": 1.0}
     assert (moved["iterations"], moved["at_least_bytes"], moved["other_path"], moved["inside"]) == (100, 200 * MIB, None, None)
     assert host["interfaces"]["eth0"]["tx_bytes"] == 100 * MIB + 66 * 3500
-    assert json.loads(json.dumps(moved)) == moved
+    assert json.loads(json.dumps(moved)) == moved and MovedBytes.of({"moved": moved}) == found
 
 
 def test_what_must_cross_may_be_given():
     must = LeastBytes({"h1": 5.0 * MIB}, {"h2": 5.0 * MIB}, 5.0 * MIB)
-    found = evidence(replace(ran(operation="barrier", size=4), must=must), {"h1": seen(400 * MIB), "h2": seen(rx=100 * MIB)})
-    assert found["at_least_bytes"] == 500 * MIB and found["hosts"]["h1"]["out"]["at_least_bytes"] == 500 * MIB
-    assert found["hosts"]["h2"]["in"]["at_least_bytes"] == 500 * MIB
+    found = moved_bytes(replace(ran(operation="barrier", size=4), must=must), {"h1": seen(400 * MIB, 0, 9), "h2": seen(0, 100 * MIB, 9)})
+    assert found.at_least_bytes == 500 * MIB
+    assert found.hosts["h1"].out == BytesOneWay(400 * MIB, 500 * MIB, 0.8)
+    assert found.hosts["h2"].into == BytesOneWay(100 * MIB, 500 * MIB, 0.2)
 
 
 def test_ranks_that_share_a_memory_are_called_out():
     found = counted(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
     other = OtherPath("mpi", "h1", "out", 100_000, 512 * MIB, others=1)
-    assert bypassed(found) == other and found["moved"]["other_path"] == other.render()
+    assert (found.other_path_fact, found.other_path) == (other, other.render())
+    assert found.entry()["moved"]["other_path_fact"] == as_json(other)
 
 
 def test_bytes_over_nvlink_are_called_so():
     gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
-    found = bypassed(counted(seen(1000, 1000, 5, gpus=gpus)))
+    found = counted(seen(1000, 1000, 5, gpus=gpus)).other_path_fact
     assert found and found.nvlink
 
 
@@ -175,14 +179,14 @@ def test_bytes_over_nvlink_are_called_so():
 def test_what_the_kernel_copied_from_process_to_process(operation, pinned, directly):
     """100 iterations of 1 MiB, by two ranks of a host."""
     activity = ran(host_of={0: "h1", 1: "h1"}, operation=operation)
-    assert evidence(activity, {"h1": seen(pinned_bytes=pinned)})["copied_directly"] is directly
+    assert moved_bytes(activity, {"h1": seen(pinned_bytes=pinned)}).copied_directly is directly
 
 
 def test_a_loopback_does_not_leave_the_host():
     counts = seen(1000, 1000, 5)
     counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
     found = counted(counts)
-    assert bypassed(found) and found["moved"]["hosts"]["h1"]["out"]["bytes"] == 1000
+    assert found.other_path_fact and found.hosts["h1"].out.bytes == 1000
 
 
 def test_rdma_ports_count_too():
@@ -191,8 +195,8 @@ def test_rdma_ports_count_too():
         "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
     }
     found = counted(seen(0, 0, 200, ports=ports))
-    assert bypassed(found) is None
-    assert found["moved"]["hosts"]["h1"]["out"]["ratio"] == found["moved"]["hosts"]["h1"]["in"]["ratio"] == 1.0
+    assert found.other_path_fact is None
+    assert found.hosts["h1"].out.ratio == found.hosts["h1"].into.ratio == 1.0
 
 
 @pytest.mark.parametrize(("changes", "why"), [
@@ -204,8 +208,8 @@ def test_rdma_ports_count_too():
 ])  # fmt: skip
 def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
     found = counted(seen(**changes))
-    host = found["moved"]["hosts"]["h1"]
-    assert (bypassed(found), host["unknown"], host["out"]["bytes"], host["out"]["ratio"]) == (None, why, None, None)
+    host = found.hosts["h1"]
+    assert (found.other_path_fact, host.unknown, host.out.bytes, host.out.ratio) == (None, why, None, None)
 
 
 @pytest.mark.parametrize(("packets", "mode", "alarm"), [
@@ -213,7 +217,7 @@ def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
 ])  # fmt: skip
 def test_small_messages_are_reported_by_their_packets(packets, mode, alarm):
     """8 KB in all: the samples that the ranks gather are more. Without synchronisation one packet may hold many messages."""
-    found = bypassed(counted(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
+    found = counted(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode).other_path_fact
     assert (found is not None) == alarm
     if alarm:
         assert (found.packets, found.iterations, found.host, found.direction) == (packets, 1000, "h1", "out")
@@ -221,34 +225,26 @@ def test_small_messages_are_reported_by_their_packets(packets, mode, alarm):
 
 def test_one_way_is_enough():
     """The root's host sends, the other one receives."""
-    found = {
-        "moved": evidence(ran(operation="broadcast", redop=None, root=0), {"h1": seen(100 * MIB, 0, 900), "h2": seen(0, 100 * MIB, 900)})
-    }
-    assert bypassed(found) is None
-    assert found["moved"]["hosts"]["h1"]["in"] == {"bytes": 0, "at_least_bytes": 0, "ratio": None}
+    broadcast = ran(operation="broadcast", redop=None, root=0)
+    found = moved_bytes(broadcast, {"h1": seen(100 * MIB, 0, 900), "h2": seen(0, 100 * MIB, 900)})
+    assert found.other_path_fact is None
+    assert found.hosts["h1"].into == BytesOneWay(bytes=0, at_least_bytes=0, ratio=None)
 
 
 def test_ranks_of_one_host_cross_nothing_and_loopback_shows_their_way():
     one = {0: "h1", 1: "h1"}
-    over_tcp = evidence(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
-    assert over_tcp["inside"] == {"loopback_bytes": 200 * MIB, "at_least_bytes": 200 * MIB, "ratio": 1.0}
-    in_memory = evidence(ran(host_of=one), {"h1": seen()})
-    assert (in_memory["inside"]["loopback_bytes"], in_memory["other_path"], in_memory["hosts"]) == (
-        0,
-        None,
-        {"h1": {"interfaces": {"eth0": {}}}},
-    )
+    over_tcp = moved_bytes(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
+    assert over_tcp.inside == BytesInside(loopback_bytes=200 * MIB, at_least_bytes=200 * MIB, ratio=1.0)
+    in_memory = moved_bytes(ran(host_of=one), {"h1": seen()}).entry()["moved"]
+    assert (in_memory["inside"]["loopback_bytes"], in_memory["other_path"]) == (0, None)
+    assert in_memory["hosts"] == {"h1": {"interfaces": {"eth0": {}}}} and "other_path_fact" not in in_memory
 
 
 def test_of_many_hosts_those_that_fared_worst_are_reported():
     hosts = {rank: f"h{rank:02}" for rank in range(40)}
     sent = {host: 100 + rank * 7 % 40 for rank, host in hosts.items()}
-    moved = evidence(ran(host_of=hosts), {host: seen(sent[host] * MIB, 200 * MIB, 9) for host in hosts.values()})
-    assert (set(moved["hosts"]), moved["hosts_left_out"]) == (set(sorted(sent, key=sent.__getitem__)[:16]), 24)
-
-
-def test_rows_without_counters_are_not_bypassed():
-    assert bypassed({}) is None and bypassed({"moved": None}) is None
+    moved = moved_bytes(ran(host_of=hosts), {host: seen(sent[host] * MIB, 200 * MIB, 9) for host in hosts.values()})
+    assert (set(moved.hosts), moved.hosts_left_out) == (set(sorted(sent, key=sent.__getitem__)[:16]), 24)
 
 
 VALUES = st.one_of(st.none(), st.integers(0, 2**40))
@@ -264,7 +260,7 @@ HOST = st.fixed_dictionaries({
 @settings(max_examples=100, deadline=None)
 @given(HOST, HOST, st.sampled_from([8, MIB]))
 def test_an_alarm_needs_counters_that_are_known(first, second, size):
-    moved = evidence(ran(size=size), {"h1": first, "h2": second})
+    moved = moved_bytes(ran(size=size), {"h1": first, "h2": second}).entry()["moved"]
     assert json.loads(json.dumps(moved, allow_nan=False)) == moved
     if moved["other_path"]:
         assert any("unknown" not in host for host in moved["hosts"].values())
@@ -273,22 +269,22 @@ def test_an_alarm_needs_counters_that_are_known(first, second, size):
 @pytest.mark.parametrize(("packets", "other_path"), [(30, True), (99, False), (400, False)])
 def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
     found = counted(seen(0, 0, packets), size=0, operation="barrier", redop=None)
-    assert found["moved"]["hosts"]["h1"]["packets_out"] == packets and "out" not in found["moved"]["hosts"]["h1"]
+    assert (found.hosts["h1"].packets_out, found.hosts["h1"].out) == (packets, None)
     other = OtherPath("mpi", "h1", "out", packets=packets, iterations=100, others=1)
-    assert bypassed(found) == (other if other_path else None)
+    assert found.other_path_fact == (other if other_path else None)
 
 
 def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
     each = CaseActivity(
         operations()["barrier"], make_case(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100
     )
-    found = {"moved": evidence(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})}
-    assert bypassed(found) is None and "packets_out" not in found["moved"]["hosts"]["a"]
+    found = moved_bytes(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})
+    assert (found.other_path_fact, found.hosts["a"].packets_out) == (None, None)
 
 
 def path_of(by_host, **changes):
     """What carried the bytes, by counters."""
-    return evidence(ran(**changes), by_host)["path"]
+    return moved_bytes(ran(**changes), by_host).path
 
 
 def inside(tx, packets):
@@ -318,5 +314,5 @@ def test_the_path_inside_a_host_in_one_word():
 def test_the_host_that_shows_another_path_most_clearly_is_named():
     hosts = {0: "a", 1: "b", 2: "c"}
     counts = {"a": seen(30 * MIB, 90 * MIB, 900), "b": seen(80 * MIB, MIB, 900), "c": seen(99 * MIB, 99 * MIB, 900)}
-    found = bypassed({"moved": evidence(ran(host_of=hosts), counts)})
+    found = moved_bytes(ran(host_of=hosts), counts).other_path_fact
     assert found == OtherPath("mpi", "b", "in", MIB, 100 * MIB, others=1)

@@ -12,6 +12,7 @@ from collbench.measuring.disturbances import (
     CaseDisturbed,
     HostNetwork,
     LinkFlapped,
+    NetworkCounts,
     PortErrors,
     ProcessPaused,
     SegmentsRetransmitted,
@@ -48,45 +49,54 @@ def change(tmp_path: Path, **after: int) -> dict[str, Any]:
     return moved(first, read(str(tmp_path)))
 
 
+def network(host: str = "n1", again: int = 0, sent: int = 0, duplicates: int = 0, recoveries: int = 0, **links: Any) -> HostNetwork:
+    """A host with these counts of TCP segments."""
+    return HostNetwork(host, NetworkCounts(again, sent, duplicates, recoveries, **links))
+
+
 def test_a_quiet_host_has_no_flag(tmp_path: Path) -> None:
     found = of_host("n1", change(tmp_path, sent=9000, again=6))
-    assert (found.retransmitted, found.sent) == (1, 8000)
+    assert (found.counts.tcp_retransmitted, found.counts.tcp_sent) == (1, 8000)
     assert flags([found]) == []
 
 
 def test_a_link_that_went_down_and_segments_sent_again_are_counted_by_host(tmp_path: Path) -> None:
     found = of_host("n4", change(tmp_path, sent=5000, again=75, carrier=4, dropped=9))
-    assert found.as_json() == {
-        "tcp_retransmitted": 70, "tcp_sent": 4000, "tcp_duplicates": 0, "tcp_recoveries": 0,
-        "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
-    }  # fmt: skip
-    assert flags([HostNetwork("n1"), found]) == ["retransmits", "link_flapped"]
+    quiet = network()
+    assert NetworkCounts.entry_of({one.host: one.counts for one in (quiet, found)}) == {"network": {
+        "n1": {"tcp_retransmitted": 0, "tcp_sent": 0, "tcp_duplicates": 0, "tcp_recoveries": 0},
+        "n4": {
+            "tcp_retransmitted": 70, "tcp_sent": 4000, "tcp_duplicates": 0, "tcp_recoveries": 0,
+            "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
+        },
+    }}  # fmt: skip
+    assert flags([quiet, found]) == ["retransmits", "link_flapped"]
 
 
 @pytest.mark.parametrize(("again", "sent", "flagged"), [(2, 100, False), (3, 100, True), (3, 4000, False), (40, 4000, True)])
 def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: int, sent: int, flagged: bool) -> None:
-    assert HostNetwork("n1", again, sent).retransmits is flagged
+    assert network("n1", again, sent).counts.retransmits is flagged
 
 
 # Counts of one case on one host between two hosts, measured over shaped links: without loss, with queues that overflow, with 1 % of loss.
 # Where hosts pass packets of up to 64 KiB to each other, as on one machine, a lost packet is no damage of a cable.
 COUNTS = {
-    "a host slow to acknowledge": (HostNetwork("n1", 23, 9275, duplicates=23), []),
-    "one large packet": (HostNetwork("n1", 47, 103161, duplicates=3, recoveries=1), []),
-    "a host that stood still": (HostNetwork("n1", 135, 35240, duplicates=3, recoveries=2), ["retransmits"]),
-    "a full queue of 5 ms": (HostNetwork("n1", 501, 22200, duplicates=15, recoveries=29), ["retransmits"]),
-    "a full queue of 5 ms for large packets": (HostNetwork("n1", 592, 105682, recoveries=10), ["retransmits"]),
-    "three hosts send to one": (HostNetwork("n1", 646, 7489, duplicates=4, recoveries=21), ["retransmits"]),
-    "1 % of frames": (HostNetwork("n1", 132, 12061, duplicates=1, recoveries=96), ["retransmits", "lossy_path"]),
-    "1 % of large packets": (HostNetwork("n1", 1433, 129066, duplicates=1, recoveries=33), ["retransmits"]),
-    "1 % of small messages": (HostNetwork("n1", 13, 822, duplicates=2, recoveries=11), ["retransmits", "lossy_path"]),
+    "a host slow to acknowledge": (network("n1", 23, 9275, duplicates=23), []),
+    "one large packet": (network("n1", 47, 103161, duplicates=3, recoveries=1), []),
+    "a host that stood still": (network("n1", 135, 35240, duplicates=3, recoveries=2), ["retransmits"]),
+    "a full queue of 5 ms": (network("n1", 501, 22200, duplicates=15, recoveries=29), ["retransmits"]),
+    "a full queue of 5 ms for large packets": (network("n1", 592, 105682, recoveries=10), ["retransmits"]),
+    "three hosts send to one": (network("n1", 646, 7489, duplicates=4, recoveries=21), ["retransmits"]),
+    "1 % of frames": (network("n1", 132, 12061, duplicates=1, recoveries=96), ["retransmits", "lossy_path"]),
+    "1 % of large packets": (network("n1", 1433, 129066, duplicates=1, recoveries=33), ["retransmits"]),
+    "1 % of small messages": (network("n1", 13, 822, duplicates=2, recoveries=11), ["retransmits", "lossy_path"]),
 }
 
 
 @pytest.mark.parametrize("case", COUNTS)
 def test_loss_is_told_from_full_queues(case: str) -> None:
-    network, expected = COUNTS[case]
-    assert flags([network]) == expected
+    found, expected = COUNTS[case]
+    assert flags([found]) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_loss_is_told_from_full_queues(case: str) -> None:
     [({"rx_errors": 3}, ["port_errors"]), ({"rx_dropped": 900}, []), ({"symbol_error": 7}, ["port_errors"])],
 )
 def test_errors_of_a_port_are_flagged_and_drops_are_not(counters_of_port: dict[str, int], expected: list[str]) -> None:
-    assert flags([HostNetwork("n1", errors={"eth0": counters_of_port})]) == expected
+    assert flags([network("n1", errors={"eth0": counters_of_port})]) == expected
 
 
 def two_rails(root: Path, *, packets: tuple[int, int], errors: tuple[int, int]) -> None:
@@ -119,9 +129,9 @@ def test_errors_of_a_rail_that_the_case_did_not_use_are_named_and_flag_no_row(
     two_rails(tmp_path, packets=(0, 0), errors=(0, 0))
     before = read(str(tmp_path))
     two_rails(tmp_path, packets=packets, errors=errors)
-    network = of_host("n1", moved(before, read(str(tmp_path))))
-    assert network.port_errors == ports
-    assert flags([network]) == flagged
+    found = of_host("n1", moved(before, read(str(tmp_path))))
+    assert found.port_errors == ports
+    assert flags([found]) == flagged
 
 
 @pytest.mark.parametrize("text", ["", "Tcp: OutSegs\n", "Tcp: OutSegs RetransSegs\nTcp: 1\n", "Tcp: OutSegs\nTcp: many\n"])
@@ -137,20 +147,23 @@ def test_the_running_kernel_counts() -> None:
 
 def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
     samples = [("warm-up", 3.02), ("timed", 0.014), ("timed", 0.25), ("timed", 0.21), ("timed", 0.4)]
-    assert stalls(samples, 0.014) == [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)]
+    found = stalls(samples, 0.014)
+    assert found == [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)]
+    assert Stall.entry_of(found[:1]) == {"stalls": [{"phase": "warm-up", "seconds": 3.02, "median_s": 0.014}]}
+    assert Stall.entry_of([]) == {}
     assert [one.seconds for one in stalls(samples, 0.001)] == [3.02, 0.4, 0.25, 0.21]
     assert stalls(samples, 1.0) == []
 
 
 def test_a_stall_is_reported_with_host_and_duration() -> None:
-    hosts = [HostNetwork("n1"), HostNetwork("n4", 7, 900, {"eth0": 2})]
+    hosts = [network("n1"), network("n4", 7, 900, carrier_changes={"eth0": 2})]
     found = case_disturbed(CASE, [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], hosts, {"n3": 1.5})
     causes = (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5))
     assert found == CaseDisturbed(CASE, causes, 2, "warm-up", 3.02, 0.014)
 
 
 def test_a_stall_without_a_cause_names_no_host_and_without_a_stall_only_a_link_is_reported() -> None:
-    assert case_disturbed(CASE, [Stall("timed", 0.5, 0.01)], [HostNetwork("n1")], {}) == CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)
-    assert case_disturbed(CASE, [], [HostNetwork("n1", 40, 900)], {}) is None
-    flapped = case_disturbed(CASE, [], [HostNetwork("n1", 40, 900, {"eth0": 1})], {})
+    assert case_disturbed(CASE, [Stall("timed", 0.5, 0.01)], [network("n1")], {}) == CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)
+    assert case_disturbed(CASE, [], [network("n1", 40, 900)], {}) is None
+    flapped = case_disturbed(CASE, [], [network("n1", 40, 900, carrier_changes={"eth0": 1})], {})
     assert flapped == CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))

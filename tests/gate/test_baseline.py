@@ -33,6 +33,7 @@ from collbench.gating.baseline import (
     times_of,
 )
 from collbench.gating.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
+from collbench.records import document
 from collbench.report.baseline import baseline_lines
 from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
@@ -317,7 +318,7 @@ def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, ed
         assert "\n" not in str(error)
     else:
         assert verdict.result in ("passed", "no verdict", "wrong data")
-        assert json.dumps(verdict.as_json())
+        assert json.dumps(document(verdict))
         assert [line.text for line in baseline_lines(around, "table")]
 
 

@@ -18,6 +18,7 @@ from collbench.gating.baseline import Baseline, add_all, load
 from collbench.gating.conditions import floor_states, read_expected, read_floor
 from collbench.gating.history import dated_in
 from collbench.gating.verdict import UNDECIDED, read_verdict
+from collbench.records import document
 from collbench.report.frame import Line
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
@@ -74,7 +75,7 @@ def read_back(**changes: object) -> Call:
     def run() -> object:
         with TemporaryDirectory() as folder:
             file = Path(folder, "verdict.json")
-            file.write_text(json.dumps({**json.loads(to_page(regression().as_json())), **changes}))
+            file.write_text(json.dumps({**json.loads(to_page(document(regression()))), **changes}))
             return error_of(lambda: read_verdict(file), folder)
 
     return run

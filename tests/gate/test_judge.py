@@ -50,6 +50,7 @@ from collbench.gating.reasons import (
 )
 from collbench.gating.rule import exceed, learn
 from collbench.gating.verdict import PASSED, REGRESSION, UNDECIDED, from_json
+from collbench.records import document
 from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, base, case, judged, slow, with_case, without_case
 from tests.gate.verdicts import suspicion
@@ -276,7 +277,7 @@ def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() ->
     assert given.result == PASSED
     assert given.ceilings == (CeilingChange("allreduce", "nccl", "ring", 50e9, 25e9, "NIC 4×100 Gb/s", "NIC 2×100 Gb/s"),)
     assert judged(allocation("night", ceilings=(was,)), baseline=before).ceilings == ()
-    assert from_json(json.loads(json.dumps(given.as_json()))) == given
+    assert from_json(json.loads(json.dumps(document(given)))) == given
 
 
 def test_the_four_outcomes_of_cases_are_counted() -> None:

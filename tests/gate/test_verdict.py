@@ -27,6 +27,7 @@ from collbench.gating.reasons import (
 )
 from collbench.gating.verdict import EXIT_CODES, SCHEMA_FILE, STYLES, Verdict, code_of_failure, exit_code, from_json, read_verdict, schema
 from collbench.reason import Text
+from collbench.records import document
 from collbench.results.store import to_page
 from tests.gate.verdicts import ANNOUNCED, CASE, regression, suspicion, verdict
 
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_it_goes_through_json_and_back() -> None:
     for each in (verdict(), regression()):
-        assert from_json(json.loads(json.dumps(each.as_json()))) == each
+        assert from_json(json.loads(json.dumps(document(each)))) == each
 
 
 def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
@@ -54,12 +55,12 @@ def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
     ],
 )
 def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
-    actual = regression().as_json()
+    actual = document(regression())
     assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
 
 
 def test_a_factor_that_is_no_number_is_a_text() -> None:
-    actual = regression().as_json()
+    actual = document(regression())
     change = {**actual["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
     assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
 
@@ -108,7 +109,7 @@ def refused(folder: Path, expected: Any) -> str:
 
 def stored_verdict(**changes: Any) -> dict[str, Any]:
     """Return a regression as a file has it, with `changes`."""
-    page: dict[str, Any] = json.loads(to_page(regression().as_json()))
+    page: dict[str, Any] = json.loads(to_page(document(regression())))
     return {**page, **changes}
 
 
@@ -116,7 +117,7 @@ def stored_verdict(**changes: Any) -> dict[str, Any]:
     "given", [verdict(), regression(), *(verdict(result=result) for result in EXIT_CODES)], ids=lambda each: each.result
 )
 def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) -> None:
-    assert read_verdict(written(tmp_path, to_page(given.as_json()))) == given
+    assert read_verdict(written(tmp_path, to_page(document(given)))) == given
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) 
     ids=["reasons", "cell", "floor"],
 )
 def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
-    page = json.loads(to_page(verdict().as_json()))
+    page = json.loads(to_page(document(verdict())))
     assert refused(tmp_path, {**page, **changes}).startswith("has result passed, ")
 
 
@@ -145,7 +146,7 @@ def test_the_schema_is_one_and_closed_at_every_level() -> None:
 
 
 def test_the_schema_has_every_field_and_every_result() -> None:
-    assert set(schema()["properties"]) == set(regression().as_json())
+    assert set(schema()["properties"]) == set(document(regression()))
     assert schema()["properties"]["result"]["enum"] == list(EXIT_CODES)
     codes = {rule["if"]["properties"]["result"]["const"]: rule["then"]["properties"]["exit_code"]["const"] for rule in schema()["allOf"]}
     assert codes == EXIT_CODES
@@ -235,7 +236,7 @@ def test_any_value_of_a_field_is_a_verdict_or_one_sentence(tmp_path_factory: pyt
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(anything)
     path = written(tmp_path_factory.getbasetemp(), page)
     try:
-        assert isinstance(read_verdict(path).as_json(), dict)
+        assert isinstance(document(read_verdict(path)), dict)
     except UsageError as error:
         assert str(error).isprintable()
 

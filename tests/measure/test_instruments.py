@@ -73,8 +73,8 @@ def test_iterations_are_those_between_the_readings(world, readings):
         "iterations": 25, "driven": [0, 1], "telemetry": [],
     }  # fmt: skip
     moved = moved_evidence(case, world, [found])
-    assert (moved["iterations"], moved["other_path"], list(moved["hosts"])) == (25, None, [world.me.host])
-    assert moved["inside"]["at_least_bytes"] == 2 * 8 * 25 and moved["inside"]["loopback_bytes"] == 1000 - 66
+    assert (moved.iterations, moved.other_path, list(moved.hosts)) == (25, None, [world.me.host])
+    assert moved.inside.at_least_bytes == 2 * 8 * 25 and moved.inside.loopback_bytes == 1000 - 66
     instruments.close()
 
 
@@ -84,8 +84,8 @@ def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_
     instruments.begin(case, world)
     case.loop.iterations_run += 25
     moved = moved_evidence(case, world, [instruments.end(case)])
-    assert moved["at_least_bytes"] == 9 * 25 and asked == [{0: world.me.host, 1: world.me.host}]
-    assert moved["hosts"][world.me.host]["out"]["at_least_bytes"] == 7 * 25
+    assert moved.at_least_bytes == 9 * 25 and asked == [{0: world.me.host, 1: world.me.host}]
+    assert moved.hosts[world.me.host].out.at_least_bytes == 7 * 25
     instruments.close()
 
 

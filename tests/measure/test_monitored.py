@@ -11,12 +11,11 @@ from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measuring import monitored as watched_module
-from collbench.measuring.crossing import OtherPath
+from collbench.measuring.crossing import MovedBytes, OtherPath
 from collbench.measuring.instruments import CpuReading
 from collbench.measuring.monitored import MonitoredMeasurement, measure_monitored
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement
-from collbench.reason import as_json
 
 READY = SimpleNamespace(case=SimpleNamespace(title=lambda: "a case"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
@@ -77,7 +76,7 @@ def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_r
     heard = []
     monkeypatch.setattr(MadeUpProbe, "measure", lambda probe: heard.append("probe") or probe.readings.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
-    monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: {})
+    monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: None)
     seen(65e-9, 66e-9, instruments=instruments)
     assert heard == ["probe", "begin", "probe", "end"]
 
@@ -134,8 +133,8 @@ def test_a_device_that_waits_for_its_host_is_reported(seen, enqueue_s, bound):
 
 def test_counters_that_show_another_path_withhold_the_percentage():
     other = OtherPath("mpi", "h1", "out", 1, 2 << 30)
-    moved = {"other_path": other.render(), "other_path_fact": as_json(other)}
-    found = MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": moved})
+    moved = MovedBytes(1, 2 << 30, {}, 0, "shared memory", None, other.render(), None, other)
+    found = MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, moved=moved)
     assert (found.flags, found.other_path) == (["other_path"], other)
 
 

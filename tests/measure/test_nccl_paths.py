@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from collbench.measuring.crossing import MovedByHost
 from collbench.measuring.nccl_paths import rdma_bytes
 
 
-@pytest.mark.parametrize(("expected", "sent"), [
-    ({"ports": {"mlx5_0/1": {"tx_bytes": 4096, "rx_bytes": 8}}}, 4096),
-    ({"ports": {"efa_0/1": {"rdma_write_bytes": 4096}}}, 4096),
-    ({"idle_ports": ["mlx5_0/1"]}, 0),  # ports that counted nothing are not in "ports"
-    ({"ports": {"mlx5_0/1": {"port_xmit_wait": 3}}, "idle_ports": ["mlx5_0/1"]}, 0),
-    ({"ports": {"mlx5_0/1": {"tx_bytes": None}}, "idle_ports": ["mlx5_1/1"]}, None),  # it lost count
-    ({"ports": {"rxe0/1": {"sent_pkts": 7}}}, None),  # it counts packets alone
-    ({}, None),
+@pytest.mark.parametrize(("host", "sent"), [
+    (MovedByHost(ports={"mlx5_0/1": {"tx_bytes": 4096, "rx_bytes": 8}}), 4096),
+    (MovedByHost(ports={"efa_0/1": {"rdma_write_bytes": 4096}}), 4096),
+    (MovedByHost(idle_ports=["mlx5_0/1"]), 0),  # ports that counted nothing are not in "ports"
+    (MovedByHost(ports={"mlx5_0/1": {"port_xmit_wait": 3}}, idle_ports=["mlx5_0/1"]), 0),
+    (MovedByHost(ports={"mlx5_0/1": {"tx_bytes": None}}, idle_ports=["mlx5_1/1"]), None),  # it lost count
+    (MovedByHost(ports={"rxe0/1": {"sent_pkts": 7}}), None),  # it counts packets alone
+    (MovedByHost(), None),
 ])  # fmt: skip
-def test_bytes_that_rdma_ports_sent(expected: dict[str, Any], sent: int | None) -> None:
-    assert rdma_bytes({"hosts": {"h1": expected, "h2": {}}}) == sent
+def test_bytes_that_rdma_ports_sent(host: MovedByHost, sent: int | None) -> None:
+    assert rdma_bytes([host, MovedByHost()]) == sent

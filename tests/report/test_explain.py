@@ -25,8 +25,7 @@ from collbench.machine.doctor.finding import pages as findings
 from collbench.operations.dtypes import DTYPES, REDOPS
 from collbench.operations.registry import commands, operations
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
-from collbench.report import blocks
-from collbench.report.cases import COLUMNS
+from collbench.report.cases import COLUMN_OF_KEY, COLUMNS
 from collbench.report.explain import GROUPS, TOPICS, lines_about, page, pages, plain, topic_lines
 from collbench.report.headlines import FIT_TITLES
 from collbench.report.writers import csv_columns
@@ -57,9 +56,25 @@ def glossary() -> list[str]:
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
 
 
-@pytest.mark.parametrize("word", [column.title for column in (*COLUMNS, *blocks.COLUMNS)])
+@pytest.mark.parametrize("word", sorted({column.title for column in COLUMNS}))
 def test_columns_of_the_table(word: str) -> None:
     assert "column" in {each.group for each in page(word)}
+
+
+@pytest.mark.parametrize("word", COLUMN_OF_KEY)
+def test_keys_of_the_option_columns(word: str) -> None:
+    assert "column" in {each.group for each in page(word)}
+
+
+def test_a_declared_column_is_found_by_its_key_its_name_and_its_heading_and_has_the_text_of_its_declaration() -> None:
+    (found,) = page("algbw")
+    assert page("algbw GB/s") == page("algbw_bytes_per_s") == [found]
+    assert found.means.startswith("Algorithm bandwidth: size / time.") and found.means.endswith("Unit: bytes per second.")
+    (link,) = page("of link")
+    of_kinds = [line.partition(": ")[0] for line in link.means.splitlines()]
+    assert (link.word, of_kinds) == ("percent_of_link", ["`collbench load`", "`collbench kv`"])
+    (in_place,) = page("out of place")  # an entry of explain.toml with other names alone
+    assert page("placing") == page("in_place") == [in_place] and in_place.means.startswith("Whether the result overwrites the input")
 
 
 @pytest.mark.parametrize("word", sorted(titles() - IDENTITIES))

@@ -249,9 +249,8 @@ class BackendRunner:
         with phases.record("verification"):
             checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
-        moved = watched.evidence.get("moved", {}) if watched else {}
         paths = self.opened.paths
-        evidence = paths.evidence(world, choices, session.ceilings.machines, moved) if paths else {}
+        evidence = paths.evidence(world, choices, session.ceilings.machines, watched.moved if watched else None) if paths else {}
         if choices and not paths:
             evidence = {backend.name: {"choices": choices}}
         if watched is None or mismatches is None:
@@ -315,7 +314,7 @@ class BackendRunner:
 
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         session = self.session
-        directly = watched.evidence.get("moved", {}).get("copied_directly")
+        directly = watched.moved.copied_directly if watched.moved else None
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
         slowdown = session.request.slowed.of(ready.case)
         operation = ready.operation

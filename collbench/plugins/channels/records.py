@@ -29,17 +29,26 @@ class Channel(Record, frozen=True, kw_only=False):
     received data differs from sent data, `na` has the place, and there is no rate.
     """
 
-    channel: Annotated[str, column("What was measured.")]
-    source: Annotated[str, column("The place that the bytes leave: node1/numa0, node1/gpu3, node1/mlx5_0 or node1.", key="from")]
-    target: Annotated[str, column("The place that they reach.", key="to")]
-    bytes_per_s: Annotated[float | None, column("The median rate.")] = None
-    ci_low: Annotated[float | None, column("The lower end of its 95 % confidence interval.", unit=RATE)] = None
+    channel: Annotated[str, column("What was measured.", title="channel")]
+    source: Annotated[
+        str,
+        column("The place that the bytes leave: node1/numa0, node1/gpu3, node1/mlx5_0 or node1.", key="from", title="from"),
+    ]
+    target: Annotated[str, column("The place that they reach.", key="to", title="to")]
+    bytes_per_s: Annotated[float | None, column("The median rate.", title="GB/s")] = None
+    ci_low: Annotated[
+        float | None,
+        column("The lower end of its 95 % confidence interval.", unit=RATE, title="95 % interval", drop=2),
+    ] = None
     ci_high: Annotated[float | None, column("The upper end.", unit=RATE)] = None
     of_bytes_per_s: Annotated[float | None, column("The rate of the limiting link; missing where no such figure is valid.")] = None
     limited_by: Annotated[
         str,
         column(
-            "That link with the source of its rate; without a rate, the kind of figure.", value=lambda channel: channel.limited_by or None
+            "That link with the source of its rate; without a rate, the kind of figure.",
+            value=lambda channel: channel.limited_by or None,
+            title="limited by",
+            drop=1,
         ),
     ] = ""
     na: Annotated[str | None, column("Why nothing was measured.")] = None
@@ -114,13 +123,14 @@ def frame(channels: Sequence[Channel]) -> Frame[Channel]:
             words.append(", ".join(flag_names(channel.flags)))
         return " · ".join(words)
 
+    declared = {column.name: column for column in value_columns(Channel)}
     columns: list[Column[Channel]] = [
-        Column("", "channel", name),
-        Column("", "from", lambda each: _place(each.source, len(hosts) < 2), cut=True),
-        Column("", "to", lambda each: _place(each.target, len(hosts) < 2), cut=True),
-        Column("", "GB/s", rate, right=True),
-        Column("", "95 % interval", interval, right=True, drop=2),
-        Column("", "limited by", limit, drop=1, cut=True),
+        Column.of(declared["channel"], name),
+        Column.of(declared["from"], lambda each: _place(each.source, len(hosts) < 2), cut=True),
+        Column.of(declared["to"], lambda each: _place(each.target, len(hosts) < 2), cut=True),
+        Column.of(declared["bytes_per_s"], rate),
+        Column.of(declared["ci_low"], interval),
+        Column.of(declared["limited_by"], limit, cut=True),
     ]
     return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
 

@@ -16,5 +16,6 @@ PLUGIN = Plugin(
     sections={"collbench.plugins.hunt.page:section": "gate", "collbench.plugins.hunt.pairs_page:section": "against"},
     tables=("collbench.plugins.hunt.api:PAIRS_TABLE", "collbench.plugins.hunt.api:HUNTS_TABLE"),
     api={"Runs.pairs": "collbench.plugins.hunt.api:pairs", "Runs.hunts": "collbench.plugins.hunt.api:hunts"},
+    hooks={"figure_kinds": "collbench.plugins.hunt.figures:figure_kinds"},
     needs=("channels",),
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
 from collbench.plugins.hunt.drain import lines, lines_of, read
+from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
 from collbench.plugins.hunt.protocol import CONFIRMED
 from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, RunKind, StoredRecords
+from collbench.report.kinds import Destination, ResultKind, StoredRecords
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
 # Hunts.
 
 
-class HuntKind(RunKind):
+class HuntKind(ResultKind):
     """Hunts for the slow node, NIC or link."""
 
     name = "hunt"
     what = "a hunt"
+    declared = text.SUSPECTS
 
     def holds(self, run: Run) -> bool:
         """Return whether the run is a hunt, also with an invalid description in run.json."""
@@ -46,15 +49,15 @@ class HuntKind(RunKind):
         hunt = read_hunt(run)
         return StoredRecords(hunt, hunt.warnings)
 
+    def state(self, run: Run, result: StoredHunt) -> str:
+        """Return the number of rounds."""
+        finished = run.finished and result.about.get("verdict")
+        return f"{plural(len(result.rounds), 'round')}{'' if finished else ', not finished'}"
+
     def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the outcome of the hunt, and its recommendation."""
-        hunt: StoredHunt = stored.records
         advice, unread = advice_of(run.path)
-        state = "" if run.finished and hunt.about.get("verdict") else ", not finished"
-        to.begin(run, f"{plural(len(hunt.rounds), 'round')}{state}", [*stored.warnings, *unread])
-        about = {**hunt.about, "rounds": len(hunt.rounds)}
-        text.write_hunt(about, to.format, to.out, color=to.color, advice=advice, run=run.path.resolve().name, headed=to.headed)
-        return True
+        return super().show(run, StoredRecords(replace(stored.records, advice=advice), [*stored.warnings, *unread]), to)
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the confirmed suspects with their evidence."""
@@ -64,7 +67,7 @@ class HuntKind(RunKind):
         if not hunts:
             return None
         run, stored = hunts[0]
-        hunt = text.shown_about({**stored.about, "rounds": len(stored.rounds)})
+        hunt = stored.shown
         verdict, places, line = hunt.verdict, hunt.places, line_of(run)
         if not verdict:
             title = "the hunt stopped early, without a verdict"
@@ -113,11 +116,12 @@ def advice_of(path: Path) -> tuple[list[str], list[str]]:
 # Runs of pairs.
 
 
-class PairsKind(RunKind):
+class PairsKind(ResultKind):
     """Runs of pairs."""
 
     name = "pairs"
     what = "a matrix of pairs"
+    declared = DIRECTED_PAIRS
     drawn = True
     answers_last = True
 
@@ -135,29 +139,17 @@ class PairsKind(RunKind):
         assert pairs is not None
         return StoredRecords(pairs, pairs.warnings)
 
-    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
-        """Print the matrix."""
-        from collbench.plugins.hunt.pairs_text import write_pairs
-
-        pairs: StoredPairs = stored.records
-        done = len(pairs.rounds)
-        planned = pairs.about.get("rounds")
-        state = plural(done, "round")
-        if not run.finished or pairs.about.get("measured") is None:  # run.json of a launch that ended early has no "measured"
-            if isinstance(planned, int) and planned > done:
-                state = f"{done} of {planned} rounds"
-            state += ", not finished"
-        to.begin(run, state, stored.warnings)
-        name = run.path.resolve().name
-        write_pairs(
-            pairs.effects, pairs.shown_about, to.format, to.out, color=to.color, external=pairs.external, run=name, headed=to.headed
-        )
-        return True
+    def state(self, run: Run, result: StoredPairs) -> str:
+        """Return the number of rounds."""
+        done = len(result.rounds)
+        if run.finished and result.about.get("measured") is not None:  # run.json of a launch that ended early has no "measured"
+            return plural(done, "round")
+        planned = result.about.get("rounds")
+        rounds = f"{done} of {planned} rounds" if isinstance(planned, int) and planned > done else plural(done, "round")
+        return f"{rounds}, not finished"
 
     def markdown(self, material: Material) -> Iterator[str]:
         """Yield what was measured of each run."""
-        from collbench.plugins.hunt.pairs_text import measured
-
         for run, pairs in material.of_kind(self.name):
             title = f"## {escaped(short(run.path.resolve().name, 80))}"
             yield from ("", title, "", escaped_line(measured(pairs.effects.matrix, pairs.about)))
@@ -172,7 +164,6 @@ class PairsKind(RunKind):
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the places and pairs that are slower than the others explain."""
-        from collbench.plugins.hunt.pairs_text import measured
         from collbench.report.html.first_screen import BAD, DOUBT, GOOD, MOST_FIGURES, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
@@ -196,12 +187,10 @@ class PairsKind(RunKind):
 
 def findings_of(effect: PairEffects) -> Iterator[Concern]:
     """Yield wrong data, slow places and pairs, and doubts."""
-    import numpy as np
-
     from collbench.analysis.concerns import FINDING, NOTE, WRONG, Concern
 
     matrix = effect.matrix
-    for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
+    for a, b in matrix.wrong_pairs():
         wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
         yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
     yield from (Concern(FINDING, finding.sentence(matrix.places)) for finding in effect.findings())

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.plugins.hunt.kind import advice_of
-from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence, shown_about
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.text import STYLES, describe_hunt, headline, next_steps, sentence
 from collbench.report.cases import NOTHING
+from collbench.report.charts import FigureMark, Value
+from collbench.report.figures import draw_marks, set_names
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.picture import PAGE, Picture, drawn
 from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, plural
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 _MOST_ROUNDS, _MOST_LINES, _MOST_NAMES = 200, 400, 4
-_MARKS = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}
 _HEAD = ("round", "stage", "purpose", "measured", "slowest GB/s", "of", "not measured")
 
 
@@ -37,7 +38,7 @@ def section(material: Material) -> Section | None:
     for number, (run, stored) in enumerate(hunts):
         name = f"{printable(run.path.resolve().name)}: " if len(hunts) > 1 else ""
         texts += [f"{name}{text}" for text in _texts(run, stored, summary=number > 0)]
-        suspects = _suspects(shown_about(stored.about))
+        suspects = _suspects(stored.shown)
         if suspects:
             tables.append((f"{name}suspects with their evidence", suspects))
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
@@ -50,9 +51,9 @@ def section(material: Material) -> Section | None:
 def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
     """Yield wrong data, and the suspects that are confirmed or inconclusive."""
     yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
-    hunt = shown_about(stored.about)
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
-        if suspect.state in _MARKS:
+    hunt = stored.shown
+    for suspect in hunt.suspects:
+        if suspect.state != CLEARED:
             yield Concern(FINDING if suspect.state == CONFIRMED else DOUBTFUL, sentence(suspect, hunt.places))
 
 
@@ -64,7 +65,8 @@ def _wrong(stored: StoredHunt) -> list[str]:
 
 def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
     """Yield the verdict's notes, what to do, and the meaning of the flags; with `summary` what the first screen has of the first run."""
-    hunt, (advice, unread) = shown_about({**stored.about, "rounds": len(stored.rounds)}), advice_of(run.path)
+    hunt = stored.shown
+    advice, unread = advice_of(run.path)
     if summary:
         yield describe_hunt(hunt)
         if hunt.verdict:
@@ -78,10 +80,10 @@ def _suspects(hunt: HuntAbout) -> Table | None:
     """Return a line for each suspect, and one for each further item of its evidence; None without suspects."""
     lines: list[tuple[str, str]] = []
     styles: list[str] = []
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+    for suspect in hunt.suspects:
         first, *others = suspect.evidence or [""]
         lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in others)]
-        styles += [_MARKS.get(suspect.state, ""), *("" for _ in others)]
+        styles += [STYLES[suspect.state], *("" for _ in others)]
     return Table(("suspect", "evidence"), lines[:_MOST_LINES], marks=marks_of(styles)) if lines else None
 
 
@@ -109,7 +111,7 @@ def _rounds(stored: StoredHunt) -> Table:
 
 # The chart of a hunt: the speed of each place.
 
-_LEAST_WIDTH, _WIDEST, _OF_PLACE, _HEIGHT, _MOST_LABELS = 460, 940, 56, 270, 16  # pixels
+_MOST_LABELS = 16
 _PLACES_METHOD = (
     "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
     "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
@@ -120,34 +122,42 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     """Return the chart; None without rounds of pairs. run: before its title if there are several."""
     if len(speeds := _speeds(stored.rounds)) < 2:
         return None
-    hunt = shown_about(stored.about)
-    suspects = hunt.verdict.suspects if hunt.verdict else []
-    states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
+    hunt = stored.shown
+    states = {suspect.places[0]: suspect.state for suspect in hunt.suspects if len(suspect.places) == 1}
     typical, order = median(speeds.values()), sorted(speeds)
     names = [printable(hunt.places[place]) for place in order]
-    width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
-    picture = Picture(width, _HEIGHT)
-    percents = [100 * speeds[place] / typical for place in order]
-    x = place_scale([short(name, 14) for name in names], 54, width - 16, _MOST_LABELS)
-    y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
-    picture.axes(x, y)
-    picture.line([(x.start, y.at(100)), (x.end, y.at(100))], "limit dashed")
-    rows, slow = [], []
-    for number, (place, name, percent) in enumerate(zip(order, names, percents, strict=True)):
-        state, rate, share, at = states.get(place, ""), format_rate(speeds[place]), format_percent(percent), (x.at(number), y.at(percent))
-        style = {CONFIRMED: "bad", INCONCLUSIVE: "s1 open"}.get(state, "s0")
-        picture.point(*at, 3 if state else 0, style, f"{name}: {rate} GB/s, {share} of the median{f'; {state}' if state else ''}")
-        rows.append([name, rate, share, state or NOTHING])
-        if state == CONFIRMED:
-            slow.append(name)
-            picture.text(at[0], at[1] - 10, short(name, 20), "middle", "bad")
+    rows: list[list[str]] = []
+    marked: list[FigureMark] = []
+    for number, (place, name) in enumerate(zip(order, names, strict=True)):
+        percent = 100 * speeds[place] / typical
+        rows.append([name, format_rate(speeds[place]), format_percent(percent), states.get(place, "") or NOTHING])
+        state = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}.get(states.get(place, ""), "")
+        marked.append(FigureMark(number, Value(percent), state))
+    slow = [row[0] for row in rows if row[-1] == CONFIRMED]
     table = Table(
         ["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
     )
     named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
     caption = f"{named if slow else 'No place is'} confirmed as slow."
     title = f"{run}Speed of each place with its partners"
-    return Chart(key, title, caption, _PLACES_METHOD, picture.markup(title), table, picture.tooltips, wide=width > 600)
+    chart = Chart(key, title, caption, _PLACES_METHOD, table)
+    return drawn(chart, lambda picture: _draw_places(picture, rows, marked))
+
+
+def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequence[FigureMark]) -> None:
+    """Draw the speed of each place; a cross with a name is a confirmed one, an open mark an inconclusive one."""
+    axes = picture.axes()
+    axes.axhline(100, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="median")
+    draw_marks(axes, marks, PAGE.series[0], PAGE, "places")
+    for (name, rate, share, verdict), mark in zip(rows, marks, strict=True):
+        said = f"; {verdict}" if verdict != NOTHING else ""
+        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the median{said}")
+        if mark.state == "wrong":
+            at = (mark.at, mark.value.value)
+            axes.annotate(short(name, 20), at, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)
+    axes.set_ylim(0, 1.1 * max([100.0, *(mark.value.value for mark in marks)]))
+    set_names(axes, [short(row[0], 14) for row in rows], _MOST_LABELS)
+    axes.set_ylabel("% of the median place")
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:

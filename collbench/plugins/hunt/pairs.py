@@ -25,21 +25,23 @@ two (so nothing is named below four); a place that is slow with all partners fro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from collbench.plugins.hunt.facts import TooFewEndpoints
 from collbench.plugins.hunt.pair_statistics import INSIDE_HOST, INTERVAL_WIDTH, LEAST_PLACES, TO_OTHER_HOSTS, Figures, Mask, MatrixView
-from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, STATES, PairMatrix
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, PairMatrix
+from collbench.records import Record
 from collbench.units import first_of, format_percent
 
 # The findings in a matrix of pairs, and their sentences.
 
-CONFIRMED, CLEARED, INCONCLUSIVE = STATES
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
     "node": "its NIC, cable or slot",
@@ -53,7 +55,7 @@ class Remeasured:
     """The result of measuring a suspect again.
 
     places  one, or the two of a pair, the lower first
-    state   one of `STATES`
+    state   CONFIRMED, CLEARED or INCONCLUSIVE
     reason  why it is inconclusive, or the count of slow results
     """
 
@@ -62,8 +64,7 @@ class Remeasured:
     reason: str
 
 
-@dataclass(frozen=True)
-class PairFinding:
+class PairFinding(Record, frozen=True):
     """A place or a pair that is slower than the other places explain.
 
     kind       "node" (slow both ways), "sender", "receiver": places are (i,), or all the places of one host; "pair": (sender, receiver)
@@ -72,7 +73,7 @@ class PairFinding:
     cells      how many of its `of_cells` directed pairs are slow (latency: pairs without direction)
     both_ways  for a pair: whether receiver to sender is slow, too
     where      the paths: "" (all), "to other hosts" or "inside its host"
-    latency    for a bandwidth finding with a slow latency, too: the latency's ratio
+    latency_ratio  for a bandwidth finding with a slow latency, too: that of the latency
     unknown    for a pair: the places with too few other measured pairs to show that they are healthy
     host       the host, where all of its places are slow
     """
@@ -85,9 +86,13 @@ class PairFinding:
     of_cells: int
     both_ways: bool = False
     where: str = ""
-    latency: float | None = None
-    unknown: tuple[int, ...] = ()
-    host: str = ""
+    latency_ratio: float | None = None
+    unknown: tuple[int, ...] = msgspec.field(default=(), name="untold")
+    host: str | None = None
+
+    def stored(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the finding for JSON, with its sentence; places are indices into the list of places."""
+        return {**self.as_json(), "sentence": self.sentence(names)}
 
     def sentence(self, names: Sequence[str]) -> str:
         """Return what is slow, by how much, and where to look."""
@@ -121,7 +126,7 @@ class PairFinding:
         return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
 
     def _slow_latency(self) -> str:
-        return "" if self.latency is None else f"; a small message takes {_times(self.latency)} as long"
+        return "" if self.latency_ratio is None else f"; a small message takes {_times(self.latency_ratio)} as long"
 
 
 def _times(ratio: float) -> str:
@@ -299,7 +304,7 @@ def _host(host: str, found: Sequence[PairFinding]) -> PairFinding:
     places = tuple(place for each in found for place in each.places)
     cells, of_cells = sum(each.cells for each in found), sum(each.of_cells for each in found)
     kind = first.kind if len(kinds) == 1 else "node"
-    return replace(first, kind=kind, places=places, ratio=ratio, cells=cells, of_cells=of_cells, host=host)
+    return first.replace(kind=kind, places=places, ratio=ratio, cells=cells, of_cells=of_cells, host=host)
 
 
 def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
@@ -322,9 +327,9 @@ def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
         key = frozenset(each.places)
         first = kept.setdefault(key, each)
         if first.quantity != each.quantity:
-            kept[key] = replace(first, latency=each.ratio)
+            kept[key] = first.replace(latency_ratio=each.ratio)
         elif first is not each and first.where != each.where:
-            kept[key] = replace(first, where="", cells=first.cells + each.cells, of_cells=first.of_cells + each.of_cells)
+            kept[key] = first.replace(where="", cells=first.cells + each.cells, of_cells=first.of_cells + each.of_cells)
     return list(kept.values())
 
 

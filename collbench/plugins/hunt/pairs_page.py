@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import exp, isfinite
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, apart
+from collbench.report.html.picture import apart
 from collbench.report.material import Material
 from collbench.results.flags import explain
 from collbench.units import first_of, format_percent, format_rate, format_size, format_time, plural
@@ -183,7 +184,7 @@ class Quantity:
 
     def class_labels(self) -> list[str]:
         """Return the range of each of the five classes."""
-        depths = [self.classes[1] * factor for factor in (1, 2, 4, 8)]
+        depths = [self.classes[1] * factor for factor in texts_of.DEPTHS]
         if self.symmetric:
             edges = [f"{exp(depth):.2f}" for depth in depths]
             return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
@@ -235,7 +236,7 @@ class Mark:
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    known = [(each, each.ratio if each.quantity == quantity.name else each.latency if quantity.symmetric else None) for each in found]
+    known = [(each, each.ratio if each.quantity == quantity.name else each.latency_ratio if quantity.symmetric else None) for each in found]
     return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
 
 
@@ -271,6 +272,39 @@ _TOP, _LEAST_WIDTH = 18, 460.0
 _MOST_SIGNS, _MOST_BELOW = 200, 8
 
 
+@dataclass
+class _CellPicture:
+    """An SVG picture of cells and texts, in pixels; its colors are classes of drawing.css."""
+
+    width: float
+    height: float = 0.0
+    elements: list[str] = field(default_factory=list)
+
+    def add(self, name: str, classes: str = "", text: str | None = None, **attributes: float | str) -> None:
+        """Add an element. Underscores in names of attributes become hyphens; a text is escaped."""
+        shown = "".join(f" {key.replace('_', '-')}={quoteattr(_pixels(value))}" for key, value in attributes.items())
+        marked = f" class={quoteattr(classes)}" if classes else ""
+        self.elements.append(f"<{name}{marked}{shown}" + (f">{escape(printable(text))}</{name}>" if text is not None else "/>"))
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
+        """Add a text; `anchor` is the part of it at `x`: start, middle or end."""
+        more = {} if anchor == "start" else {"text_anchor": anchor}
+        self.add("text", classes, text, x=x, y=y, **more)
+
+    def line(self, points: Sequence[tuple[float, float]], classes: str) -> None:
+        """Add a line through the points."""
+        self.add("path", f"line {classes}", d="M" + "L".join(f"{_pixels(x)} {_pixels(y)}" for x, y in points))
+
+    def svg(self, title: str) -> str:
+        """Return the picture as an SVG element; `title` is its accessible name."""
+        head = f'<svg viewBox="0 0 {_pixels(self.width)} {_pixels(self.height)}" role="img" aria-label={quoteattr(printable(title))}>'
+        return f"{head}{''.join(self.elements)}</svg>"
+
+
+def _pixels(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+
+
 class _Drawing:
     """A picture of classes: names on the left and above, labels of findings on the right and below, the legend last.
 
@@ -288,7 +322,7 @@ class _Drawing:
         below = _at_most([mark for mark in marks if mark.below], _MOST_BELOW)
         ends = [(self.end + 2 * _GAP, mark) for mark in right] + [(self.at(mark.at), mark) for mark in below]
         widths = [x + _wide(mark.text) + 2 * _GAP for x, mark in ends]
-        self.picture = Picture(max(self.end + 4 * _GAP, _LEAST_WIDTH, *widths), 0)
+        self.picture = _CellPicture(max(self.end + 4 * _GAP, _LEAST_WIDTH, *widths))
         self.unknown = f"url(#{key}-no)"
         self._cells(key)
         self._names(directed=not quantity.symmetric)
@@ -408,7 +442,7 @@ def charts(effects: PairEffects, key: str, run: str, places: str, samples: tuple
         method = _method(quantity, groups, samples[not quantity.symmetric])
         table = _whole(quantity) if matrix.n <= _WHOLE else _slowest(quantity, findings)
         data = _data(quantity, effects.again, groups, (drawn.start, drawn.start, drawn.side))
-        drawn_charts.append(Chart(chart_key, title, caption, method, drawn.picture.markup(title), table, data=data, wide=matrix.n > _WHOLE))
+        drawn_charts.append(Chart(chart_key, title, caption, method, table, drawn.picture.svg(title), data=data, wide=matrix.n > _WHOLE))
     return drawn_charts
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import expm1, log1p
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.columns import RUN_COLUMN, column
 from collbench.plugins.hunt.pair_statistics import quantile
-from collbench.plugins.hunt.pairs import PairEffects, PairFinding
-from collbench.plugins.hunt.records import PairMatrix
+from collbench.plugins.hunt.pairs import PairFinding
+from collbench.plugins.hunt.records import DirectedPair, PairMatrix, StoredPairs
+from collbench.records import RecordKind
 from collbench.report.cases import NOTHING
-from collbench.report.frame import Frame, Line, csv_table, printable, table_lines, text_columns
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.report.frame import Display, Frame, Line, printable, table_lines, text_columns
+from collbench.report.screen import BLOCKS
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import Row
 from collbench.results.store import to_line
@@ -28,9 +28,10 @@ from collbench.units import format_rate, format_size, format_time
 
 MOST_ROWS = 40  # with more places, each row and column shows several
 CLASSES = 5
+DEPTHS = (1, 2, 4, 8)  # where the classes but the last one end, in depths of the first one
 WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
 _LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, at least and at most
-_BLOCKS, _LETTERS = "·░▒▓█!", ".abcd!"
+_LETTERS = ".abcd!"  # instead of block characters
 _CIVIDIS = (17, 60, 102, 143, 227)  # the nearest of the 256 colors to its fifths: dark blue to yellow, distinct for the color-blind
 _RED = 160
 _LABEL, _NOTE = 16, 12  # columns: of a name at most, of the text after a row at least
@@ -40,31 +41,32 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 Classes = NDArray[np.int64]
 
 
-def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labeled.
+def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], display: Display) -> Iterator[Line]:
+    """Yield the picture within the width (None: 40 places), with its legend; rows of findings are labeled.
 
-    `blocks`: whether to use block characters. Where several places share a character, it shows their slowest pair.
+    Where several places share a character, it shows their slowest pair.
     """
+    width, color = display.width, display.color
     classes, step = classes_of(matrix)
     size = -(-matrix.n // _most_rows(matrix, width))
     starts = np.arange(0, matrix.n, size)
     shown: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
-    marks = _BLOCKS if blocks else _LETTERS
+    marks = BLOCKS if display.blocks else _LETTERS
     labels = _labels(matrix, size)
     wide = max(map(len, labels))
     shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
-    yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
+    yield from (Line(text, "head") for text in ("senders in rows, receivers in columns", *shared))
     numbers = [str(column * size) for column in range(len(shown))]  # digit by digit downwards; for groups the first place of each
     high = max(map(len, numbers))
     for digit in range(high):
         digits = "".join(f"{number.rjust(high)[digit]} " for number in numbers).rstrip()
-        yield Line(f"{'':{wide}} {digits}", "head")
+        yield Line(f"{'':{wide}} {digits}", "head", whole=True)
     for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
         cells = "".join(_cell(int(each), marks, color) for each in row)
         those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
         note = f"◄ {printable(', '.join(those))}" if those else ""
         room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
-        yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip())
+        yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip(), whole=True)
     what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
     yield from _packed(_legend(shown, step, marks, color, what), width)
 
@@ -131,7 +133,7 @@ def _cell(each: int, marks: str, color: bool) -> str:
 
 
 def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
-    edges = [100 * float(np.exp(-step * factor)) for factor in (1, 2, 4, 8)]
+    edges = [100 * float(np.exp(-step * factor)) for factor in DEPTHS]
     words = [f"from {edges[0]:.0f} % on", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges)), f"below {edges[-1]:.0f} %"]
     yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}{what * (each == 0)}" for each, word in enumerate(words))
     others = ((WRONG, "wrong data"), (UNKNOWN, "not measured"))
@@ -144,10 +146,10 @@ def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
     for word in words:
         room = len(_ESCAPE.sub("", word)) + 2
         if line and width is not None and used + room - 2 > width:
-            yield Line(line.rstrip())
+            yield Line(line.rstrip(), whole=True)
             line, used = "", 0
         line, used = f"{line}{word}  ", used + room
-    yield Line(line.rstrip())
+    yield Line(line.rstrip(), whole=True)
 
 
 # One line per place: what it sends and receives by the median, its latency, and its slowest partner.
@@ -236,114 +238,58 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     size = matrix.latency_size_bytes if latency else matrix.size_bytes
     if row.size_bytes == size and all(name in matrix.places for name in ends):
         a, b = (matrix.places.index(name) for name in ends)
-        own = text(_number((matrix.latency_s if latency else matrix.bandwidth)[a, b]))
+        figure = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
+        own = text(figure if np.isfinite(figure) else None)
     remarks = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
     remarks += [flag_name(flag) for flag in row.flags if flag not in _OF_ALL]
     message = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
     return tuple(printable(cell[:200]) for cell in (*ends, row.backend, message, external, own, ", ".join(remarks)))
 
 
-FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20
-PAIR_COLUMNS = {
-    **RUN_COLUMN,
-    "sender": column("The place (rank or node) that sends."),
-    "receiver": column("The place (rank or node) that receives."),
-    "size_bytes": column("The size of the messages of the bandwidth."),
-    "bandwidth_bytes_per_s": column("The bandwidth of messages from the sender to the receiver, the median."),
-    "bandwidth_low_bytes_per_s": column("The lower end of the 95 % interval of the bandwidth."),
-    "bandwidth_high_bytes_per_s": column("The upper end of the 95 % interval of the bandwidth."),
-    "latency_size_bytes": column("The size of the messages of the latency."),
-    "latency_s": column("Half of the round trip, the median."),
-    "wrong": column("The number of wrong elements of the pair, in both directions; missing if nothing was verified.", type=int),
-}
 
 
-def write_pairs(
-    effects: PairEffects,
-    about: Mapping[str, Any],
-    format: str,
-    out: TextIO,
-    *,
-    color: bool,
-    external: Sequence[Row] = (),
-    run: str = "",
-    headed: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Print the matrix to `out`, with its findings and doubts.
-
-    about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
-    format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
-    external  rows of external tools; CSV leaves them out
-    run     the name of its folder, in a CSV's first column
-    headed  whether the CSV has its header already, from another run
-    quiet   whether notes are left out
-    """
-    check_format(format, FORMATS, " for pairs")
-    matrix = effects.matrix
-    if format == "csv":
-        lines: Iterable[Line] = csv_table(PAIR_COLUMNS, pair_records(matrix, run), headed)
-    elif format == "json":
-        lines = map(Line, json_parts(effects, about, external))
-    else:
-        width, findings = width_of(out), effects.findings()
-        above = [Line(measured(matrix, about), "head")]
-        above += [Line(sentence, "wrong") for sentence in wrong_data(matrix)]
-        above += [Line(sentence, "doubtful" if findings else "") for sentence in sentences(matrix, findings)]
-        above += [Line(sentence, "foot") for sentence in effects.doubts()]
-        try:
-            _BLOCKS.encode(out.encoding or "utf-8")
-            blocks = True
-        except (UnicodeEncodeError, LookupError):
-            blocks = False
-        lines = [
-            *wrapped([Line(printable(line.text), line.style) for line in above], width),
-            Line(""),
-            *table_lines(place_frame(matrix, findings), width),
-            Line(""),
-            *heatmap(matrix, findings, width, color, blocks),
-            *external_lines(external, matrix, str(about.get("backend", "?")), width),
-        ]
-    print_lines(lines, out, color, quiet=quiet)
+def lines(stored: StoredPairs, display: Display) -> Iterator[Line]:
+    """Yield what was measured, findings and doubts, a line per place, the picture, and the figures of external tools."""
+    matrix, findings, about = stored.effects.matrix, stored.effects.findings(), stored.shown_about
+    yield Line(printable(measured(matrix, about)), "head")
+    yield from (Line(printable(sentence), "wrong") for sentence in wrong_data(matrix))
+    yield from (Line(printable(sentence), "doubtful" if findings else "") for sentence in sentences(matrix, findings))
+    yield from (Line(printable(sentence), "foot") for sentence in stored.effects.doubts())
+    yield Line("")
+    yield from table_lines(place_frame(matrix, findings), display.width)
+    yield Line("")
+    yield from heatmap(matrix, findings, display)
+    yield from external_lines(stored.external, matrix, str(about.get("backend", "?")), display.width)
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
     """Return a sentence for each of the first pairs with wrong data, and how many more there are."""
-    senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
+    pairs = matrix.wrong_pairs()
     those = [
         f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
-        for a, b in zip(senders[:MOST_SENTENCES], receivers[:MOST_SENTENCES], strict=True)
+        for a, b in pairs[:MOST_SENTENCES]
     ]
-    return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
+    return [*those, *_more(len(pairs) - len(those), "pairs with wrong data")]
 
 
-def pair_records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
-    """Yield the fields of PAIR_COLUMNS for each directed pair with a known figure."""
-    known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
-    for a, b in np.argwhere(known).tolist():
-        figures = [_number(each[a, b]) for each in (matrix.bandwidth, matrix.low, matrix.high, matrix.latency_s)]
-        wrong = None if np.isnan(matrix.wrong[a, b]) else round(float(matrix.wrong[a, b]))
-        yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
-
-
-def json_parts(effects: PairEffects, about: Mapping[str, Any], external: Sequence[Row] = ()) -> Iterator[str]:
+def json_lines(stored: StoredPairs) -> Iterator[str]:
     """Yield one object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
 
-    external: rows of external tools; without any the object lacks the key.
+    Without rows of external tools the object lacks their key.
     """
-    matrix = effects.matrix
+    effects, matrix = stored.effects, stored.effects.matrix
     head = {
         "schema": 1,
         "places": matrix.places,
         "size_bytes": matrix.size_bytes,
         "latency_size_bytes": matrix.latency_size_bytes,
-        "about": {name: value for name, value in about.items() if name != "places"},
-        "findings": [finding_json(finding, matrix.places) for finding in effects.findings()],
+        "about": {name: value for name, value in stored.shown_about.items() if name != "places"},
+        "findings": [finding.stored(matrix.places) for finding in effects.findings()],
         "doubts": effects.doubts(),
     }
-    if external:
-        head["theirs"] = [row.as_json() for row in external]
+    if stored.external:
+        head["theirs"] = [row.as_json() for row in stored.external]
     yield to_line(head).removesuffix("}") + ","
     parts = {
         "bandwidth_bytes_per_s": matrix.bandwidth,
@@ -355,15 +301,6 @@ def json_parts(effects: PairEffects, about: Mapping[str, Any], external: Sequenc
     for number, (name, figures) in enumerate(parts.items()):
         rows = [to_line({"": row}).removeprefix('{"":').removesuffix("}") for row in figures]
         yield f'"{name}":[' + ",\n".join(rows) + ("]," if number < len(parts) - 1 else "]}")
-
-
-def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
-    """Return a finding's fields and its sentence; places are indices into the list of places."""
-    return {
-        "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
-        "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "untold": found.unknown, "host": found.host or None, "sentence": found.sentence(names),
-    }  # fmt: skip
 
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
@@ -395,5 +332,4 @@ def _more(number: int, what: str) -> list[str]:
     return [f"and {number} more {what}: see --format json"] if number > 0 else []
 
 
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+DIRECTED_PAIRS = RecordKind("pairs", DirectedPair, records=lambda stored: stored.effects.matrix.pairs(), lines=lines, json=json_lines)

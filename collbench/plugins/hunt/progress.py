@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import RunFailed, UsageError
 from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
-from collbench.plugins.hunt.records import HuntRound, PairRound, matrix_of, place_hosts
+from collbench.plugins.hunt.records import HuntRound, PairRound, StoredHunt, StoredPairs, matrix_of, place_hosts
 from collbench.reason import as_json
 from collbench.report.dry_run import MEASUREMENTS
 from collbench.report.progress import ProgressPrinter
-from collbench.report.screen import wants_color
 from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
     from collbench.measuring.session import Plan
-    from collbench.plugins.hunt.pairs import PairEffects
 
 # By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
 _NO_DRAIN_FLAGS = {
@@ -36,7 +33,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._effects: PairEffects | None = None
+        self._pairs: StoredPairs | None = None
         self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
         self._round_request: RoundRequest | None = None
         self._suspects: list[Suspect] = []
@@ -84,27 +81,19 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
-        from collbench.plugins.hunt.pairs import PairEffects, remeasured
-        from collbench.plugins.hunt.pairs_text import finding_json
-
-        self._about, judged = about, [suspect.as_json() for suspect in self._suspects]
-        repeated = {pair for pair_round in rounds if pair_round.again for pair in pair_round.pairs}
-        self._effects = effects = PairEffects(matrix_of(about, rounds), repeated, remeasured=remeasured(judged))
-        findings = [finding_json(finding, effects.matrix.places) for finding in effects.findings()]
+        judged = [suspect.as_json() for suspect in self._suspects]
+        self._pairs = StoredPairs(about, list(rounds), external=self._external, judged=judged)
+        effects = self._pairs.effects
+        findings = [finding.stored(effects.matrix.places) for finding in effects.findings()]
         return {"result": effects.result, "judged": judged, "findings": findings}
 
     def end(self) -> None:
         """Print the matrix, and the run's folder."""
         self.close()
-        if self._effects:
-            from collbench.plugins.hunt.pairs_text import write_pairs
+        if self._pairs:
+            from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS
 
-            color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-            write_pairs(
-                self._effects, self._about, self._arguments.format, sys.stdout, color=color, external=self._external, run=name,
-                quiet=self._arguments.quiet,
-            )  # fmt: skip
-            sys.stdout.flush()
+            self.write_records(DIRECTED_PAIRS, self._pairs)
         super().end()
 
 
@@ -114,6 +103,7 @@ class HuntProgressPrinter(ProgressPrinter):
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
         self._hunt: Generator[RoundRequest, RoundResult, HuntVerdict] | None = None
+        self._result: StoredHunt | None = None
         self._verdict: HuntVerdict | None = None
         self._manager = ""
         self._flags: set[str] = set()
@@ -167,7 +157,7 @@ class HuntProgressPrinter(ProgressPrinter):
             "no_verdict": verdict.no_verdict and verdict.no_verdict.render(),
             "no_verdict_fact": verdict.no_verdict and as_json(verdict.no_verdict), "middle": verdict.middle,
         }  # fmt: skip
-        self._about = {**about, "verdict": stored}
+        self._result = StoredHunt({**about, "verdict": stored}, list(rounds))
         return stored
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
@@ -177,10 +167,10 @@ class HuntProgressPrinter(ProgressPrinter):
         """
         from collbench.plugins.hunt.drain import BEGUN, HuntSummary, apply, lines, parse_cap, recommendation
 
-        assert self._verdict is not None
+        assert self._verdict is not None and self._result is not None
         summary = HuntSummary.here(
-            folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
-            manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags),
+            folder, os.environ, [(host, node) for host, node in self._result.about["nodes"]], allocation=self._arguments.allocation,
+            manager=self._manager, no_drain=_no_drain(self._arguments, self._result.about, self._flags),
         )  # fmt: skip
         document = recommendation(self._verdict, summary)
         path = _stored(folder, document)
@@ -205,17 +195,14 @@ class HuntProgressPrinter(ProgressPrinter):
     def end(self) -> None:
         """Print the verdict, the recommended action, and the folder of the run."""
         self.close()
-        if self._about.get("verdict"):
+        if self._result:
             from collbench.plugins.hunt.kind import advice_of
-            from collbench.plugins.hunt.text import write_hunt
+            from collbench.plugins.hunt.text import SUSPECTS
 
             if not self._advice:  # a complete run that was resumed has acted before
                 self._advice, _ = advice_of(Path(self._folder))
-            format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
-            quiet = self._arguments.quiet
-            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name, quiet=quiet)
-            sys.stdout.flush()
-            for line in self._advice if format == "csv" else ():
+            self.write_records(SUSPECTS, replace(self._result, advice=self._advice))
+            for line in self._advice if self._arguments.format == "csv" else ():
                 self.note(line)
         super().end()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from collbench.columns import column
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
 from collbench.records import Record
@@ -24,7 +25,6 @@ from collbench.units import format_bytes
 if TYPE_CHECKING:
     from collbench.plugins.hunt.pairs import PairEffects
 
-STATES = ("confirmed", "cleared", "inconclusive")
 NONE_SLOW, NO_VERDICT = "nobody", "no verdict"  # results of pairs and hunts besides "confirmed", as stored
 _MOST_PLACES = 20_000
 _RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
@@ -91,6 +91,11 @@ class HuntAbout(PlacesAbout, kw_only=True):
     crossed: list[str] | None = None
     verdict: StoredVerdict | None = None
 
+    @property
+    def suspects(self) -> list[StoredSuspect]:
+        """Return the suspects of the verdict; none without a verdict."""
+        return self.verdict.suspects if self.verdict else []
+
 
 class PairsAbout(PlacesAbout, kw_only=True):
     """What a matrix of pairs needs in run.json, and the suspects that were measured again."""
@@ -110,6 +115,21 @@ def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
     if "hosts" in about:
         return tuple(about["hosts"])
     return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in about["places"])
+
+
+class SuspectRow(Record, frozen=True, kw_only=True):
+    """A suspect of a hunt with the names of its places, as CSV and DataFrames have it."""
+
+    state: Annotated[str, column("The state of the suspect: confirmed, cleared or inconclusive.")]
+    code: Annotated[str | None, column("The code of the finding; `collbench explain CODE` explains it.")]
+    kind: Annotated[str, column("What is slow.")]
+    places: Annotated[str, column("The suspects: ranks or nodes.")]
+    ratio: Annotated[float | None, column("The speed of the suspect as a share of that of the others.")]
+    ratio_low: Annotated[float | None, column("The lower end of the interval of the ratio.")]
+    ratio_high: Annotated[float | None, column("The upper end of the interval of the ratio.")]
+    partners: Annotated[str, column("The partners with which the suspect was measured.")]
+    part: Annotated[str, column("The interface or part that is slow.")]
+    evidence: Annotated[str, column("The evidence, as sentences.")]
 
 
 class HuntRound(Record, frozen=True):
@@ -157,11 +177,23 @@ class StoredHunt:
     about     run.json's "hunt": places, by, backend, size_bytes, promised, rounds, ceiling …; its "verdict" is None if it stopped early
     rounds    as measured
     warnings  what could not be read
+    advice    the recommendation and what was done, a line each
     """
 
     about: Mapping[str, Any]
     rounds: list[HuntRound]
     warnings: list[str] = field(default_factory=list)
+    advice: Sequence[str] = ()
+
+    @cached_property
+    def shown(self) -> HuntAbout:
+        """`about` as far as it is shown, with the number of measured rounds."""
+        return msgspec.convert(self.shown_about, HuntAbout)
+
+    @property
+    def shown_about(self) -> dict[str, Any]:
+        """Return `about` with the number of measured rounds."""
+        return {**self.about, "rounds": len(self.rounds)}
 
 
 def check_hunt(run: Run) -> Mapping[str, Any]:
@@ -272,6 +304,20 @@ class PairRound(Record, frozen=True):
     flipped: tuple[bool, ...] = ()
 
 
+class DirectedPair(Record, frozen=True):
+    """The figures of a sender and a receiver, as CSV and DataFrames have them; None where they are unknown."""
+
+    sender: Annotated[str, column("The place (rank or node) that sends.")]
+    receiver: Annotated[str, column("The place (rank or node) that receives.")]
+    size_bytes: Annotated[int, column("The size of the messages of the bandwidth.")]
+    bandwidth_bytes_per_s: Annotated[float | None, column("The bandwidth of messages from the sender to the receiver, the median.")]
+    bandwidth_low_bytes_per_s: Annotated[float | None, column("The lower end of the 95 % interval of the bandwidth.")]
+    bandwidth_high_bytes_per_s: Annotated[float | None, column("The upper end of the 95 % interval of the bandwidth.")]
+    latency_size_bytes: Annotated[int, column("The size of the messages of the latency.")]
+    latency_s: Annotated[float | None, column("Half of the round trip, the median.")]
+    wrong: Annotated[int | None, column("The number of wrong elements of the pair, in both directions; missing if nothing was verified.")]
+
+
 @dataclass(frozen=True)
 class PairMatrix:
     """The figures of all pairs, by sending (row) and receiving (column) place; NaN if nothing was measured.
@@ -311,6 +357,29 @@ class PairMatrix:
         """Return [n × n] which places are on one host; a place is on that of itself."""
         _, host = np.unique(np.array(self.hosts), return_inverse=True)
         return np.asarray(host[:, None] == host[None, :])
+
+    def wrong_pairs(self) -> list[list[int]]:
+        """Return the pairs with wrong data, the lower place first."""
+        pairs: list[list[int]] = np.argwhere(np.triu(np.nan_to_num(self.wrong) > 0)).tolist()
+        return pairs
+
+    def pairs(self) -> Iterator[DirectedPair]:
+        """Yield each directed pair with a known figure, row by row."""
+        is_known = np.isfinite(self.bandwidth) | np.isfinite(self.latency_s) | np.isfinite(self.wrong)
+        senders, receivers = np.nonzero(is_known)
+        figures = [_known(figure[senders, receivers]) for figure in (self.bandwidth, self.low, self.high, self.latency_s, self.wrong)]
+        for sender, receiver, bandwidth, low, high, latency_s, wrong in zip(senders.tolist(), receivers.tolist(), *figures, strict=True):
+            yield DirectedPair(
+                self.places[sender], self.places[receiver], self.size_bytes, bandwidth, low, high, self.latency_size_bytes, latency_s,
+                None if wrong is None else round(wrong),
+            )  # fmt: skip
+
+
+def _known(figures: Figures) -> list[float | None]:
+    """Return the figures; None for those that are not finite."""
+    values = figures.astype(object)
+    values[~np.isfinite(figures)] = None
+    return list(values)
 
 
 def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatrix:
@@ -366,12 +435,14 @@ class StoredPairs:
     rounds    as measured
     warnings  what could not be read
     external  rows of external tools for the pairs
+    judged    the suspects that were measured again, as stored; None: not recorded
     """
 
     about: Mapping[str, Any]
     rounds: list[PairRound]
     warnings: list[str] = field(default_factory=list)
     external: list[Row] = field(default_factory=list)
+    judged: Sequence[Mapping[str, Any]] | None = None
 
     def matrix(self) -> PairMatrix:
         """Return the matrix of all rounds."""
@@ -383,7 +454,7 @@ class StoredPairs:
         from collbench.plugins.hunt.pairs import PairEffects, remeasured
 
         again = {pair for pair_round in self.rounds if pair_round.again for pair in pair_round.pairs}
-        return PairEffects(self.matrix(), again, remeasured=remeasured(self.about.get("judged")))
+        return PairEffects(self.matrix(), again, remeasured=remeasured(self.judged))
 
     @property
     def shown_about(self) -> dict[str, Any]:
@@ -424,4 +495,4 @@ def read_pairs(run: Run) -> StoredPairs | None:
     places = len(about["places"])
     rounds = list(read_lines(run.path / PAIRS_FILE, lambda values: decoded_round(values, PairRound, places), warnings))
     external = list(islice(read_lines(run.path / TOOLS_FILE, row_from_json, warnings), _MOST_EXTERNAL))
-    return StoredPairs(about, rounds, warnings, external)
+    return StoredPairs(about, rounds, warnings, external, about.get("judged"))

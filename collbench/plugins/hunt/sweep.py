@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from collbench.operations.groups import Pair, Round, schedule
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.cover import packed
-from collbench.plugins.hunt.protocol import GROUPS, PAIRS, HuntLog, Options, RoundRequest, RoundResult
+from collbench.plugins.hunt.protocol import GROUPS, PAIRS, HuntLog, Options, RoundRequest, RoundResult, pair_of
 from collbench.reason import Fact
 
 # A sweep by collectives over overlapping groups, for jobs in which pairs take too long: about log₂ N rounds instead of N - 1.
@@ -193,6 +193,6 @@ def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -
     free = random.sample(order := [place for place in range(n) if place not in busy], len(order))
     while len(free) > 1:
         place = free.pop()
-        other = next((each for each in free if (min(place, each), max(place, each)) not in met), free[0])
+        other = next((each for each in free if pair_of(place, each) not in met), free[0])
         free.remove(other)
-        yield min(place, other), max(place, other)
+        yield pair_of(place, other)

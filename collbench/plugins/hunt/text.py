@@ -5,84 +5,21 @@ All outputs are made from run.json's "hunt", so a stored hunt looks as it did wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from collbench.columns import RUN_COLUMN, column
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredSuspect, StoredVerdict
+from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredHunt, StoredSuspect, StoredVerdict, SuspectRow
 from collbench.reason import CommandText
-from collbench.report.frame import Line, csv_table, defused, printable
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.records import RecordKind
+from collbench.report.frame import Display, Line, defused, printable
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 
-FORMATS = ("table", "csv", "json")
 FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
 _MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
-_STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
-HUNT_COLUMNS = {
-    **RUN_COLUMN,
-    "state": column("The state of the suspect: confirmed, cleared or inconclusive."),
-    "code": column("The code of the finding; `collbench explain CODE` explains it."),
-    "kind": column("What is slow."),
-    "places": column("The suspects: ranks or nodes."),
-    "ratio": column("The speed of the suspect as a share of that of the others.", type=float),
-    "ratio_low": column("The lower end of the interval of the ratio.", type=float),
-    "ratio_high": column("The upper end of the interval of the ratio.", type=float),
-    "partners": column("The partners with which the suspect was measured."),
-    "part": column("The interface or part that is slow."),
-    "evidence": column("The evidence, as sentences."),
-}
-# Of a DataFrame, which has hunts without suspects, too.
-RESULT_COLUMN = {
-    "result": column(
-        "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early."
-    ),
-}
-
-
-def write_hunt(
-    about: Mapping[str, Any],
-    format: str,
-    out: TextIO,
-    *,
-    color: bool,
-    advice: Sequence[str] = (),
-    run: str = "",
-    headed: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Print the result of a hunt on `out`. Raises UsageError for an unknown format.
-
-    about   run.json's "hunt"; its "verdict" is None if the hunt stopped early
-    format  table, csv (a record per suspect) or json (one object)
-    advice  what to do, a line each, from recommendation.json
-    run     the name of its folder, for the first column of a CSV
-    headed  whether the CSV has its header already, from another hunt
-    quiet   whether notes and advice are left out
-    """
-    check_format(format, FORMATS, " for a hunt")
-    hunt = shown_about(about)
-    if format == "csv":
-        lines: Iterable[Line] = csv_table(HUNT_COLUMNS, hunt_records(hunt, run), headed)
-    elif format == "json":
-        lines = [Line(to_line({**as_object(about), "advice": list(advice)}))]
-    else:
-        width = width_of(out)
-        lines = []
-        for text, style in [*_lines(hunt), *((text, "foot") for text in advice)]:
-            lines += wrapped([Line(printable(text), style)], None if isinstance(text, CommandText) else width)
-    print_lines(lines, out, color, quiet=quiet)
-
-
-def shown_about(about: Mapping[str, Any]) -> HuntAbout:
-    """Return run.json's "hunt", as far as it is shown."""
-    return msgspec.convert(about, HuntAbout)
+STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
 
 
 def describe_hunt(hunt: HuntAbout) -> str:
@@ -178,7 +115,7 @@ def _lines(hunt: HuntAbout) -> Iterator[tuple[str, str]]:
             suspects = [suspect for suspect in hunt.verdict.suspects if suspect.state == state]
             shown = suspects if state == CONFIRMED else suspects[:_MOST_SHOWN]
             for suspect in shown:
-                yield sentence(suspect, hunt.places), _STYLES[state]
+                yield sentence(suspect, hunt.places), STYLES[state]
                 yield from ((f"  {text}", "") for text in suspect.evidence)
             if len(shown) < len(suspects):
                 yield f"and {len(suspects) - len(shown)} more {state}: see --format json", "foot"
@@ -189,25 +126,47 @@ def _lines(hunt: HuntAbout) -> Iterator[tuple[str, str]]:
     yield from ((text, "foot") for text in (*(hunt.crossed or ()), *next_steps(hunt)))
 
 
-def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
-    hunt, verdict = shown_about(about), about.get("verdict") or {}
-    typed = hunt.verdict.suspects if hunt.verdict else []
+def lines(stored: StoredHunt, display: Display) -> Iterator[Line]:
+    """Yield the result and the advice. Commands are never broken into lines."""
+    yield from (Line(printable(text), style) for text, style in _lines(stored.shown))
+    yield from (Line(printable(text), "foot", whole=isinstance(text, CommandText)) for text in stored.advice)
+
+
+def json_lines(stored: StoredHunt) -> Iterator[str]:
+    """Yield one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
+    hunt, verdict = stored.shown, stored.about.get("verdict") or {}
     suspects = [
-        {**stored, "code": CODES.get(suspect.kind), "sentence": sentence(suspect, hunt.places)}
-        for stored, suspect in zip(verdict.get("suspects", []), typed, strict=True)
+        {**raw, "code": CODES.get(suspect.kind), "sentence": sentence(suspect, hunt.places)}
+        for raw, suspect in zip(verdict.get("suspects", []), hunt.suspects, strict=True)
     ]
-    kept = {name: value for name, value in about.items() if name not in ("places", "verdict", "nodes")}
-    return {
-        "schema": 1, "places": about["places"], "result": verdict.get("result"), "suspects": suspects, "notes": verdict.get("notes", []),
-        "middle_bytes_per_s": verdict.get("middle"), "share_of_ceiling": share_of_ceiling(hunt), "next": next_steps(hunt), "about": kept,
-    }  # fmt: skip
+    about = {name: value for name, value in stored.shown_about.items() if name not in ("places", "verdict", "nodes")}
+    yield to_line({
+        "schema": 1, "places": hunt.places, "result": verdict.get("result"), "suspects": suspects, "notes": verdict.get("notes", []),
+        "middle_bytes_per_s": verdict.get("middle"), "share_of_ceiling": share_of_ceiling(hunt), "next": next_steps(hunt), "about": about,
+        "advice": list(stored.advice),
+    })  # fmt: skip
 
 
-def hunt_records(hunt: HuntAbout, run: str) -> Iterator[list[Any]]:
-    """Yield the fields of HUNT_COLUMNS for each suspect."""
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
-        subject, partners = (" ".join(defused(hunt.places[place]) for place in places) for places in (suspect.places, suspect.partners))
-        figures = [suspect.ratio, suspect.low, suspect.high]
-        evidence = "; ".join(suspect.evidence)
-        yield [run, suspect.state, CODES.get(suspect.kind), suspect.kind, subject, *figures, partners, suspect.part, evidence]
+def suspect_rows(stored: StoredHunt) -> Iterator[SuspectRow]:
+    """Yield the suspects with the names of their places."""
+    hunt = stored.shown
+    for suspect in hunt.suspects:
+        yield SuspectRow(
+            state=suspect.state,
+            code=CODES.get(suspect.kind),
+            kind=suspect.kind,
+            places=_names(suspect.places, hunt),
+            ratio=suspect.ratio,
+            ratio_low=suspect.low,
+            ratio_high=suspect.high,
+            partners=_names(suspect.partners, hunt),
+            part=suspect.part,
+            evidence="; ".join(suspect.evidence),
+        )
+
+
+def _names(places: Sequence[int], hunt: HuntAbout) -> str:
+    return " ".join(defused(hunt.places[place]) for place in places)
+
+
+SUSPECTS = RecordKind("a hunt", SuspectRow, records=suspect_rows, lines=lines, json=json_lines)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, remarks, sorted_rows, title
 from collbench.report.cases import rate
+from collbench.report.charts import Bar, BarPanel
 from collbench.report.forms import frame_of
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Bar, bar_picture, series_classes
+from collbench.report.html.picture import bar_chart
 from collbench.units import format_percent, format_time, listed, plural
 
 if TYPE_CHECKING:
@@ -72,13 +73,12 @@ def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
         if row.time_s.low and row.time_s.high:
             interval = (_gigabytes(row, row.time_s.high), _gigabytes(row, row.time_s.low))
         mark = _gigabytes(row, row.expected_s) if row.expected_s else None
-        bars.append(Bar(row.method, result(row), _gigabytes(row, row.time_s.value), interval, mark, series_classes(0)))
-    picture = bar_picture(bars, "GB/s")
+        bars.append(Bar(row.method, result(row), _gigabytes(row, row.time_s.value), interval, mark))
     what = f"{plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
     name = f"{prefix}The rate of each method: {what}"
     table = Table(["method", "rate"], [[row.method, result(row)] for row in shown])
     caption = short(f"{fastest_text(shown)}: {result(shown[0])}.", 300)
-    return Chart(key, name, caption, _METHOD, picture.markup(name), table, picture.tooltips)
+    return bar_chart(Chart(key, name, caption, _METHOD, table), BarPanel("", bars, "GB/s"))
 
 
 def _gigabytes(row: KvRow, seconds: float | None) -> float:

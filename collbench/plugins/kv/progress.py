@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from collbench.report.progress import RecordsProgressPrinter
-from collbench.report.screen import wants_color
 
 
 class KvProgressPrinter(RecordsProgressPrinter):
@@ -14,12 +10,8 @@ class KvProgressPrinter(RecordsProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
-        from collbench.plugins.kv.text import BLOCK_TRANSFERS, sorted_rows
-        from collbench.report.forms import write
+        from collbench.plugins.kv.text import BLOCK_TRANSFERS
 
         self.close()
-        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        format, quiet = self._arguments.format, self._arguments.quiet
-        write(BLOCK_TRANSFERS, sorted_rows(self._rows), format, sys.stdout, color=color, run=name, quiet=quiet)
-        sys.stdout.flush()
+        self.write_records(BLOCK_TRANSFERS, self._rows)
         super().end()

@@ -31,7 +31,7 @@ class KvRow(Record, frozen=True, kw_only=True):
     layout: Annotated[str, column("The memory of the cache: layer-first or block-first; plain without a model.")]
     sources: Annotated[int, column("The ranks that send.")]
     targets: Annotated[int, column("The ranks that receive.")]
-    blocks: Annotated[int, column("The blocks of all ranks.", unit=COUNT, title="blocks")]
+    blocks: Annotated[int, column("The blocks of all ranks; of a `--model`, the parts of token blocks.", unit=COUNT, title="blocks")]
     block_bytes: Annotated[int, column("The size of a block.", title="block")]
     busiest: Annotated[int, column("The blocks of the rank that sends or receives most.")]
     size_bytes: Annotated[int, column("The size of all blocks together.")]
@@ -54,7 +54,9 @@ class KvRow(Record, frozen=True, kw_only=True):
     ] = Estimate()
     expected_s: Annotated[float | None, column("The time that the limiting link needs for its bytes; missing inside one host.")] = None
     limited_by: Annotated[str, column("The limiting link, with the source of its rate.")] = ""
-    copy_s: Annotated[float | None, column("Of `packed`: the time of packing and unpacking alone.", title="copies µs", drop=3)] = None
+    copy_s: Annotated[float | None, column("Of `packed`: packing and unpacking alone, a part of `time_s`.", title="copies µs", drop=3)] = (
+        None
+    )
     prefill_s: float | None = None
     checked: Annotated[int, column("The number of transfers of which every byte was verified.")] = 0
     wrong: Annotated[

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.kv import FILE
 from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
 from collbench.records import RecordKind
-from collbench.report.kinds import DeclaredKind, Destination
+from collbench.report.kinds import DeclaredKind
 from collbench.results.estimate import Estimate
 from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
@@ -16,7 +15,6 @@ from collbench.units import format_percent, format_rate, format_size, format_tim
 if TYPE_CHECKING:
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
-    from collbench.results.reader import Run
 
 
 _SKEW = "skew_limited"
@@ -89,7 +87,11 @@ def _kept(rows: Sequence[KvRow]) -> dict[str, str]:
     return costs | {f"{row.method}: {row.wrong_detail or 'wrong data'}": "wrong" for row in rows if row.wrong}
 
 
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, style, kept=_kept)
+def _sorted_remarks(rows: Sequence[KvRow]) -> list[str]:
+    return remarks(sorted_rows(rows))
+
+
+BLOCK_TRANSFERS = RecordKind("kv", KvRow, title, _sorted_remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
 
 
 # The kind of run.
@@ -98,13 +100,8 @@ BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, sty
 class KvKind(DeclaredKind):
     """Block transfers."""
 
-    name = "kv"
     what = "block transfers"
     declared = BLOCK_TRANSFERS
-
-    def write(self, run: Run, rows: Sequence[KvRow], to: Destination) -> None:
-        """Print the rows, in every format in the order of the table."""
-        super().write(run, sorted_rows(rows), to)
 
     def place_of(self, row: KvRow) -> str:
         """Return the method."""

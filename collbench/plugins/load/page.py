@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from collbench.plugins.load.text import factor_text, frame_of, remarks, row_name, sorted_rows, times_frame, title
+from collbench.analysis.outcome import Outcome
+from collbench.plugins.load.text import INTERFERENCE, factor_text, remarks, row_name, sorted_rows, times_frame, title
+from collbench.report.charts import ROLES, RatioLine, RatioMark, RatioPanel
+from collbench.report.forms import frame_of
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.forest import SAME, SLOWER, UNKNOWN, ForestLine, ForestMark, forest
+from collbench.report.html.picture import ratio_chart
 
 if TYPE_CHECKING:
     from collbench.plugins.load.records import LoadRow
@@ -22,7 +25,7 @@ _METHOD = (
     "A mark is the factor of the median: the victims' time while aggressors send, divided by that without, as the geometric mean over "
     "pairs of blocks. The line is its 95 % interval. At a target of 0 % no aggressor sends: the factor must be 1 within its interval."
 )
-_STYLES = {"interference": (SLOWER, "bad"), "no interference": (SAME, "quiet"), "inconclusive": (UNKNOWN, "quiet")}
+_OUTCOMES = {"interference": Outcome.SLOWER, "no interference": Outcome.NO_CHANGE, "inconclusive": Outcome.INCONCLUSIVE}
 
 
 def section(material: Material) -> Section | None:
@@ -37,7 +40,7 @@ def section(material: Material) -> Section | None:
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         for head, those in groupby(rows, key=lambda row: title([row])):
             shown = list(those)
-            tables.append((f"{name}{head}", Table.of(frame_of(shown))))
+            tables.append((f"{name}{head}", Table.of(frame_of(INTERFERENCE, shown))))
             charts += [chart for chart in [_chart(f"load-{len(charts)}", f"{name}{head}", shown)] if chart]
             if (times := times_frame(shown)).records:
                 tables.append((f"{name}times of the victims, with the intervals of the quantiles", Table.of(times)))
@@ -50,18 +53,19 @@ def _chart(key: str, name: str, rows: Sequence[LoadRow]) -> Chart | None:
     drawn = [row for row in sorted_rows(rows) if row.factor.value][:MOST_LINES]
     if not drawn:
         return None
-    picture = forest([_line(row) for row in drawn], _AXIS, _LEAST)
+    panel = RatioPanel("", [_line(row) for row in drawn], _AXIS, _LEAST)
     title = f"Time with aggressors / time without: {name}"
     worst = max(drawn, key=lambda row: row.factor.value or 0.0)
     more = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
     caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{more}"
-    return Chart(key, title, caption, _METHOD, picture.markup(title), Table.of(frame_of(drawn)), picture.tooltips, wide=True)
+    return ratio_chart(Chart(key, title, caption, _METHOD, Table.of(frame_of(INTERFERENCE, drawn))), panel)
 
 
-def _line(row: LoadRow) -> ForestLine:
+def _line(row: LoadRow) -> RatioLine:
     factor = row.factor
     assert factor.value is not None
-    shape, style = _STYLES[row.verdict]
+    outcome = _OUTCOMES[row.verdict]
     interval = None if factor.low is None or factor.high is None else (factor.low, factor.high)
     tooltip = f"{row_name(row)}\n{row.verdict}, {factor_text(factor)}"
-    return ForestLine(row_name(row), [ForestMark(factor.value, shape, style)], f"{factor_text(factor)} {row.verdict}", tooltip, interval)
+    marks = [RatioMark(factor.value, outcome, ROLES[outcome])]
+    return RatioLine(row_name(row), marks, interval, words=f"{factor_text(factor)} {row.verdict}", tooltip=tooltip)

@@ -25,11 +25,15 @@ class LoadQuantile:
     times with 95 % each. Values are None where the samples are not enough.
     """
 
-    off: Annotated[Estimate, column("{} of the victims' times with aggressors off.", key="off_s")] = field(default_factory=Estimate)
-    on: Annotated[Estimate, column("{} of the victims' times with aggressors on.", key="on_s")] = field(default_factory=Estimate)
+    off: Annotated[Estimate, column("{} of the victims' times with aggressors off.", key="off_s", title="{} off µs")] = field(
+        default_factory=Estimate
+    )
+    on: Annotated[Estimate, column("{} of the victims' times with aggressors on.", key="on_s", title="{} on µs")] = field(
+        default_factory=Estimate
+    )
     factor: Annotated[
         Estimate,
-        column("{} of the victims' times, on divided by off: the geometric mean over the pairs of blocks."),
+        column("{} of the victims' times, on / off: a geometric mean; the three intervals hold together.", title="{} factor"),
     ] = field(default_factory=Estimate)
 
 
@@ -56,9 +60,9 @@ class SharedLink:
 
 
 _QUANTILES = {
-    "p50": column("The median"),
-    "p99": column("The 99th percentile"),
-    "p99_9": column("The 99.9th percentile"),
+    "p50": column("The median", title="p50", drop=1),
+    "p99": column("The 99th percentile", title="p99", drop=5),
+    "p99_9": column("The 99.9th percentile", title="p99.9", drop=5),
 }
 
 
@@ -74,9 +78,11 @@ class LoadRow(Record, frozen=True, kw_only=True):
     backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
     dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
     size_bytes: Annotated[int, column("The size of the victims' operation.")]
-    aggressors: Annotated[str, column("The patterns that the aggressors send at the same time, separated by +.")]
+    aggressors: Annotated[str, column("The patterns that the aggressors send at the same time, separated by +.", title="aggressors")]
     message_bytes: Annotated[int, column("The size of a message of the aggressors.")]
-    level: Annotated[float, column("The target rate of the aggressors as a share of what they reach alone; 0: none, the control.")]
+    level: Annotated[
+        float, column("The target rate of the aggressors as a share of what they reach alone; 0: none, the control.", title="target")
+    ]
     nodes: Annotated[int, column("The number of hosts on which these ranks run.")]
     preset: Annotated[str, column("The name of the published test.")] = ""
     victims: Annotated[tuple[int, ...], column("The number of victim ranks.", value=lambda row: len(row.victims), type=int)] = ()
@@ -91,14 +97,17 @@ class LoadRow(Record, frozen=True, kw_only=True):
     n_off: Annotated[int, column("The number of samples with aggressors off.")] = 0
     n_on: Annotated[int, column("The number of samples with aggressors on.")] = 0
     quantiles: Annotated[dict[str, LoadQuantile], column("", key="", parts=_QUANTILES)] = msgspec.field(default_factory=dict)
-    achieved: Annotated[float | None, column("The rate of the aggressors while they sent, as a share of what they reach alone.")] = None
-    rate_bytes_per_s: Annotated[float | None, column("The rate of the aggressors of the busiest host.")] = None
+    achieved: Annotated[
+        float | None, column("The rate of the aggressors while they sent, as a share of what they reach alone.", title="achieved", drop=4)
+    ] = None
+    rate_bytes_per_s: Annotated[float | None, column("The rate of the aggressors of the busiest host.", title="GB/s", drop=6)] = None
     full_bytes_per_s: Annotated[float | None, column("The rate that they reach alone.")] = None
     shared: Annotated[tuple[SharedLink, ...], column("The links that both sides use.", value=lambda row: row.shared_text, type=str)] = ()
     verdict: Annotated[
         Verdict,
         column(
             "The outcome: interference, no interference or inconclusive; missing for n/a.",
+            title="result",
             value=lambda row: row.verdict if row.na is None else None,
             after="na",
         ),
@@ -113,7 +122,9 @@ class LoadRow(Record, frozen=True, kw_only=True):
         ),
     ] = None
     checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
-    wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
+    wrong: Annotated[
+        int | None, column("The number of wrong elements in these iterations; missing if none was verified.", title="wrong", drop=1)
+    ] = None
     wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
     flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.", unit=FLAGS)] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)

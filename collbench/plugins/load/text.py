@@ -9,14 +9,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from collbench.analysis.launches import known as known_number
-from collbench.plugins.load import FILE
+from collbench.columns import value_columns
 from collbench.plugins.load.interference import FEWEST_GROUPS, LoadInconclusive, fewest_samples, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.reason import decode_or_text
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, rate
-from collbench.report.forms import FORMATS, csv_lines
-from collbench.report.frame import Column, Frame, Line, TextLayout, escaped, escaped_line, items, markdown_lines, printable, without_empty
+from collbench.report.forms import FORMATS, csv_lines, frame_of
+from collbench.report.frame import Column, Frame, Line, TextLayout, escaped, escaped_line, items, markdown_lines, printable
 from collbench.report.headlines import short
 from collbench.report.kinds import DeclaredKind
 from collbench.report.screen import check_format, wrapped
@@ -61,13 +61,14 @@ def _digits(factor: float) -> str:
     return f"{factor:.2f}" if factor < 10 else f"{factor:.1f}" if factor < 100 else f"{factor:.3g}"
 
 
-def _quantile(name: str, part: str) -> Column[LoadRow]:
-    def estimate(row: LoadRow) -> Estimate:
-        return getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
+def _factor(name: str, drop: int) -> Column[LoadRow]:
+    """Return the column of a quantile's factor, which stays longer than that of its times."""
+    text = partial(_factor_of_quantile, name=name)
+    return replace(Column.of(_DECLARED[f"{name}_factor"], text), drop=drop)
 
-    title = f"{_TITLES[name]} {part}{'' if part == 'factor' else ' µs'}"
-    drop = {("p50", "factor"): 0, ("p99", "factor"): 2, ("p99_9", "factor"): 3}.get((name, part), 1 if name == "p50" else 5)
-    return Column("", title, lambda row: factor_text(estimate(row)) if part == "factor" else _times(estimate(row)), right=True, drop=drop)
+
+def _factor_of_quantile(row: LoadRow, name: str) -> str:
+    return factor_text(row.quantiles.get(name, LoadQuantile()).factor)
 
 
 def _aggressor_rate(row: LoadRow) -> str:
@@ -77,14 +78,19 @@ def _aggressor_rate(row: LoadRow) -> str:
     return f"{rate(row.rate_bytes_per_s)}{of_link}"
 
 
+_DECLARED = {column.name: column for column in value_columns(LoadRow)}
 _COLUMNS: tuple[Column[LoadRow], ...] = (
-    Column("", "aggressors", lambda row: row.aggressors),
-    Column("", "target", lambda row: f"{100 * row.level:g} %" if row.level else "0 % (control)", right=True),
-    Column("", "achieved", lambda row: NOTHING if row.achieved is None else format_percent(100 * row.achieved), right=True, drop=4),
-    Column("", "GB/s", _aggressor_rate, right=True, drop=6),
-    *(_quantile(name, part) for name in SHARES for part in ("off", "on", "factor")),
-    Column("", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), right=True, drop=1),
-    Column("", "result", lambda row: row.verdict if row.na is None else f"n/a ({row.na})", wrap=True),
+    Column.of(_DECLARED["aggressors"]),
+    Column.of(_DECLARED["level"], lambda row: f"{100 * row.level:g} %" if row.level else "0 % (control)"),
+    Column.of(_DECLARED["achieved"], lambda row: NOTHING if row.achieved is None else format_percent(100 * row.achieved)),
+    Column.of(_DECLARED["rate_bytes_per_s"], _aggressor_rate),
+    *(
+        column
+        for name, drop in (("p50", 0), ("p99", 2), ("p99_9", 3))
+        for column in (Column.of(_DECLARED[f"{name}_off_s"]), Column.of(_DECLARED[f"{name}_on_s"]), _factor(name, drop))
+    ),
+    Column.of(_DECLARED["wrong"]),
+    Column.of(_DECLARED["verdict"], lambda row: row.verdict if row.na is None else f"n/a ({row.na})", wrap=True),
 )
 
 
@@ -126,13 +132,6 @@ _TIMES: tuple[Column[ShownTimes], ...] = (
 def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
     """Return the table of the victims' times with aggressors off and on, with the intervals of the quantiles."""
     return Frame(_TIMES, [ShownTimes(row, on) for row in sorted_rows(rows) if row.na is None for on in (False, True)])
-
-
-def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
-    """Return the table of the rows by pattern and level; columns that are empty in all rows are left out."""
-    rows = sorted_rows(rows)
-    columns = without_empty(_COLUMNS, rows)
-    return Frame(columns, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
 
 def title(rows: Sequence[LoadRow]) -> str:
@@ -221,7 +220,7 @@ def _kept(rows: Sequence[LoadRow]) -> dict[str, str]:
     return {row.wrong_detail or "wrong data": "wrong" for row in rows if row.wrong}
 
 
-INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of, kept=_kept)
+INTERFERENCE = RecordKind("load", LoadRow, title, remarks, sorted_rows, style, _COLUMNS, kept=_kept)
 
 
 class LoadWriter:
@@ -266,7 +265,6 @@ class LoadWriter:
 class LoadKind(DeclaredKind):
     """Interference."""
 
-    name = "load"
     what = "interference"
     drawn = True
     declared = INTERFERENCE
@@ -290,7 +288,7 @@ class LoadKind(DeclaredKind):
         for run, rows in material.of_kind(self.name):
             if rows:
                 yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
-                yield from (line.text for line in markdown_lines(frame_of(rows)))
+                yield from (line.text for line in markdown_lines(frame_of(INTERFERENCE, rows)))
                 yield from ("", *(line.text for line in markdown_lines(times_frame(rows))), "", *items(remarks(rows)))
 
     def screen(self, material: Material) -> FirstScreen | None:

@@ -7,7 +7,7 @@ from statistics import median
 
 from collbench.analysis.launches import case_of, grouped
 from collbench.plugins.overlap.records import Overlap, OverlapEstimate, Progress, overlap_of
-from collbench.report.cases import NOTHING, name_of
+from collbench.report.cases import COLUMN_OF_KEY, NOTHING, name_of
 from collbench.report.frame import Column, Frame, printable
 from collbench.results.row import Row
 from collbench.units import format_time
@@ -53,14 +53,11 @@ def format_outcome(overlap: Overlap) -> str:
 _CASES: tuple[Column[Row], ...] = (
     Column("", "case", lambda row: printable(name_of(row))),
     Column("", "backend", lambda row: printable(row.backend)),
-    *(
-        Column("", title, lambda row, name=name: text_of(row, name) or NOTHING, right=name != "outcome")  # type: ignore[misc]
-        for name, title in (
-            ("communication", "comm µs"), ("computation", "compute µs"), ("both", "both µs"), ("exposed", "exposed µs"),
-            ("overlap", "overlap"), ("slowdown", "compute slower"), ("assisted", "with test calls"), ("outcome", "outcome"),
-        )
-    ),
-)  # fmt: skip
+    COLUMN_OF_KEY["communication"],
+    COLUMN_OF_KEY["computation"],
+    Column("", "both µs", lambda row: text_of(row, "both") or NOTHING, right=True),
+    *(COLUMN_OF_KEY[key] for key in ("exposed", "overlap", "slowdown", "assisted", "outcome")),
+)
 
 
 def overlap_frame(rows: Sequence[Row]) -> Frame[Row]:

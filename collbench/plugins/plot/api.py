@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.api.runs import Runs
 from collbench.errors import UsageError
-from collbench.plugins.plot.figures import STYLES, draw, figure_of, panels_of
+from collbench.plugins.plot.figures import STYLES, figure_of, panels_of
+from collbench.report.figures import draw
 from collbench.report.frame import printable
 from collbench.report.material import Material
 
@@ -20,7 +21,7 @@ def plot(runs: Runs, kind: str = "bandwidth", ax: Axes | None = None, *, operati
     """Draw the runs with matplotlib, as `collbench plot` does, and return what was drawn.
 
     kind       bandwidth, time or percent (of the expected bandwidth) over message size; scaling over ranks or nodes; history over dates;
-               compare: each case against the first run; or a kind of a plug-in
+               compare: each case against the first run; pairs: the matrix of a run of pairs; or a kind of another plug-in
     ax         matplotlib's axes to draw on, which are returned; the runs must have one panel then (select it with `operation`). None: a new
                figure with all panels, which is returned (`figure.savefig("fig.pdf")` writes it)
     operation  only these operations: a name, or several

@@ -52,7 +52,7 @@ def figure_size(text: str) -> tuple[float, float | None]:
 def _add_plot_options(parser: Parser) -> None:
     runs = "a run's folder, a folder with runs below it, or a file of another tool (default: the newest run in runs/)"
     out = "the file: its name ends with .pdf, .svg or .png (default: KIND.pdf)"
-    kinds = "bandwidth, time or percent over message size; scaling over ranks or nodes; history over dates; compare with the first run"
+    kinds = "bandwidth, time or percent over message size; scaling over ranks or nodes; history over dates; compare with the first; pairs"
     size = "width, or width and height: 3.5in, 89mm, 7x4in (default: 3.5in, for slides 10in, for each column of panels)"
     style = "fonts and lines for a column of a paper, or a slide (default: paper)"
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=runs)

@@ -1,187 +1,69 @@
-"""Panels of runs, and their drawing with matplotlib.
+"""Figures of runs in a file: their kinds, and the layout of their panels.
 
-A kind of figure is a function that returns panels, which are values without matplotlib; the drawing knows no kind. Plug-ins add kinds by
-the hook "figure_kinds". In all panels the color is the backend, the dash the run or the number of ranks, and the marker the quality:
-filled is sound, open is doubtful, a red cross is wrong data. Bars are 95 % intervals.
+A kind of figure is a function that returns panels (`report.charts`), which `report.figures` draws. Plug-ins add kinds by the hook
+"figure_kinds".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from math import ceil, nan, sqrt
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.compare import worst_first
 from collbench.analysis.launches import Launches, time_of
-from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
 from collbench.report.cases import NOTHING, value_of
-from collbench.report.charts import FAR, MOST_LINES, SizeChart, SizePoint, Value, point_of, size_charts
-from collbench.report.compare import case_frame, case_name, ratio_doubtful
+from collbench.report.charts import (
+    BANDWIDTH,
+    DATES,
+    NODES,
+    PERCENT,
+    RANKS,
+    TIME,
+    FigureMark,
+    Limit,
+    LinePanel,
+    MarkedLine,
+    Panel,
+    RatioPanel,
+    case_line,
+    point_of,
+    size_charts,
+    size_panel,
+)
+from collbench.report.compare import case_frame, case_name
+from collbench.report.figures import draw, settings
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.material import Material
 from collbench.results.row import SERIES, Row
-from collbench.units import format_rate, format_size, plural
+from collbench.units import format_size, plural
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
 MOST_CASES = 40  # of a comparison
-_SECONDS_PER_DAY = 86400.0
 FORMATS = ("pdf", "svg", "png")
-BANDWIDTH, TIME, PERCENT = "bus bandwidth, GB/s", "time", "% of expected bandwidth"
-SIZES, RANKS, NODES, DATES = "message size", "ranks", "nodes", "date"
-
-
-@dataclass(frozen=True)
-class FigureMark:
-    """A point. at: its size in bytes, number of ranks or nodes, or days since 1970; state: "", "doubtful" or "wrong"."""
-
-    at: float
-    value: Value
-    state: str = ""
-
-
-@dataclass(frozen=True)
-class MarkedLine:
-    """Marks that a line joins. color: the place of the backend; dash: the place among the lines of this backend."""
-
-    name: str
-    color: int
-    dash: int
-    marks: Sequence[FigureMark]
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What measured values are compared with.
-
-    name     "expected" or "hard limit", with the backend if only one of several has it
-    values   by place
-    color    that of this backend, else None
-    """
-
-    name: str
-    values: Mapping[float, float]
-    is_bound: bool = False
-    color: int | None = None
-
-    @property
-    def rates(self) -> str:
-        """Return its range: "7.61–28.6 GB/s"."""
-        ends = dict.fromkeys(format_rate(1e9 * pick(self.values.values())) for pick in (min, max))
-        return f"{'–'.join(ends)} GB/s"
-
-
-@dataclass(frozen=True)
-class LinePanel:
-    """Lines over message sizes, ranks, nodes or dates.
-
-    title   above the axes
-    over    SIZES, RANKS, NODES or DATES
-    values  BANDWIDTH and PERCENT (linear from 0), or TIME (logarithmic, in seconds)
-    note    what is left out; ""
-    """
-
-    title: str
-    over: str
-    values: str
-    lines: Sequence[MarkedLine]
-    limits: Sequence[Limit] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class CaseLine:
-    """A case of a comparison: the ratio of the times, candidate / baseline, with its interval. is_doubtful: it decides nothing."""
-
-    name: str
-    ratio: Value
-    outcome: Outcome
-    is_doubtful: bool
-
-
-@dataclass(frozen=True)
-class RatioPanel:
-    """Ratios of cases, the worst first. margin: the largest difference that counts as no change; note: what is left out, ""."""
-
-    title: str
-    cases: Sequence[CaseLine]
-    margin: float
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class MatrixPanel:
-    """A value for each pair of places: rows send, columns receive; NaN where nothing was measured."""
-
-    title: str
-    names: Sequence[str]
-    values: Sequence[Sequence[float]]
-    unit: str
-    marked: Sequence[tuple[int, int]] = field(default=())
-    note: str = ""
-
-
-Panel = LinePanel | RatioPanel | MatrixPanel
+_SECONDS_PER_DAY = 86400.0
+_RATIO_AXIS = "← faster · time / time of the baseline · slower →"
 
 
 # The kinds: from the runs to panels.
 
 
 def _size_panels(material: Material, values: str) -> list[Panel]:
-    backends = _backends(material)
-    panels: list[Panel] = []
-    for chart in size_charts(material):
-        if values == BANDWIDTH and not chart.has_rate:
-            continue
-        lines = [
-            MarkedLine(line.name, backends.index(line.backend) if line.backend in backends else -1, line.place, marks)
-            for line in chart.lines
-            if (marks := list(_marks(line.points, values)))
-        ]
-        limits = _limits_of(chart, backends) if values == BANDWIDTH else []
-        if values == PERCENT:
-            limits = [Limit("expected", dict.fromkeys(chart.sizes, 100.0))]
-        if lines:
-            note = f"{chart.operation}: {plural(chart.left_out, 'line')} left out, since {MOST_LINES} are drawn" if chart.left_out else ""
-            panels.append(LinePanel(chart.operation, SIZES, values, lines, limits, note))
-    return panels
+    panels = [size_panel(chart, values) for chart in size_charts(material)]
+    return [panel for panel in panels if panel is not None]
 
 
 def _backends(material: Material) -> list[str]:
     return list(dict.fromkeys(row.backend for table in material.tables for row in material.rows(table)))
-
-
-def _marks(points: Sequence[SizePoint], values: str) -> Iterator[FigureMark]:
-    """Yield the points that have such a value."""
-    for point in points:
-        value = {BANDWIDTH: point.rate, TIME: point.time and point.time.scaled(1e-6), PERCENT: point.percent}[values]
-        if value is not None and point.state != "na":
-            yield FigureMark(point.size_bytes, value, point.state)
-
-
-def _limits_of(chart: SizeChart, backends: Sequence[str]) -> list[Limit]:
-    """Return the limits of a chart: of each kind and owner the highest one at each size. A limit of several backends has no owner."""
-    several = len({line.backend for line in chart.lines if line.backend}) > 1
-    highest: dict[tuple[str, str], dict[float, float]] = {}
-    for limit in chart.limits:
-        owner = limit.backends[0] if several and len(limit.backends) == 1 else ""
-        values = highest.setdefault((limit.kind, owner), {})
-        for size, rate in limit.rates_at(chart.sizes).items():
-            values[size] = max(rate, values.get(size, 0.0))
-    limits = []
-    for (kind, owner), values in highest.items():
-        color = backends.index(owner) if owner else None
-        limits.append(Limit(f"{kind} ({owner})" if owner else kind, dict(sorted(values.items())), kind == "hard limit", color))
-    return limits
 
 
 def _scaling_panels(material: Material) -> list[Panel]:
@@ -298,17 +180,15 @@ def _ratio_panels(material: Material) -> list[Panel]:
     panels: list[Panel] = []
     for comparison in material.comparisons:
         frame = case_frame(worst_first(comparison.cases))
-        cases = []
+        lines = []
         for case in frame.records[:MOST_CASES]:
             if case.time is not None and case.outcome is not None:
-                is_doubtful = ratio_doubtful(case) or case.wrong or not case.across_launches
-                ratio = Value(case.time.value, case.time.low, case.time.high)
-                cases.append(CaseLine(short(case_name(case, frame), 60), ratio, case.outcome, is_doubtful))
-        if cases:
+                lines.append(replace(case_line(case, case_name(case, frame)), words=""))
+        if lines:
             title = f"{comparison.b.name} against {comparison.a.name}"
             left_out = max(0, len(frame.records) - MOST_CASES)
             note = f"{title}: the worst {MOST_CASES} of {len(frame.records)} cases are drawn" if left_out else ""
-            panels.append(RatioPanel(title, cases, comparison.margin, note))
+            panels.append(RatioPanel(title, lines, _RATIO_AXIS, 1 + comparison.margin, comparison.margin, note))
     if not panels:
         raise UsageError("--kind compare: the runs have no case in common (`collbench compare A B` lists the differences)")
     return panels
@@ -354,15 +234,8 @@ def panels_of(material: Material, kind: str, operations: Sequence[str] = ()) -> 
     return panels
 
 
-# The drawing, with matplotlib.
+# The layout of the panels in a file.
 
-# Colors that people with any color vision can tell apart (Okabe and Ito), in print, too.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444")
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 2, 2, 2, 2, 2)))
-_OF_EXPECTED: Any = (0, (9, 5))
-_OF_BOUND: Any = (0, (9, 3, 1, 3))
-_WRONG, _QUIET, _EXPECTED = "#C00000", "#777777", "#444444"
-_OUTCOMES = {Outcome.SLOWER: "#D55E00", Outcome.FASTER: "#0072B2", Outcome.NO_CHANGE: _QUIET, Outcome.INCONCLUSIVE: _QUIET}
 _STYLES = {
     "paper": {"font.size": 8.0, "lines.linewidth": 1.0, "lines.markersize": 3.2, "width": 3.5},
     "slide": {"font.size": 16.0, "lines.linewidth": 2.4, "lines.markersize": 7.0, "width": 10.0},
@@ -370,7 +243,6 @@ _STYLES = {
 STYLES = tuple(_STYLES)
 _MOST_IN_LEGEND = 6  # inside the axes
 _LEGEND_INCHES = 1.75  # the width of a name in a legend
-_MOST_TICKS = 7
 _WIDER = 1.6  # a panel with names of cases
 _ASPECT = 0.68
 
@@ -382,19 +254,19 @@ def figure_of(panels: Sequence[Panel], style: str = "paper", size: tuple[float, 
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("a figure needs matplotlib: pip install 'collbench[report]'") from error
-    settings = _STYLES[style]
+    sizes = _STYLES[style]
     columns = 2 if len(panels) < 7 else 3
     if len(panels) == 1:
         columns = 1
     lines = ceil(len(panels) / columns)
     names = _shared_names(panels)
     has_cases = any(isinstance(panel, RatioPanel) for panel in panels)
-    width, height = size or (settings["width"] * columns * (_WIDER if has_cases else 1), None)
+    width, height = size or (sizes["width"] * columns * (_WIDER if has_cases else 1), None)
     if height is None:
-        line_height = 1.6 * settings["font.size"] / 72
+        line_height = 1.6 * sizes["font.size"] / 72
         heights = [_height_of(panel, width / columns, line_height) for panel in panels]
         height = sum(max(heights[line * columns : (line + 1) * columns]) for line in range(lines)) + line_height * len(names) / columns
-    with mpl.rc_context(_rc(settings)):
+    with mpl.rc_context(_rc(style)):
         figure = Figure(figsize=(width, height), layout="constrained")
         places = figure.subplots(lines, columns, squeeze=False).ravel()
         shared: dict[str, Any] = {}
@@ -417,16 +289,15 @@ def _shared_names(panels: Sequence[Panel]) -> list[str]:
 
 def _height_of(panel: Panel, width: float, line_height: float) -> float:
     """Return the height of a panel in inches: a part of its width, or a line for each case."""
-    return line_height * (5 + len(panel.cases)) if isinstance(panel, RatioPanel) else _ASPECT * width
+    return line_height * (5 + len(panel.lines)) if isinstance(panel, RatioPanel) else _ASPECT * width
 
 
-def _rc(settings: Mapping[str, float]) -> Any:
-    """Return matplotlib's settings: text stays text in PDF and SVG, and equal runs make equal files."""
-    own = {name: value for name, value in settings.items() if name != "width"}
+def _rc(style: str) -> Any:
+    """Return matplotlib's settings of a style: sizes, and text that stays text in PDF."""
+    sizes = {name: value for name, value in _STYLES[style].items() if name != "width"}
     return {
-        **own, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": "medium",
-        "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "legend.frameon": False, "legend.fontsize": "small",
-        "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "collbench", "savefig.dpi": 300, "text.parse_math": False,
+        **settings(), **sizes, "axes.titlesize": "medium", "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        "legend.fontsize": "small", "pdf.fonttype": 42, "savefig.dpi": 300,
     }  # fmt: skip
 
 
@@ -439,7 +310,7 @@ def write(figure: Figure, path: Path) -> None:
 
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[ending]
     try:
-        with mpl.rc_context(_rc(_STYLES["paper"])), warnings.catch_warnings():
+        with mpl.rc_context(_rc("paper")), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a name with letters that the font lacks
             figure.savefig(path, format=ending, metadata=metadata)
     except OSError as error:
@@ -452,131 +323,3 @@ def check_ending(path: Path) -> str:
     if ending not in FORMATS:
         raise UsageError(f"--out {printable(str(path))}: the name must end with .pdf, .svg or .png")
     return ending
-
-
-def draw(panel: Panel, axes: Axes, *, has_legend: bool = True) -> dict[str, Any]:
-    """Draw a panel on matplotlib's axes; return the artists of its lines and limits by name.
-
-    The `gid` of an artist says what it is: "line 0", "doubtful 0", "interval 0", "limit 0".
-    """
-    axes.set_title(printable(panel.title))
-    if isinstance(panel, LinePanel):
-        return _draw_lines(panel, axes, has_legend)
-    if isinstance(panel, RatioPanel):
-        _draw_ratios(panel, axes)
-    else:
-        _draw_matrix(panel, axes)
-    return {}
-
-
-def _draw_lines(panel: LinePanel, axes: Axes, has_legend: bool) -> dict[str, Any]:
-    if panel.over != DATES:
-        axes.set_xscale("log", base=2)
-    if panel.values == TIME:
-        axes.set_yscale("log")
-    artists: dict[str, Any] = {}
-    for number, limit in enumerate(panel.limits):
-        color = _EXPECTED if limit.color is None else _COLORS[limit.color % len(_COLORS)]
-        look = {"color": color, "linestyle": _OF_BOUND if limit.is_bound else _OF_EXPECTED, "linewidth": 0.8, "alpha": 0.8}
-        (drawn,) = axes.plot(list(limit.values), list(limit.values.values()), zorder=1, gid=f"limit {number}", **look)
-        artists[limit.name] = drawn
-    for number, line in enumerate(panel.lines):
-        artists[line.name] = _draw_line(axes, line, number, panel.over)
-    _set_places(panel, axes)
-    if panel.values == TIME:
-        axes.yaxis.set_major_formatter(lambda value, _: _time_text(value))
-        axes.set_ylabel("time")
-    else:
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel(panel.values)
-    if has_legend and len(artists) > 1:
-        rates = {limit.name: f"{limit.name} {limit.rates}" for limit in panel.limits if panel.values == BANDWIDTH}
-        axes.legend(artists.values(), [printable(rates.get(name, name)) for name in artists], loc="best")
-    return artists
-
-
-def _draw_line(axes: Axes, line: MarkedLine, number: int, over: str) -> Any:
-    """Draw a line, its intervals and its marks; return the line for the legend."""
-    color = _QUIET if line.color < 0 else _COLORS[line.color % len(_COLORS)]
-    dash = _DASHES[line.dash % len(_DASHES)]
-    places: list[float] = []
-    values: list[float] = []
-    before = 0.0
-    for mark in line.marks:
-        if over == SIZES and before and mark.at > FAR * before:  # nothing was measured between
-            places.append(mark.at / 2)
-            values.append(nan)
-        places.append(mark.at)
-        values.append(mark.value.value)
-        before = mark.at
-    (drawn,) = axes.plot(places, values, color=color, linestyle=dash, zorder=2, gid=f"line {number}")
-    for mark in line.marks:
-        if mark.value.low is not None and mark.value.high is not None:
-            axes.vlines(mark.at, mark.value.low, mark.value.high, color=color, linewidth=0.8, alpha=0.7, gid=f"interval {number}")
-    looks: dict[str, dict[str, Any]] = {
-        "": {"marker": "o", "color": color},
-        "doubtful": {"marker": "o", "color": color, "markerfacecolor": "white"},
-        "wrong": {"marker": "x", "color": _WRONG, "markeredgewidth": 1.6},
-    }
-    for state, look in looks.items():
-        chosen = [mark for mark in line.marks if mark.state == state]
-        if chosen:
-            name = f"{state or 'sound'} {number}"
-            axes.plot([mark.at for mark in chosen], [mark.value.value for mark in chosen], linestyle="none", zorder=3, gid=name, **look)
-    return drawn
-
-
-def _set_places(panel: LinePanel, axes: Axes) -> None:
-    """Label the x axis: sizes and numbers as they were measured, not powers of ten."""
-    if panel.over == DATES:
-        import matplotlib.dates as mdates
-
-        locator = mdates.AutoDateLocator(maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
-        return
-    places = sorted({mark.at for line in panel.lines for mark in line.marks})
-    every = ceil(len(places) / _MOST_TICKS)
-    shown = places[::-1][::every][::-1]  # the largest always
-    axes.set_xticks(shown, [format_size(int(at)) if panel.over == SIZES else f"{at:g}" for at in shown])
-    axes.set_xticks([], minor=True)
-    if panel.over == SIZES:
-        axes.tick_params(axis="x", labelrotation=30)
-    axes.set_xlabel(panel.over)
-
-
-def _time_text(seconds: float) -> str:
-    """Return a time with a unit of its size: "2 µs", "50 ms"."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor:
-            return f"{seconds / factor:g} {unit}"
-    return f"{seconds * 1e9:g} ns"
-
-
-def _draw_ratios(panel: RatioPanel, axes: Axes) -> None:
-    """Draw a line per case, from the worst at the top; filled marks are decided, open ones are inconclusive or doubtful."""
-    axes.axvspan(1 / (1 + panel.margin), 1 + panel.margin, color=_QUIET, alpha=0.15, linewidth=0)
-    axes.axvline(1.0, color=_QUIET, linewidth=0.8)
-    for place, case in enumerate(panel.cases):
-        color = _OUTCOMES[case.outcome]
-        if case.ratio.low is not None and case.ratio.high is not None:
-            axes.hlines(place, case.ratio.low, case.ratio.high, color=color, linewidth=0.9, gid=f"interval {place}")
-        face = "white" if case.is_doubtful or case.outcome is Outcome.INCONCLUSIVE else color
-        axes.plot(case.ratio.value, place, marker="o", linestyle="none", color=color, markerfacecolor=face, gid=f"{case.outcome} {place}")
-    axes.set_yticks(range(len(panel.cases)), [printable(case.name) for case in panel.cases])
-    axes.set_ylim(len(panel.cases) - 0.4, -0.6)
-    axes.set_xlabel("← faster · time / time of the baseline · slower →")
-
-
-def _draw_matrix(panel: MatrixPanel, axes: Axes) -> None:
-    image = axes.imshow(panel.values, cmap="viridis", gid="values")
-    for row, column in panel.marked:
-        axes.plot(column, row, marker="o", markerfacecolor="none", markersize=9, color=_WRONG, gid=f"marked {row} {column}")
-    every = ceil(sqrt(len(panel.names)) / 4)
-    shown = range(0, len(panel.names), every)
-    axes.set_xticks(shown, [printable(panel.names[place]) for place in shown], rotation=90)
-    axes.set_yticks(shown, [printable(panel.names[place]) for place in shown])
-    axes.set_xlabel("receives")
-    axes.set_ylabel("sends")
-    colorbar = axes.figure.colorbar(image, ax=axes)
-    colorbar.set_label(panel.unit)

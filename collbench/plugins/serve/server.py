@@ -23,10 +23,11 @@ from urllib.parse import parse_qs, quote, unquote
 
 from collbench.addresses import is_loopback
 from collbench.errors import FINE, INTERRUPTED, UsageError
+from collbench.report.figures import set_names
 from collbench.report.headlines import short
-from collbench.report.html.chart import Table
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.chart import Chart, Table
 from collbench.report.html.page import html, static_page
+from collbench.report.html.picture import PAGE, Picture, drawn
 from collbench.report.material import Material
 from collbench.report.run_list import ListedRun, run_named, runs_below, runs_frame, started
 from collbench.report.runs import readable
@@ -40,7 +41,7 @@ _TEMPLATE = Path(__file__).parent / "index.html.j2"
 _RUN = "/run/"  # before the name of a run
 _MOST_RUNS, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5  # of a larger folder the newest runs are read
 _HTTP_PORT = 80  # browsers leave it out
-_WIDTH, _HEIGHT = 460, 220  # pixels
+_HEIGHT = 240  # pixels of a trend
 _HTML, _PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -239,15 +240,16 @@ def _trends(runs: Sequence[ListedRun]) -> Iterator[tuple[str, str, str]]:
 
 
 def _trend(name: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
-    picture = Picture(_WIDTH, _HEIGHT)
     rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for _, row in found]
     days = [started(run)[5:10] for run, _ in found]
     labels = days if len(set(days)) > 1 else [started(run)[11:16] for run, _ in found]
-    x = place_scale(labels, 54, _WIDTH - 12, _MOST_TICKS)
-    y = linear_scale(0.0, max(rates) or 1.0, _HEIGHT - 30, 30, "best bus bandwidth, GB/s")
-    picture.axes(x, y)
-    places = [(x.at(place), y.at(rate)) for place, rate in enumerate(rates)]
-    picture.line(places, "s0")
-    for place in places:
-        picture.marker(*place, 0, "s0")
-    return picture.markup(f"{name}: best bus bandwidth of each run")
+
+    def draw_rates(picture: Picture) -> None:
+        axes = picture.axes()
+        axes.plot(range(len(rates)), rates, color=PAGE.series[0], marker="o")
+        axes.set_ylim(0, 1.1 * (max(rates) or 1.0))
+        set_names(axes, labels, _MOST_TICKS)
+        axes.set_ylabel("best bus bandwidth, GB/s")
+
+    title = f"{name}: best bus bandwidth of each run"
+    return drawn(Chart(name, title, "", "", Table((), ())), draw_rates, height=_HEIGHT).drawing

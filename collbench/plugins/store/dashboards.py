@@ -32,7 +32,7 @@ _SLOWER = ((None, "good"), (1.02, "doubtful"), (1.05, "bad"))
 
 
 def _metric(name: str) -> str:
-    return metric_name(name, METRICS[name][0])
+    return metric_name(name, METRICS[name].unit)
 
 
 _MEASURED, _LAST_RUN, _BUSBW = map(_metric, ("measured", "node_last_run_timestamp", "busbw"))
@@ -114,7 +114,7 @@ class RecordsOverTime:
 
     def panel(self, metric: str, title: str, summary: str, value: str, column: str = "", *, decimals: int | None = None) -> Panel:
         """Return the panel of a metric; value: its SQL; column: that has to be known, where that is not the value."""
-        unit = METRICS[metric][0]
+        unit = METRICS[metric].unit
         query = f"{_metric(metric)}{{{self.labels}}}"
         sql = (
             f"SELECT to_timestamp({self.time}) AS time, {self.name} AS metric, {value} AS value FROM collbench.{self.view} "

@@ -24,6 +24,7 @@ from collbench.plugin import record_files
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
 from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, StoreTable
+from collbench.records import document
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
@@ -377,7 +378,7 @@ def read_verdict_file(path: Path) -> VerdictRecord:
         }
         for number, each in enumerate(verdict.groups)
     ]  # fmt: skip
-    return VerdictRecord(columns, groups, as_json(verdict.as_json()))
+    return VerdictRecord(columns, groups, as_json(document(verdict)))
 
 
 def _judged_s(verdict: Verdict, path: Path) -> float | None:

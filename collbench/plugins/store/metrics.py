@@ -24,7 +24,7 @@ from collbench.plugins.store.reading import load_rows
 from collbench.report.headlines import short
 from collbench.report.runs import ROW_METRICS, row_samples
 from collbench.report.verdict_formats import GATE_METRICS, gate_samples
-from collbench.report.writers import Sample, exposed
+from collbench.report.writers import Metric, Sample, exposed
 from collbench.untrusted import parse_json
 
 PORT = 9823
@@ -37,20 +37,20 @@ _KIND = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
 _OLDER_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 STORE_METRICS = {
-    "measured_timestamp": ("seconds", "when the run of the row began, in seconds since 1970"),
-    "node_last_run_timestamp": ("seconds", "when the newest run of a node began, in seconds since 1970"),
-    "node_runs": ("", "runs of a node in the time that the endpoint covers"),
-    "suspect": ("ratio", "rate of a suspect of a hunt or a pairs run, as a part of the median"),
-    "state_probe": ("seconds", "state probe after the newest case of a node: fixed work"),
-    "stolen": ("ratio", "share of the CPU time that a hypervisor took during the newest case of a node"),
-    "preemptions": ("", "how often a rank was preempted during the newest case of a node"),
-    "gpu_sm_clock": ("hertz", "median SM clock during the newest case of a GPU"),
-    "gpu_power": ("watts", "highest power during the newest case of a GPU"),
-    "gpu_temperature": ("celsius", "highest temperature during the newest case of a GPU"),
-    "gpu_throttled": ("ratio", "share of the samples of the newest case of a GPU at which it was throttled"),
-    "store_runs": ("", "runs in the store"),
-    "store_rows_left_out": ("", "rows beyond the limit of the endpoint: use a higher --limit or fewer --days"),
-    "store_read": ("seconds", "time to read the store for this scrape"),
+    "measured_timestamp": Metric("seconds", "when the run of the row began, in seconds since 1970"),
+    "node_last_run_timestamp": Metric("seconds", "when the newest run of a node began, in seconds since 1970"),
+    "node_runs": Metric("", "runs of a node in the time that the endpoint covers"),
+    "suspect": Metric("ratio", "rate of a suspect of a hunt or a pairs run, as a part of the median"),
+    "state_probe": Metric("seconds", "state probe after the newest case of a node: fixed work"),
+    "stolen": Metric("ratio", "share of the CPU time that a hypervisor took during the newest case of a node"),
+    "preemptions": Metric("", "how often a rank was preempted during the newest case of a node"),
+    "gpu_sm_clock": Metric("hertz", "median SM clock during the newest case of a GPU"),
+    "gpu_power": Metric("watts", "highest power during the newest case of a GPU"),
+    "gpu_temperature": Metric("celsius", "highest temperature during the newest case of a GPU"),
+    "gpu_throttled": Metric("ratio", "share of the samples of the newest case of a GPU at which it was throttled"),
+    "store_runs": Metric("", "runs in the store"),
+    "store_rows_left_out": Metric("", "rows beyond the limit of the endpoint: use a higher --limit or fewer --days"),
+    "store_read": Metric("seconds", "time to read the store for this scrape"),
 }
 METRICS = ROW_METRICS | GATE_METRICS | STORE_METRICS
 # Metrics of the newest case of a node or of a GPU: the SQL of their values in the views `node_history` and `telemetry_history`.

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collbench.plugins.training.text import milliseconds
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Table
-from collbench.report.html.drawing import Picture, linear_scale
+from collbench.report.html.picture import PAGE, Picture, drawn
 from collbench.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from collbench.plugins.traces.recording import RankTimeline, RecordedExchange
     from collbench.plugins.training.records import StepRow
 
-_WIDTH, _LEFT, _RIGHT, _TOP = 540, 8, 520, 30  # pixels
-_LANE, _BAR, _TITLE, _SPACE = 15, 11, 16, 14  # of a row of bars, a bar, a rank's title, and between ranks
+_LANE, _TITLE_LANES, _AROUND = 16, 1.6, 80  # pixels of a row of bars; rows of a rank's title; pixels of the axis and the legend
 _MOST_ROWS = 4  # of exchanges at the same time
 _LONGEST = 1e9  # seconds: a longer time is not valid
-_HIDDEN, _EXPOSED, _COMPUTING = "s0 open", "s0", "s2 open"
+_EXPOSED: dict[str, Any] = {"facecolor": PAGE.series[0], "edgecolor": PAGE.series[0], "linewidth": 0.8}
+_HIDDEN: dict[str, Any] = {**_EXPOSED, "facecolor": PAGE.paper}
+_COMPUTING: dict[str, Any] = {"facecolor": PAGE.paper, "edgecolor": PAGE.series[2], "linewidth": 0.8}
 _METHOD = (
     "The times are those of the trace: of the job that was recorded, not of the replay. Each rank begins at its own first event, because "
     "the clocks of hosts differ. An exchange lasts from its start at the rank to its end there, so it includes waiting for other ranks. "
@@ -36,36 +39,46 @@ def timeline_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | No
     if not valid:
         return None
     stacks = [_stacked(each) for each in valid]
-    rows_of = [max(stack, default=0) + 1 + bool(each.computing) for each, stack in zip(valid, stacks, strict=True)]
-    height = _TOP + sum(_TITLE + _LANE * number + _SPACE for number in rows_of) + 38
-    picture = Picture(_WIDTH, height)
-    x = linear_scale(0.0, 1e3 * max(each.step_s for each in valid), _LEFT, _RIGHT, "ms since the rank's step began")
-    for value, text in x.ticks:
-        picture.line([(x.at(value), _TOP), (x.at(value), height - 40)], "grid")
-        picture.text(x.at(value), height - 24, text, "middle")
-    picture.text((x.start + x.end) / 2, height - 6, x.title, "middle")
-    _legend(picture, computing=any(each.computing for each in valid))
-
-    def bar(top: float, begin_s: float, end_s: float, classes: str) -> None:
-        left, right = x.at(1e3 * begin_s), x.at(1e3 * end_s)
-        picture.add("rect", classes, x=left, y=top, width=max(0.5, right - left), height=_BAR)
-
-    top = float(_TOP)
-    for timeline, stack, number in zip(valid, stacks, rows_of, strict=True):
-        picture.text(_LEFT, top + 12, f"rank {timeline.rank}", classes="ink")
-        picture.text(_RIGHT, top + 12, _brief(timeline), "end", "ink")
-        top += _TITLE
-        for exchange, row in zip(timeline.exchanges, stack, strict=True):
-            y = top + row * _LANE
-            bar(y, exchange.begin_s, exchange.end_s, _HIDDEN if timeline.computing else _EXPOSED)
-            for begin, end in _uncovered(timeline, exchange.begin_s, exchange.end_s):
-                bar(y, begin, end, _EXPOSED)
-            picture.tip(x.at(1e3 * exchange.begin_s), y + _BAR / 2, _text(timeline.rank, exchange))
-        for begin, end in timeline.computing:
-            bar(top + (number - 1) * _LANE, begin, end, _COMPUTING)
-        top += number * _LANE + _SPACE
+    rows_of = [max(stack, default=0) + 1 + bool(timeline.computing) for timeline, stack in zip(valid, stacks, strict=True)]
+    height = _LANE * (sum(rows_of) + len(valid) * _TITLE_LANES) + _AROUND
     name = f"{prefix}The recorded step, by rank"
-    return Chart(f"{key}-recorded", name, _caption(valid), _METHOD, picture.markup(name), _table(valid), picture.tooltips)
+    chart = Chart(f"{key}-recorded", name, _caption(valid), _METHOD, _table(valid))
+    return drawn(chart, lambda picture: _draw(picture, valid, stacks, rows_of), height=height)
+
+
+def _draw(picture: Picture, timelines: Sequence[RankTimeline], stacks: Sequence[Sequence[int]], rows_of: Sequence[int]) -> None:
+    """Draw for each rank its exchanges and its computing as bars over time."""
+    from matplotlib.patches import Patch
+
+    axes = picture.axes()
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    top = 0.0
+    for timeline, stack, rows in zip(timelines, stacks, rows_of, strict=True):
+        axes.text(0, top + 0.7, f"rank {timeline.rank}")
+        axes.text(1, top + 0.7, _brief(timeline), transform=axes.get_yaxis_transform(), ha="right")
+        top += 1
+        for exchange, row in zip(timeline.exchanges, stack, strict=True):
+            _draw_bar(axes, top + row, [(exchange.begin_s, exchange.end_s)], _HIDDEN if timeline.computing else _EXPOSED)
+            _draw_bar(axes, top + row, list(_uncovered(timeline, exchange.begin_s, exchange.end_s)), _EXPOSED)
+            picture.tip(axes, 1e3 * exchange.begin_s, top + row + 0.4, _text(timeline.rank, exchange))
+        _draw_bar(axes, top + rows - 1, timeline.computing, _COMPUTING)
+        top += rows + 0.6
+    axes.set_ylim(top, 0)
+    axes.set_yticks([])
+    axes.set_xlim(0, 1e3 * max(timeline.step_s for timeline in timelines))
+    axes.set_xlabel("ms since the rank's step began")
+    computing = any(timeline.computing for timeline in timelines)
+    looks = [("exchange, exposed", _EXPOSED), ("exchange while computing", _HIDDEN), ("computing", _COMPUTING)]
+    handles = [Patch(label=text, **look) for text, look in looks]
+    if not computing:
+        handles = [Patch(label="exchange (computing not recorded)", **_EXPOSED)]
+    picture.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+
+
+def _draw_bar(axes: Axes, row: float, spans: Sequence[tuple[float, float]], look: dict[str, Any]) -> None:
+    """Draw (begin, end) in seconds as bars in a row."""
+    axes.broken_barh([(1e3 * begin, 1e3 * (end - begin)) for begin, end in spans], (row, 0.75), **look)
 
 
 def _stacked(timeline: RankTimeline) -> list[int]:
@@ -88,15 +101,6 @@ def _uncovered(timeline: RankTimeline, begin: float, end: float) -> Iterator[tup
             begin = high
     if timeline.computing and begin < end:
         yield begin, end
-
-
-def _legend(picture: Picture, *, computing: bool) -> None:
-    entries = [(_EXPOSED, "exchange, exposed"), (_HIDDEN, "exchange while computing"), (_COMPUTING, "computing")]
-    left = float(_LEFT)
-    for classes, text in entries if computing else [(_EXPOSED, "exchange (computing not recorded)")]:
-        picture.add("rect", classes, x=left, y=6, width=18, height=_BAR)
-        picture.text(left + 24, 15, text, classes="ink")
-        left += 24 + 6.3 * len(text) + 22
 
 
 def _brief(timeline: RankTimeline) -> str:

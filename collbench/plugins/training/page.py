@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from collbench.plugins.traces.step_drawing import timeline_chart
 from collbench.plugins.training.records import RoutedStep, RoutingResult
 from collbench.plugins.training.text import format_tax, frames, milliseconds, remarks, scaling_frame, span, title, trainings
+from collbench.report.charts import Bar, BarPanel
+from collbench.report.figures import DASHES, draw_intervals
 from collbench.report.frame import Frame, printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Bar, Picture, bar_picture, draw_legend, linear_scale, series_classes
+from collbench.report.html.picture import PAGE, Picture, bar_chart, drawn
 from collbench.results.row import Times
 from collbench.units import format_percent, format_time
 
@@ -47,11 +50,11 @@ def section(material: Material) -> Section | None:
         if (scaling := scaling_frame(those)) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
-        charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
+        charts += [timeline_chart(key, head, those), routing_chart(key, head, those) or _parts_chart(key, head, those)]
     if not runs:
         return None
-    drawn = [chart for chart in charts if chart is not None]
-    return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, drawn)
+    shown_charts = [chart for chart in charts if chart is not None]
+    return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, shown_charts)
 
 
 # The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.
@@ -72,37 +75,37 @@ def _parts_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None
     if not bars:
         return None
     shown = bars[:_MOST_BARS]
-    picture = bar_picture(shown, "ms")
     name = f"{prefix}The step, and each of its parts alone"
     table = Table(["", "time"], [[bar.name, bar.text] for bar in bars])
-    return Chart(key, name, _parts_caption(bars, len(shown)), _PARTS_METHOD, picture.markup(name), table, picture.tooltips)
+    return bar_chart(Chart(key, name, _parts_caption(bars, len(shown)), _PARTS_METHOD, table), BarPanel("", shown, "ms"))
 
 
 def _bars(row: StepRow, number: int, several: bool) -> Iterator[Bar]:
     """Yield the bar of the whole step, and one for each part that was measured; valid times only."""
     if row.time_s is None or not _is_time(row.time_s.p50):
         return
-    backend, classes = f"{row.backend}: " if several else "", series_classes(number)
+    backend = f"{row.backend}: " if several else ""
     expected_s = row.ceiling_time_s if row.comparison and _is_time(row.ceiling_time_s) else None
     whole = "a round of a worker" if row.staleness else "the whole step"
-    yield _bar(f"{backend}{whole}", row.time_s, 1, expected_s, classes)
+    yield replace(_bar(f"{backend}{whole}", row.time_s, 1, expected_s), color=number)
     for part in row.parts:
         if part.time_s is None or not _is_time(part.times * part.time_s.p50):
             continue
         compared = part.comparison
         expected_s = part.times * part.time_s.p50 * compared.percent / 100 if compared and _is_time(compared.percent) else None
         count = f" ({part.times} × {milliseconds(part.time_s.p50)} ms)" if part.times > 1 else ""
-        yield _bar(f"{backend}{span(*part.names)}{count}", part.time_s, part.times, expected_s, f"{classes} open")
+        bar = _bar(f"{backend}{span(*part.names)}{count}", part.time_s, part.times, expected_s)
+        yield replace(bar, color=number, is_part=True)
 
 
-def _bar(name: str, times: Times, number: int, expected_s: float | None, classes: str) -> Bar:
+def _bar(name: str, times: Times, number: int, expected_s: float | None) -> Bar:
     """Return the bar of so many exchanges with these times, in ms: "660.0 ms, 100 % of expected"."""
     time_s = number * times.p50
     share = f", {format_percent(100 * expected_s / time_s)} of expected" if expected_s is not None else ""
     low, high = (None if end is None else number * end for end in (times.ci_low, times.ci_high))
     interval = (1e3 * low, 1e3 * high) if low is not None and high is not None and _is_time(low) and _is_time(high) else None
     mark = None if expected_s is None else 1e3 * expected_s
-    return Bar(name, f"{milliseconds(time_s)} ms{share}", 1e3 * time_s, interval, mark, classes)
+    return Bar(name, f"{milliseconds(time_s)} ms{share}", 1e3 * time_s, interval, mark)
 
 
 def _is_time(value: float | None) -> bool:
@@ -111,7 +114,7 @@ def _is_time(value: float | None) -> bool:
 
 def _parts_caption(bars: Sequence[Bar], shown: int) -> str:
     """Return the times of the steps, the longest part, and how many bars are not drawn."""
-    parts = [bar for bar in bars if bar.classes.endswith(" open")]
+    parts = [bar for bar in bars if bar.is_part]
     steps = [bar for bar in bars if bar not in parts]
     texts = ["; ".join(f"{bar.name} takes {bar.text}" for bar in steps[:4])]
     if parts:
@@ -124,7 +127,6 @@ def _parts_caption(bars: Sequence[Bar], shown: int) -> str:
 
 # The chart of expert-parallel training over several routings: the step time of each, above the time of evenly routed steps.
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 540, 300, 62, 524, 40, 250  # pixels
 _MOST_DRAWN = 300  # routings of a backend
 _METHOD = (
     "Each point is the median time of a step with this routing, with its 95 % interval. The line is the time of a step with as many tokens "
@@ -136,36 +138,45 @@ _METHOD = (
 def routing_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
     """Return the chart of one training on its backends; None without routings."""
     series: list[tuple[str, RoutingResult, Sequence[RoutedStep]]] = []
-    drawn: Sequence[RoutedStep]
     for row in rows:
-        drawn = [step for step in row.routing.steps if _is_time(step.time_s.value)] if row.routing else []
-        if row.routing and drawn:
-            series.append((row.backend, row.routing, drawn[:_MOST_DRAWN]))
+        steps = [step for step in row.routing.steps if _is_time(step.time_s.value)] if row.routing else []
+        if row.routing and steps:
+            series.append((row.backend, row.routing, steps[:_MOST_DRAWN]))
     if not series:
         return None
-    picture = Picture(_WIDTH, _HEIGHT)
-    numbers = [step.step for _, _, drawn in series for step in drawn]
-    times = [1e3 * each for _, result, drawn in series for each in _values(result, drawn)]
-    x = linear_scale(min(numbers), max(numbers), _LEFT, _RIGHT, "routing")
-    y = linear_scale(0.0, max(times), _BOTTOM, _TOP, "step ms")
-    picture.axes(x, y)
-    draw_legend(picture, [(short(backend, 30), number) for number, (backend, _, _) in enumerate(series)], _LEFT + 80, 14)
-    for number, (backend, result, drawn) in enumerate(series):
-        classes = series_classes(number)
-        if _is_time(result.even_time_s.value):
-            level = y.at(1e3 * (result.even_time_s.value or 0.0))
-            picture.line([(_LEFT, level), (_RIGHT, level)], f"{classes} wide")
-            picture.text(_RIGHT, level - 5, "evenly routed", "end")
-        for step in drawn:
-            at, time_s = x.at(step.step), step.time_s
-            if time_s.low is not None and time_s.high is not None and time_s.high < _LONGEST:
-                picture.line([(at, y.at(1e3 * time_s.low)), (at, y.at(1e3 * time_s.high))], "axis")
-            picture.point(at, y.at(1e3 * (time_s.value or 0.0)), number, classes, short(_text(backend, step), 300))
     name = f"{prefix}The step with each routing"
     table = Table(
-        ["backend", "routing", "step ms", "imbalance tax"], [_cells(backend, step) for backend, _, drawn in series for step in drawn]
+        ["backend", "routing", "step ms", "imbalance tax"], [_cells(backend, step) for backend, _, steps in series for step in steps]
     )
-    return Chart(key, name, short(_caption(series), 600), _METHOD, picture.markup(name), table, picture.tooltips)
+    chart = Chart(key, name, short(_caption(series), 600), _METHOD, table)
+    return drawn(chart, lambda picture: _draw_routings(picture, series), height=300)
+
+
+def _draw_routings(picture: Picture, series: Sequence[tuple[str, RoutingResult, Sequence[RoutedStep]]]) -> None:
+    """Draw the time of each routing with its interval, and for each backend the time of an evenly routed step."""
+    axes = picture.axes()
+    for number, (backend, result, steps) in enumerate(series):
+        color = PAGE.of_series(number)
+        if _is_time(result.even_time_s.value):
+            level = 1e3 * (result.even_time_s.value or 0.0)
+            axes.axhline(level, color=color, linewidth=2.0, linestyle=DASHES[number % len(DASHES)], gid=f"even {number}")
+            axes.annotate("evenly routed", (1, level), (0, 4), ("axes fraction", "data"), "offset points", ha="right", color=PAGE.quiet)
+        ends = [(step.step, *_milliseconds_of(step.time_s.low, step.time_s.high)) for step in steps]
+        draw_intervals(axes, ends, color, PAGE, f"interval {number}")
+        times = [1e3 * (step.time_s.value or 0.0) for step in steps]
+        name = printable(short(backend, 30))
+        axes.plot([step.step for step in steps], times, marker="o", linestyle="none", color=color, label=name, gid=f"steps {number}")
+        for step, time in zip(steps, times, strict=True):
+            picture.tip(axes, step.step, time, short(_text(backend, step), 300))
+    axes.set_ylim(0, 1.1e3 * max(value for _, result, steps in series for value in _values(result, steps)))
+    axes.set_xlabel("routing")
+    axes.set_ylabel("step, ms")
+    axes.locator_params(axis="x", integer=True)
+    picture.legend(3)
+
+
+def _milliseconds_of(low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    return (1e3 * low, 1e3 * high) if low is not None and high is not None and high < _LONGEST else (None, None)
 
 
 def _values(result: RoutingResult, drawn: Sequence[RoutedStep]) -> list[float]:
@@ -187,9 +198,9 @@ def _text(backend: str, step: RoutedStep) -> str:
 def _caption(series: Sequence[tuple[str, RoutingResult, Sequence[RoutedStep]]]) -> str:
     """Return the range of each backend's times, and its tax."""
     texts = []
-    for backend, result, drawn in series:
-        values = [step.time_s.value or 0.0 for step in drawn]
-        more = f" ({len(drawn)} of {len(result.steps)} are drawn)" if len(drawn) < len(result.steps) else ""
+    for backend, result, steps in series:
+        values = [step.time_s.value or 0.0 for step in steps]
+        more = f" ({len(steps)} of {len(result.steps)} are drawn)" if len(steps) < len(result.steps) else ""
         low, high = (format_time(value / 1000) for value in (min(values), max(values)))
         texts.append(f"{backend}: a step takes {low} to {high} ms, imbalance tax {format_tax(result.tax)}{more}.")
     return " ".join(texts)

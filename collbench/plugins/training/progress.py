@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.progress import ProgressPrinter
-from collbench.report.screen import wants_color
 
 if TYPE_CHECKING:
     from collbench.measuring.session import Plan
@@ -60,9 +57,6 @@ class WorkloadProgressPrinter(ProgressPrinter):
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
             from collbench.plugins.training.text import STEPS
-            from collbench.report.forms import write
 
-            color, name, quiet = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name, self._arguments.quiet
-            write(STEPS, those, self._arguments.format, sys.stdout, color=color, run=name, headed=self._printed > 0, quiet=quiet)
-            sys.stdout.flush()
+            self.write_records(STEPS, those, headed=self._printed > 0)
             self._printed += len(those)

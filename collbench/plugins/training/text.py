@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.overlap.records import Overlap, OverlapEstimate
 from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
-from collbench.plugins.training import FILE
 from collbench.plugins.training.records import (
     Efficiency,
     PartRow,
@@ -28,7 +27,7 @@ from collbench.plugins.training.workloads.registry import every_regime
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
-from collbench.report.frame import Column, Frame, Line, R, csv_of, printable, table_lines, without_empty
+from collbench.report.frame import Column, Display, Frame, Line, R, csv_of, printable, table_lines, without_empty
 from collbench.report.kinds import DeclaredKind, StoredRecords
 from collbench.report.screen import print_lines, width_of, wrapped
 from collbench.results.estimate import Estimate
@@ -262,12 +261,12 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     return list(found.values())
 
 
-def lines(rows: Sequence[StepRow], width: int | None = None) -> Iterator[Line]:
+def lines(rows: Sequence[StepRow], display: Display) -> Iterator[Line]:
     """Yield the tables of the trainings, with an empty line between two."""
     for number, those in enumerate(trainings(rows)):
         if number:
             yield Line("")
-        yield from _training_lines(those, width)
+        yield from _training_lines(those, display.width)
 
 
 def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line]:
@@ -523,7 +522,7 @@ _ROUTINGS: tuple[Column[ShownRouting], ...] = (
 )
 
 
-STEPS = RecordKind("workload", StepRow, FILE, title, remarks, style=style, lines=lines)
+STEPS = RecordKind("workload", StepRow, title, remarks, style=style, lines=lines)
 
 
 # The kind of run.
@@ -538,7 +537,6 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
 class TrainingKind(DeclaredKind):
     """The exchanges of training steps."""
 
-    name = "workload"
     what = "training traffic"
     declared = STEPS
 
@@ -575,6 +573,9 @@ class TrainingKind(DeclaredKind):
             percent, expected = format_percent(compared.percent), format_rate(compared.expected_bytes_per_s)
             figures.append(LargeFigure(percent, f"of {expected} GB/s expected"))
             title += f", {format_rate(compared.busbw_bytes_per_s)} of {expected} GB/s ({percent}), limited by {first.ceiling.limited_by}"
+        if first.routing is not None:
+            figures.insert(0, LargeFigure(format_tax(first.routing.tax), "imbalance tax: time beyond that of evenly routed steps"))
+            title = f"{what}: imbalance tax {format_tax(first.routing.tax)}; a step's exchange takes {time} over {first.backend}"
         badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD if compared else DOUBT, "MEASURED")
         others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
         return FirstScreen(title, badge, figures, line, others, "training")

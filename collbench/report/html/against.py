@@ -8,23 +8,17 @@ from collbench.analysis.launches import grouped
 from collbench.analysis.outcome import Outcome
 from collbench.report.alternatives import foot as reading
 from collbench.report.alternatives import frame, head
-from collbench.report.cases import times
-from collbench.report.compare import case_frame, case_name, foot, marked_outcome, ratio_doubtful, remarks, side_title
+from collbench.report.charts import RatioPanel, case_line
+from collbench.report.compare import case_frame, case_name, foot, side_title
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.forest import FASTER, SAME, SLOWER, UNKNOWN, ForestLine, ForestMark, forest
+from collbench.report.html.picture import ratio_chart
 from collbench.report.material import Material
 from collbench.report.outcome_text import describe_comparison
 
 MOST_LINES = 40
 _LEAST = 1.04  # so that equal runs look equal
 _AXIS = "← faster · time of the candidate / time of the baseline · slower →"
-_STYLES = {
-    Outcome.SLOWER: (SLOWER, "bad"),
-    Outcome.FASTER: (FASTER, "s0"),
-    Outcome.NO_CHANGE: (SAME, "quiet"),
-    Outcome.INCONCLUSIVE: (UNKNOWN, "quiet"),
-}
 _MOST_ROWS = 400
 _MADE = (
     "For each case that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
@@ -95,28 +89,15 @@ def ordered(found: Comparison) -> list[CaseRatio]:
 
 def _chart(number: int, found: Comparison) -> Chart:
     frame = case_frame(ordered(found)[:_MOST_ROWS])
-    drawn = [case for case in frame.records if case.time is not None][:MOST_LINES]
+    shown = [case for case in frame.records if case.time is not None][:MOST_LINES]
     key, title = f"against-{number}", _title(found)
-    picture = forest([_line(case, case_name(case, frame)) for case in drawn], _AXIS, _LEAST)
+    panel = RatioPanel("", [case_line(case, case_name(case, frame)) for case in shown], _AXIS, _LEAST)
     method = " ".join([_MADE, *(f"{short(text, 400)}." for text in foot(found))])
-    return Chart(key, title, _caption(found, len(drawn)), method, picture.markup(title), Table.of(frame), picture.tooltips, wide=True)
+    return ratio_chart(Chart(key, title, _caption(found, len(shown)), method, Table.of(frame)), panel)
 
 
 def _title(found: Comparison) -> str:
     return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, case by case"
-
-
-def _line(case: CaseRatio, name: str) -> ForestLine:
-    ratio, outcome = case.time, case.outcome
-    assert ratio is not None and outcome is not None
-    both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
-    tooltip = "\n".join(text for text in (name, marked_outcome(case), both, short(remarks(case), 200)) if text)
-    interval = None
-    if case.across_launches and ratio.low is not None and ratio.high is not None:
-        interval = (ratio.low, ratio.high)
-    shape, style = _STYLES[outcome]
-    hollow = " open" if ratio_doubtful(case) or case.wrong or interval is None else ""
-    return ForestLine(name, [ForestMark(ratio.value, shape, f"{style}{hollow}")], marked_outcome(case), tooltip, interval)
 
 
 def _caption(found: Comparison, drawn: int) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.headlines import short
-from collbench.report.html.drawing import Tooltip
 
 if TYPE_CHECKING:
     from collbench.report.frame import Frame
@@ -44,6 +43,15 @@ def marks_of(styles: Iterable[str]) -> dict[int, str]:
 
 
 @dataclass(frozen=True)
+class Tooltip:
+    """A point of a drawing, in units of its viewBox, and the exact values there: shown under the pointer, and by the arrow keys."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Chart:
     """One chart.
 
@@ -51,8 +59,8 @@ class Chart:
     title    what is drawn: "allreduce: bus bandwidth"
     caption  what the drawing shows, in a sentence, which screen readers use instead of the drawing
     method   how the numbers were measured or computed, one paragraph
-    drawing  SVG (see `svg_of`)
     table    the values
+    drawing  SVG (see `html.picture.drawn`)
     spots    points with tooltips
     data     what the page's script needs beyond tooltips, JSON-ready (the values of a large matrix); else None
     wide     whether it needs the whole width of the page
@@ -62,8 +70,8 @@ class Chart:
     title: str
     caption: str
     method: str
-    drawing: str
     table: Table
+    drawing: str = ""
     spots: Sequence[Tooltip] = ()
     data: dict[str, object] | None = None
     wide: bool = False

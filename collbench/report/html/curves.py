@@ -6,146 +6,101 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from collbench.machine.peak.ceiling import LEAST_BYTES
 from collbench.report.cases import NOTHING
-from collbench.report.charts import FAR, SizeChart, SizeLine, SizePoint, figures_of, remarks_of, size_charts
+from collbench.report.charts import BANDWIDTH, FAR, TIME, Limit, SizeChart, SizeLine, figures_of, remarks_of, size_charts, size_panel
+from collbench.report.figures import DASHES, draw
+from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import (
-    COLORS,
-    CROSS,
-    AxisScale,
-    Picture,
-    apart,
-    draw_legend,
-    linear_scale,
-    log_scale,
-    series_classes,
-    series_marker,
-    size_scale,
-)
+from collbench.report.html.picture import PAGE, WIDE, Picture, apart, drawn
 from collbench.report.material import Material
 from collbench.results.quality import UNRELIABLE
 from collbench.units import format_rate, format_size, format_time
 
 _MOST_NAMED = 6
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
+_HEIGHT, _LEGEND_LINE, _LETTER = 330, 16, 6.6  # pixels: of the axes, a line of the legend, and a letter
 _LINE = 26  # pixels between the labels of two limits
 
 
 def data_of(chart: SizeChart) -> dict[str, Any]:
     """Return what the page's script draws: for each series its look, and a value per size, null where there is none."""
-    sizes, labels = chart.sizes, [format_size(size) for size in chart.sizes]
-    drawn = [(limit, limit.rates_at(sizes)) for limit in chart.limits]
-    limits = [{"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [*map(rates.get, sizes)]} for limit, rates in drawn]
-    series = [_series_data(line, sizes) for line in chart.lines]
-    about = {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": chart.has_rate, "cross": CROSS, "far": FAR}
-    return {**about, "series": series, "limits": limits}
+    sizes = chart.sizes
+    panel = size_panel(chart, BANDWIDTH)
+    return {
+        "kind": "sizes",
+        "sizes": sizes,
+        "labels": [format_size(size) for size in sizes],
+        "rate": chart.has_rate,
+        "far": FAR,
+        "series": [_series_data(line, sizes) for line in chart.lines],
+        "limits": [_limit_data(limit, sizes) for limit in (panel.limits if panel else ())],
+    }
 
 
-def picture_of(chart: SizeChart) -> Picture:
-    """Return the picture: bandwidth on a linear axis, or time on a logarithmic one, with intervals, limits and a legend."""
-    picture = Picture(_WIDTH, _HEIGHT)
-    top = draw_legend(picture, [(line.name, line.number) for line in chart.lines], _LEFT, 14)
-    picture.height += top
-    x, y = size_scale(chart.sizes, _LEFT, _WIDTH - _RIGHT), _scale(chart, top + 28, _HEIGHT + top - _BOTTOM)
-    picture.axes(x, y)
-    if chart.has_rate:
-        _draw_limits(chart, picture, x, y)
-    for line in chart.lines:
-        _draw_line(picture, x, y, line, chart.has_rate)
-    return picture
-
-
-def _scale(chart: SizeChart, top: float, bottom: float) -> AxisScale:
-    values = [point.rate if chart.has_rate else point.time for line in chart.lines for point in line.points]
-    ends = [end for each in values if each for end in (each.value, each.low, each.high) if end is not None]
-    ends += [end for line in chart.lines for point in line.points if (end := _expected(chart, point)) is not None]
-    if not chart.has_rate:
-        return log_scale(min(ends, default=1.0) / 1.3, max(ends, default=1.0) * 1.3, bottom, top, "time, µs")
-    ends += [rate for limit in chart.limits for rate in limit.rates.values()]
-    return linear_scale(0.0, 1.05 * max(ends, default=1.0), bottom, top, "bus bandwidth, GB/s")
-
-
-def _expected(chart: SizeChart, point: SizePoint) -> float | None:
-    return point.expected_rate if chart.has_rate else point.expected_time
-
-
-def _draw_limits(chart: SizeChart, picture: Picture, x: AxisScale, y: AxisScale) -> None:
-    """Draw the limits, with as many labels in the margin as there is room for."""
-    ends = [limit.rates[max(limit.rates)] for limit in chart.limits]
-    low, high = y.end + 8, y.start - 4
-    shown = range(min(len(ends), int((high - low) / _LINE) + 1))
-    heights = apart([y.at(ends[place]) for place in shown], _LINE, low, high)
-    for limit in chart.limits:
-        points = [(size, (x.at(size), y.at(rate))) for size, rate in sorted(limit.rates_at(chart.sizes).items())]
-        path = list(_interrupted(points))
-        (first, height), (last, _) = points[0][1], points[-1][1]
-        if {level for _, (_, level) in points} == {height}:  # a level line, across the chart if it holds at all sizes
-            left, right = (x.start, x.end) if len(points) == len(chart.sizes) else (first - 12, last + 12)
-            path = [(left, height), (right, height)]
-        picture.line(path, f"{limit.style} dashed")
-    for place, height in zip(shown, heights, strict=True):
-        limit = chart.limits[place]
-        picture.text(x.end + 8, height, f"{limit.kind} {format_rate(ends[place] * 1e9)}", classes=limit.style)
-        picture.text(x.end + 8, height + 12, short(limit.what, 19), classes=f"{limit.style} small")
+def _limit_data(limit: Limit, sizes: Sequence[int]) -> dict[str, Any]:
+    style = "bound" if limit.is_bound else "limit"
+    if limit.color is not None:
+        style = f"series-{limit.color % len(PAGE.series)}"
+    return {"name": f"{limit.name} {limit.rates}", "label": limit.name, "style": style, "rate": [limit.values.get(size) for size in sizes]}
 
 
 def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
     points = {point.size_bytes: point for point in line.points}
     shown = [points.get(size) for size in sizes]
-    found: dict[str, Any] = {"name": line.name, "look": series_classes(line.number), "marker": series_marker(line.number)}
+    color = "quiet" if line.color < 0 else f"s{line.color % len(PAGE.series)}"
+    series: dict[str, Any] = {"name": line.name, "look": f"{color} d{line.dash % len(DASHES)}"}
     for key in ("rate", "time"):
         for end, name in (("value", ""), ("low", "Low"), ("high", "High")):
             values = [_rounded(getattr(getattr(point, key, None), end, None)) for point in shown]
-            found |= {f"{key}{name}": values} if not name or any(value is not None for value in values) else {}
+            series |= {f"{key}{name}": values} if not name or any(value is not None for value in values) else {}
     for key, name in (("expected_rate", "rateExpected"), ("expected_time", "timeExpected")):
         values = [_rounded(getattr(point, key, None)) for point in shown]
         if any(value is not None for value in values):
-            found[name] = values
-    found["texts"] = [point and f"{line.name}: {point.text}" for point in shown]
-    return found | {"states": [point.state if point else "" for point in shown]}
+            series[name] = values
+    series["texts"] = [point and f"{line.name}: {point.text}" for point in shown]
+    series["states"] = [point.state if point else "" for point in shown]
+    return series
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _interrupted(path: Sequence[tuple[int, tuple[float, float] | None]]) -> Iterator[tuple[float, float] | None]:
-    """Yield the places of (size, place), with None between sizes that are far apart."""
-    before = 0
-    for size, place in path:
-        if before and size > FAR * before:
-            yield None
-        yield place
-        before = size
+def _draw(chart: SizeChart, picture: Picture) -> None:
+    """Draw the panel of a chart, with a legend above it and the names of the limits in the margin."""
+    panel = size_panel(chart, BANDWIDTH if chart.has_rate else TIME)
+    axes = picture.axes()
+    if panel is None:
+        return
+    artists = draw(replace(panel, title=""), axes, PAGE, has_legend=False)
+    names = [line.name for line in panel.lines]
+    columns = _legend_columns(names, picture.width)
+    picture.figure.legend([artists[name] for name in names], [printable(name) for name in names], loc="outside upper left", ncols=columns)
+    top = axes.get_ylim()[1]
+    last = [limit.values[max(limit.values)] for limit in panel.limits]
+    room = _LINE * top / (_HEIGHT - _LEGEND_LINE)  # in units of the axis
+    shown = panel.limits[: int(top / room)]
+    heights = apart(last[: len(shown)], room, 0.0, top)
+    for limit, rate, height in zip(shown, last, heights, strict=False):
+        color = PAGE.bound if limit.is_bound else PAGE.expected
+        text = f"{printable(limit.name)}\n{format_rate(1e9 * rate)} GB/s"
+        axes.text(1.01, height, text, transform=axes.get_yaxis_transform(), va="center", color=color)
 
 
-def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rate: bool) -> None:
-    """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
-    classes = series_classes(line.number)
-    bars: list[tuple[float, float] | None] = []
-    path: list[tuple[int, tuple[float, float] | None]] = []
-    for point in line.points:
-        value, at = point.rate if rate else point.time, x.at(point.size_bytes)
-        path.append((point.size_bytes, None if value is None else (at, y.at(value.value))))
-        if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
-            bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
-    expected = [(point.size_bytes, point.expected_rate if rate else point.expected_time) for point in line.points]
-    expected_path = [(size, None if value is None else (x.at(size), y.at(value))) for size, value in expected]
-    picture.line(_interrupted(expected_path), f"s{line.number % COLORS} expected")
-    picture.line(bars, f"{classes} bar")
-    picture.line(_interrupted(path), classes)
-    for point, (_, place) in zip(line.points, path, strict=True):
-        if place is None:
-            continue
-        if point.state == "wrong":
-            picture.cross(*place)
-        else:
-            picture.marker(*place, line.number, f"{classes}{' open' if point.state else ''}")
+def _legend_columns(names: Sequence[str], width: float) -> int:
+    longest = max(len(name) for name in names)
+    return max(1, min(len(names), int(width / (_LETTER * longest + 50))))
+
+
+def _height(chart: SizeChart) -> int:
+    names = [line.name for line in chart.lines]
+    lines = -(-len(names) // _legend_columns(names, WIDE)) if names else 0
+    return _HEIGHT + _LEGEND_LINE * lines
 
 
 _METHOD = (
@@ -172,8 +127,8 @@ def section(material: Material, first: str = "") -> Section | None:
 def to_chart(chart: SizeChart) -> Chart:
     """Return the chart as the page shows it, with its values as a table."""
     title = f"{short(chart.operation, 60)}: {'bus bandwidth' if chart.has_rate else 'time'} over message size"
-    drawing = picture_of(chart).markup(title)
-    return Chart(chart.key, title, _caption(chart), _METHOD, drawing, _table(chart), data=data_of(chart), wide=True)
+    shown = Chart(chart.key, title, _caption(chart), _METHOD, _table(chart), data=data_of(chart))
+    return drawn(shown, lambda picture: _draw(chart, picture), WIDE, _height(chart))
 
 
 def _caption(chart: SizeChart) -> str:

@@ -116,7 +116,8 @@ def _of_gate(material: Material) -> FirstScreen | None:
     more = [*likely, *why, *filter(None, [texts.describe_outcomes(verdict)])]
     figures.append(LargeFigure(str(verdict.cases), f"{noun_of(verdict.cases, 'case')} judged"))
     badge = (color, verdict.result.upper())
-    return FirstScreen(f"{title}{cause}", badge, figures, texts.judged(verdict), more, operation=worst[0].operation if worst else "")
+    operation = worst[0].operation if worst else ""
+    return FirstScreen(f"{title}{cause}", badge, figures, texts.judged(verdict), more, section="gate", operation=operation)
 
 
 # Runs of several backends, stacks or rank counts: which is the fastest, or how an operation scales.
@@ -158,7 +159,9 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     title = "; ".join([title, *fallen[:1]])
     badge = next(badge for badge, holds in badges if holds)
     of_most = worst[-1].b.operation if worst else ""
-    return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, operation=of_most)
+    # of one operation its chart shows both runs; of several the cases are at a glance beside each other
+    section = "curves" if len({case.b.operation for case in found.cases}) == 1 else "against"
+    return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, section=section, operation=of_most)
 
 
 def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
@@ -337,14 +340,14 @@ def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, j
     limit = f"{format_rate(bound)} GB/s"
     if measured is not None and exceeds_bound(measured, found):
         title = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {limit}{limited}"
-        return FirstScreen(title, (DOUBT, "DOUBTFUL"), [LargeFigure(limit, "hard limit")], "", more, "machine")
+        return FirstScreen(title, (DOUBT, "DOUBTFUL"), [LargeFigure(limit, "hard limit")], "", more, "rates")
     figures = [LargeFigure(rate, "hard limit" if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})")]
     figures += [LargeFigure(limit, "hard limit")] if bound > expected else []
     share = percents(measured, found)[0]
     if measured is None or share is None:
-        return FirstScreen(f"{of}: at most {rate} expected{limited}", None, figures, "", more, "machine")
+        return FirstScreen(f"{of}: at most {rate} expected{limited}", None, figures, "", more, "rates")
     title = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}"
-    return FirstScreen(title, None, [LargeFigure(format_percent(share), "of expected"), *figures], "", more, "machine")
+    return FirstScreen(title, None, [LargeFigure(format_percent(share), "of expected"), *figures], "", more, "rates")
 
 
 def _rate_of(ceiling: Ceiling | None) -> float:
@@ -379,7 +382,7 @@ def _of_rows(material: Material) -> FirstScreen | None:
     pipelined = {row.operation for row in rows if (row.window or 1) > 1}  # the time of one of many messages on the way is no latency
     latencies = [(each.latency.times_s[0], each.latency.size_bytes, each.name)
                  for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]  # fmt: skip
-    return FirstScreen(title, badge, _with_latency([*_rates(found)], latencies), line, more)
+    return FirstScreen(title, badge, _with_latency([*_rates(found)], latencies), line, more, section="overview")
 
 
 def _result(found: Sequence[Answer]) -> str:

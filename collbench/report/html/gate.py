@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from collbench.analysis.outcome import Outcome
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, Suspicion, Verdict
 from collbench.report import verdict as texts_of
 from collbench.report.cases import NOTHING
+from collbench.report.charts import RatioLine, RatioMark, RatioPanel
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.forest import SAME, SLOWER, ForestLine, ForestMark, forest
+from collbench.report.html.picture import ratio_chart
 from collbench.report.material import Material
 from collbench.report.verdict import of, slower, worst_groups
 
@@ -38,16 +40,20 @@ class JudgedLine:
         """By allocation that measured it, whether it exceeds its limit there; empty where it is not judged."""
         return [] if self.first is None else [factor > (self.limit or 0.0) for factor in self.factors if factor is not None]
 
-    def drawn(self) -> ForestLine:
+    def drawn(self) -> RatioLine:
         """Return its line of the chart: the first allocation filled, later ones open, and the limit."""
-        color = "bad" if self.state == CONFIRMED else "ink" if self.over[:1] == [True] else "quiet"
+        role = "quiet"
+        if self.state == CONFIRMED:
+            role = "slower"
+        elif self.over[:1] == [True]:
+            role = "ink"
         known = [(number, factor) for number, factor in enumerate(self.factors) if factor is not None]
         marks = [
-            ForestMark(factor, SLOWER if over else SAME, f"{color}{' open' if number else ''}")
+            RatioMark(factor, Outcome.SLOWER if over else Outcome.NO_CHANGE, role, is_open=number > 0)
             for (number, factor), over in zip(known, self.over, strict=True)
         ]
         words = f"{slower(self.first)}, limit {slower(self.limit)}"
-        return ForestLine(self.name, marks, words, f"{self.name}\n{self.tooltip}", limit=self.limit)
+        return RatioLine(self.name, marks, limit=self.limit, words=words, tooltip=f"{self.name}\n{self.tooltip}")
 
 
 _MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of open tables, and of those folded below a chart
@@ -116,12 +122,12 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
     shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
     if not shown:
         return None
-    picture = forest([each.drawn() for each in shown], _AXIS, _LEAST)
+    panel = RatioPanel("", [judged.drawn() for judged in shown], _AXIS, _LEAST)
     always, first = sum(all(each.over) for each in shown), sum(each.over[0] for each in shown)
     cut = f" {len(shown)} of {len(lines)} are drawn." if len(shown) < len(lines) else ""
     again = f"; {first - always} only in the first one (largest point)" if first > always else ""
     caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
-    return Chart(key, title, caption, _METHOD, picture.markup(title), table, picture.tooltips, wide=True)
+    return ratio_chart(Chart(key, title, caption, _METHOD, table), panel)
 
 
 def _mark(state: str) -> str:

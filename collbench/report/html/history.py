@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import copysign, exp, isfinite, nan
 from pathlib import Path
@@ -11,17 +10,17 @@ from pathlib import Path
 from collbench.gating.history import KINDS, CaseHistory, History
 from collbench.report.baseline import by_step, chosen, day, hosts_of, sentences, title, with_it
 from collbench.report.cases import NOTHING, figure_text
+from collbench.report.figures import set_names
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.report.html.first_screen import of_history
 from collbench.report.html.page import write_page
+from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.results.row import UNDER_LOAD
 from collbench.units import plural
 
 _MOST_GROUPS, _MOST_CASES, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_WIDTH, _NARROW, _WIDEST, _HEIGHT = 460, 540, 900, 250  # pixels
 _FEW = 20  # allocations that a phone shows side by side
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
@@ -44,7 +43,7 @@ def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Sectio
     changes = [max(((step.change > 0, abs(step.change)) for step in series.steps), default=(False, 0.0)) for series in shown]
     wide = len(history.allocations) > _FEW
     largest = sorted(range(len(shown)), key=changes.__getitem__, reverse=True)[:1]
-    main = [replace(_chart(history, shown[at], "history-main", _WIDEST if wide else _NARROW), wide=wide) for at in largest]
+    main = [_chart(history, shown[at], "history-main", WIDE if wide else NARROW) for at in largest]
     yield Section("changes", "Changes", notes, _changes(history, shown), main)
     groups, cases = by_step(shown)
     parts = (("group", "Groups", groups, _MOST_GROUPS, "groups"),
@@ -82,28 +81,39 @@ def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, 
     return [(f"What changed, when, and what else changed then{more}", table)] if every else []
 
 
-def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
+def _chart(history: History, series: CaseHistory, key: str, width: int = NARROW) -> Chart:
     """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
     name, first_level = short(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
-    known = [each for each in ys if isfinite(each)]
-    picture, x = Picture(width, _HEIGHT), place_scale(_moments(history), 54, width - 20, _MOST_TICKS * width // _WIDTH)
-    y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
-    picture.axes(x, y)
-    for level in series.levels:
-        picture.line([(x.at(end), y.at(exp(level.value - first_level))) for end in (level.first, level.last)], "limit wide")
-    for step in series.steps:
-        picture.line([(x.at((step.before + step.at) / 2), end) for end in (y.start, y.end)], "bad dashed")
-    picture.line([(x.at(place), y.at(value)) if isfinite(value) else None for place, value in enumerate(ys)], "s0")
-    case = series.about.case
-    unit = "" if case is not None and case.mode == UNDER_LOAD else " µs"
-    for place, value in enumerate(ys):
-        if isfinite(value):
-            began = history.allocations[place]
-            time = "" if case is None else f", {figure_text(case, exp(float(series.values[place])))}{unit}"
-            picture.point(x.at(place), y.at(value), 0, "s0", f"{short(began.name)}, {day(began.began_utc)}: × {value:.3f}{time}")
+
+    def draw_levels(picture: Picture) -> None:
+        axes = picture.axes()
+        for level in series.levels:
+            height = exp(level.value - first_level)
+            axes.plot([level.first, level.last], [height, height], color=PAGE.expected, linewidth=2.0, gid="level")
+        for step in series.steps:
+            axes.axvline((step.before + step.at) / 2, color=PAGE.wrong, linestyle=(0, (7, 3)), linewidth=1.4, gid="step")
+        axes.plot(range(len(ys)), ys, color=PAGE.series[0], marker="o", gid="line 0")
+        measured = [height for height in ys if isfinite(height)]
+        axes.set_ylim(0.98 * min([*measured, exp(-series.floor)]), 1.02 * max([*measured, exp(series.floor)]))
+        set_names(axes, _moments(history), _MOST_TICKS * width // NARROW)
+        axes.set_ylabel("time / first level")
+        for place, height in enumerate(ys):
+            if isfinite(height):
+                picture.tip(axes, place, height, _tooltip(history, series, place, height))
+
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
-    return Chart(key, name, caption, _MADE, picture.markup(name), _table(history, series, ys), picture.tooltips)
+    return drawn(Chart(key, name, caption, _MADE, _table(history, series, ys)), draw_levels, width, 250)
+
+
+def _tooltip(history: History, series: CaseHistory, place: int, height: float) -> str:
+    """Return "n1, 2026-11-21: × 1.021, 41.3 µs" of an allocation."""
+    case = series.about.case
+    began = history.allocations[place]
+    time = ""
+    if case is not None:
+        time = f", {figure_text(case, exp(float(series.values[place])))}{'' if case.mode == UNDER_LOAD else ' µs'}"
+    return f"{short(began.name)}, {day(began.began_utc)}: × {height:.3f}{time}"
 
 
 def _moments(history: History) -> list[str]:

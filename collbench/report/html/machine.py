@@ -23,7 +23,9 @@ from collbench.machine.peak.node import Job, node_of
 from collbench.machine.peak.time_model import ExpectedTime
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
+from collbench.report.charts import Bar, BarPanel
 from collbench.report.html.chart import Chart, Section, Table, marks_of
+from collbench.report.html.picture import bar_chart
 from collbench.report.machine import disagreement_lines, part_texts, safe, system_text, title, unknown_lines
 from collbench.report.machine_picture import embedded, picture
 from collbench.report.material import Material
@@ -160,7 +162,7 @@ def _chart(number: int, kind: MachineKind, marks: Mapping[str, frozenset[str]]) 
     sentences += [f"Limiting, but not marked in this drawing: {'; '.join(missing)}."] if missing else []
     drawing = embedded(picture(machine, parts), first=number == 0)
     caption = f"{title(machine, kind.names)}. {' '.join(sentences) or 'None of its links is a limit.'}"
-    return Chart(f"machine-{number}", name, caption, _METHOD, drawing, _parts_table(machine, parts), wide=True)
+    return Chart(f"machine-{number}", name, caption, _METHOD, _parts_table(machine, parts), drawing, wide=True)
 
 
 def _parts_table(machine: Machine, limiting: frozenset[str]) -> Table:
@@ -210,12 +212,38 @@ def probe_sections(machines: Sequence[Machine], differences: Sequence[str], find
     return [_drawings(machines, node_ceiling(machines[0])), *(Section(*each) for each in texts if each[2]), *found]
 
 
+_RATES_METHOD = (
+    "The expected rate follows from the slowest link on the way of the algorithm that the library is expected to use; the hard limit is "
+    "that of any algorithm. The section How it follows has each step."
+)
+
+
 def peak_sections(
     operation: str, measured: float | None, found: CollectiveCeilings, job: Job, machines: Sequence[Machine]
 ) -> list[Section]:
     """Return how the expected rate follows, and drawings of the machines with its limit marked."""
     texts = [f"{text}." for text in lines(operation, measured, found, job)]
-    return [Section("rates", "How it follows", texts), *_of_sizes(found.sizes, job.ranks, measured), _drawings(machines, found.expected)]
+    charts = [chart for chart in [_rates_chart(operation, measured, found)] if chart is not None]
+    rates = Section("rates", "How it follows", texts, charts=charts)
+    return [rates, *_of_sizes(found.sizes, job.ranks, measured), _drawings(machines, found.expected)]
+
+
+def _rates_chart(operation: str, measured: float | None, found: CollectiveCeilings) -> Chart | None:
+    """Return the measured, the expected and the highest possible rate as bars; None without an expected rate."""
+    expected = found.expected.bytes_per_s if found.expected is not None else None
+    if not expected:
+        return None
+    bound = found.bound.bytes_per_s if found.bound is not None else None
+    rates = {"measured": measured, "expected": expected, "hard limit": bound}
+    bars = [
+        Bar(name, f"{format_rate(rate)} GB/s, {format_percent(100 * rate / expected)} of expected", rate / 1e9, color=number)
+        for number, (name, rate) in enumerate(rates.items())
+        if rate
+    ]
+    title = f"{operation}: bus bandwidth"
+    caption = f"{'; '.join(f'{bar.name}: {bar.text}' for bar in bars)}."
+    table = Table(("", "bus bandwidth"), [(bar.name, bar.text) for bar in bars])
+    return bar_chart(Chart("rates-bars", title, caption, _RATES_METHOD, table), BarPanel("", bars, "bus bandwidth, GB/s"))
 
 
 def _of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[Section]:

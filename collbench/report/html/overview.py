@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.analysis.best import headlines
+from collbench.analysis.best import Headline, differing, headlines, is_shown_as_time
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
+from collbench.report.cases import of_ceiling, remarks, value_of
+from collbench.report.charts import Bar, BarPanel, point_of
 from collbench.report.headlines import headline_frame, short, subject
-from collbench.report.html.chart import Section, Table, marks_of
+from collbench.report.html.chart import Chart, Section, Table, marks_of
+from collbench.report.html.picture import bar_chart
 from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
-from collbench.units import plural
+from collbench.units import format_size, plural
 
 MOST, _MOST_RUNS = 80, 8
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na"}
+_LEAST_OPERATIONS, _MOST_BARS, _WHOLE = 2, 24, 100.0
+_METHOD = (
+    "For each operation over each backend, the bus bandwidth at the largest size of at least 4 MiB that is not unreliable (else at the "
+    "largest size), divided by the expected bandwidth; the line is the 95 % interval of the median. The vertical mark is 100 %. An open "
+    "bar is doubtful or has wrong data. Nothing is averaged over sizes."
+)
 _FACTS = ("measured", "how", "launches", "imported from")
 
 
@@ -25,8 +34,36 @@ def section(material: Material) -> Section | None:
     found = [each for each in material.concerns if each.severity not in known]
     more = f" (the first {MOST} of {len(best)})" if len(best) > MOST else ""
     tables = [(f"Bus bandwidth of large messages{more}", Table.of(headline_frame(best[:MOST])))] if best else []
+    charts = [chart for chart in [_rates_chart([headline for _, headline in best])] if chart is not None]
     tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
-    return Section("overview", "Results", list(_measured(material.tables)), tables) if tables else None
+    return Section("overview", "Results", list(_measured(material.tables)), tables, charts) if tables else None
+
+
+def _rates_chart(best: Sequence[Headline]) -> Chart | None:
+    """Return the share of the expected bandwidth of each operation over each backend, the worst first; None for one operation."""
+    peaks = [headline for headline in best if not is_shown_as_time(headline.row)]
+    rated = [(headline, percent) for headline in peaks if (percent := point_of(headline.row).percent) is not None]
+    if len({headline.row.operation for headline, _ in rated}) < _LEAST_OPERATIONS:
+        return None
+    rated.sort(key=lambda pair: pair[1].value)
+    backends = list(dict.fromkeys(headline.row.backend for headline in best))
+    fields = ["operation", "backend", *differing(headline for headline, _ in rated)]
+    bars: list[Bar] = []
+    rows: list[list[str]] = []
+    for headline, percent in rated:
+        row = headline.row
+        interval = None if percent.low is None or percent.high is None else (percent.low, percent.high)
+        values = [value_of(row, field) for field in fields]
+        text = f"{of_ceiling(row)} at {format_size(row.size_bytes)}"
+        color = backends.index(row.backend)
+        bars.append(Bar(" ".join(values), text, percent.value, interval, _WHOLE, color, is_part=bool(point_of(row).state)))
+        rows.append([*values, text, remarks(row)])
+    shown = bars[:_MOST_BARS]
+    less = f" Drawn are the lowest {len(shown)} of {len(bars)}." if len(shown) < len(bars) else ""
+    caption = f"{bars[0].name}: {bars[0].text}; {bars[-1].name}: {bars[-1].text}.{less}"
+    table = Table([*fields, "of the expected bandwidth", "remarks"], rows)
+    chart = Chart("operations", "Each operation, as a share of what is expected", caption, _METHOD, table)
+    return bar_chart(chart, BarPanel("", shown, "% of the expected bandwidth"))
 
 
 def _measured(tables: Sequence[Launches]) -> Iterator[str]:

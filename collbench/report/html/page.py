@@ -78,13 +78,16 @@ def write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Sec
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> str:
     """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
 
-    The main chart is the first one of the section that the screen names. A section without anything else is left out.
+    The main chart is the first one of the section that the screen names, or of the operations if that has none. A section without
+    anything else is left out.
     """
     with uncollected():
         made = make()
-    main = next((chart for each in made if each.key == screen.section for chart in each.charts[:1]), None)
-    rest = [replace(each, charts=each.charts[1:]) if main and each.key == screen.section else each for each in made]
-    shown = [each for each in rest if each.texts or each.tables or each.charts or each.links]
+    by_key = {section.key: section for section in made}
+    key = next((key for key in (screen.section, "curves") if key in by_key and by_key[key].charts), "")
+    main = by_key[key].charts[0] if key else None
+    rest = [replace(section, charts=section.charts[1:]) if section.key == key else section for section in made]
+    shown = [section for section in rest if section.texts or section.tables or section.charts or section.links]
     return _rendered(
         _HERE / "page.html.j2", f"{_written('css')}\n{drawing_style()}", _written("js"), screen=screen, main=main, sections=shown
     )

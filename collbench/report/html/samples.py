@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +11,11 @@ import numpy as np
 from collbench.analysis.launches import case_of, time_of
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING, doubtful, name_of, remarks, two_modes, value_of
+from collbench.report.figures import DASHES, set_ratio_axis, within
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import AxisScale, Picture, draw_legend, ratio_ticks, series_classes
+from collbench.report.html.picture import PAGE, WIDE, Picture, drawn
 from collbench.report.material import Material
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
@@ -89,7 +89,7 @@ def _samples(run: Run, row: Row) -> NDArray[np.float64]:
 
 
 _MOST, _MOST_ROWS, _STEPS, _NAMED = 6, 60, 60, 3  # curves, rows of the table, points of a curve, cases in a sentence
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 280, 56, 20, 26, 46  # pixels
+_HEIGHT = 320  # pixels
 _FURTHEST = 20.0  # larger ratios to the median are drawn at the edge
 _SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _METHOD = (
@@ -117,7 +117,6 @@ def section(material: Material) -> Section | None:
 
 def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
     named = [(short(f"{name_of(case.row)} {value_of(case.row, 'backend')}", 60), case) for case in cases]
-    picture = _picture(named[:_MOST])
     head = ("case", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "modes", "flags")
     rows = [
         [name, str(len(case.ordered)), *map(case.text, _SHARES), both_modes(case.row), remarks(case.row)]
@@ -128,27 +127,29 @@ def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
     what = f"is bimodal: {both_modes(worst.row)}" if two_modes(worst.row) else f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
     caption = f"{plural(len(cases), 'doubtful case')}{more}. {name} {what}."
     table = Table(head, rows, frozenset(range(1, 9)))
-    return Chart(key, title, caption, _METHOD, picture.markup(title), table, picture.tooltips, wide=True)
+    return drawn(Chart(key, title, caption, _METHOD, table), lambda picture: _draw(picture, named[:_MOST]), WIDE, _HEIGHT)
 
 
-def _picture(named: Sequence[tuple[str, Sampled]]) -> Picture:
+def _draw(picture: Picture, named: Sequence[tuple[str, Sampled]]) -> None:
+    """Draw for each case the share of samples up to each time, relative to its median."""
+    axes = picture.axes()
     ratios = [min(_FURTHEST, max(1 / _FURTHEST, case.ratio(share))) for _, case in named for share in (0.005, 0.995)]
-    low, high = min(1 / 1.1, *ratios) * 0.97, max(1.1, *ratios) * 1.03
-    picture = Picture(_WIDTH, _HEIGHT)
-    top = draw_legend(picture, [(name, number) for number, (name, _) in enumerate(named)], _LEFT, _TOP)
-    picture.height += top - _TOP
-    bottom = picture.height - _BOTTOM
-    x = AxisScale(low, high, _LEFT, _WIDTH - _RIGHT, ratio_ticks(low, high), log2, "sample / median of the case")
-    y = AxisScale(0, 1, bottom, top + 14, [(each / 4, f"{25 * each} %") for each in range(5)], float, "samples up to here")
-    picture.axes(x, y)
-    picture.line([(x.at(1), y.start), (x.at(1), y.end)], "axis")
+    set_ratio_axis(axes, ratios, 1.1)
+    axes.axvline(1.0, color=PAGE.ink, linewidth=1.0)
     for number, (name, case) in enumerate(named):
+        look = {"color": PAGE.of_series(number), "linestyle": DASHES[number % len(DASHES)]}
         shares = np.linspace(0, 1, min(_STEPS, len(case.ordered)) + 1)
-        picture.line([(x.at(case.ratio(float(share))), y.at(float(share))) for share in shares], series_classes(number))
-        for share in _SHARES:
+        inside = [within(axes, case.ratio(float(share))) for share in shares]
+        axes.plot(inside, 100 * shares, label=printable(name), gid=f"line {number}", **look)
+        marks = [within(axes, case.ratio(share)) for share in _SHARES]
+        axes.plot(marks, [100 * share for share in _SHARES], marker="o", linestyle="none", color=look["color"], gid=f"shares {number}")
+        for share, ratio in zip(_SHARES, marks, strict=True):
             text = f"{name}: {format_percent(100 * share)} took at most {case.text(share)} µs"
-            picture.point(x.at(case.ratio(share)), y.at(share), number, series_classes(number), text)
-    return picture
+            picture.tip(axes, ratio, 100 * share, text)
+    axes.set_ylim(0, 103)
+    axes.set_xlabel("sample / median of the case")
+    axes.set_ylabel("% of the samples up to here")
+    picture.legend(2)
 
 
 def _without(table: Launches, rows: Sequence[Row]) -> str:

@@ -4,6 +4,8 @@
 
 const FONT = "11px system-ui, sans-serif";
 const MARGIN = 172; // pixels right of the axes for the names of limits, where the window is wide
+const MARKER = "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z"; // around its place; open where it is doubtful
+const CROSS = "m-4-4 8 8m0-8-8 8"; // wrong data
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 // Return a CSS color of the page as uPlot needs it: light-dark() is resolved by an element.
@@ -24,16 +26,22 @@ function drawn(name, attributes, ...children) {
   return made;
 }
 
-// Return the line and the marker of a series, for its button.
-function sample({ look, marker }) {
+// Return the line and the marker of a series, for its button: the color is that of its backend, the dash that of its run.
+function sample({ look }) {
   const line = drawn("path", { class: `line ${look}`, d: "M1 6h28" });
-  return drawn("svg", { viewBox: "0 0 30 12", "aria-hidden": "true" }, line, drawn("path", { class: look, d: `M15 6${marker}` }));
+  return drawn("svg", { viewBox: "0 0 30 12", "aria-hidden": "true" }, line, drawn("path", { class: look, d: `M15 6${MARKER}` }));
 }
 
 // Return a message size as text: "64 KiB".
 function sizeText(bytes) {
   const unit = Math.max(0, Math.min(UNITS.length - 1, Math.floor(Math.log2(bytes) / 10)));
   return `${+(bytes / 1024 ** unit).toPrecision(4)} ${UNITS[unit]}`;
+}
+
+// Return a time in microseconds with a unit of its size: "2 µs", "50 ms".
+function timeText(time) {
+  const [factor, unit] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([least]) => time >= least * (1 - 1e-9)) ?? [1e-3, "ns"];
+  return `${+(time / factor).toPrecision(6)} ${unit}`;
 }
 
 // Return the ticks of a logarithmic axis, as the picture has them: powers of ten, with 2 and 5 if there is room. An axis with fewer than
@@ -155,10 +163,10 @@ class SizePlot extends Walk {
         const state = each.states[place];
         if (state === "wrong") {
           Object.assign(ctx, { strokeStyle: bad, lineWidth: 2 });
-          ctx.stroke(new Path2D(`M0 0${data.cross}`));
+          ctx.stroke(new Path2D(`M0 0${CROSS}`));
           return;
         }
-        const marker = new Path2D(`M0 0${each.marker}`);
+        const marker = new Path2D(`M0 0${MARKER}`);
         Object.assign(ctx, { strokeStyle: stroke, fillStyle: state ? paper : stroke, lineWidth: 1 });
         ctx.fill(marker);
         ctx.stroke(marker);
@@ -183,7 +191,7 @@ class SizePlot extends Walk {
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => range(low, high) } },
       axes: [
         { ...axis, values: labels(sizeText), size: 28, space: 64, label: "message size" },
-        { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels((tick) => +tick.toPrecision(6)), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time, µs" },
+        { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels(this.measure === "rate" ? (tick) => +tick.toPrecision(6) : timeText), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time" },
       ],
       cursor: { y: false, drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
       hooks: { setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.mark(plot), (plot) => this.nameLimits(plot)] },
@@ -200,7 +208,7 @@ class SizePlot extends Walk {
     for (const limit of this.data.limits) {
       let y = plot.valToPos(limit.rate.findLast((rate) => rate !== null), "y", true);
       if (!(y >= top - 1 && y <= top + height + 1)) continue;
-      const name = limit.name.split(":")[0];
+      const name = limit.name;
       const touches = (each) => Math.abs(each.y - y) < least;
       if (written.some((each) => each.name === name && touches(each))) continue;
       const step = y > top + height / 2 ? -1 : 1; // away from the labels of the axis

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collbench.report.cases import NOTHING
+from collbench.report.figures import set_names
 from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST = 64  # bars; with more ranks the most frequent ones
 _WIDE_FROM = 24
-_WIDTH, _WIDE, _HEIGHT = 460, 940, 250
 _LABELS = 16
 _NAMED = 4
 _TOO_FEW = 2  # ranks: two bars would only show two halves
@@ -60,11 +60,11 @@ class _Ranks:
         """Return why the rank ends last; "" if it is not reported."""
         return next((each.role.value for each in self.named if each.rank == rank), "")
 
-    def style(self, rank: int) -> str:
-        """Return the class of its bar: red only if the rank itself is slow."""
+    def color(self, rank: int) -> str:
+        """Return the color of its bar: red only if the rank itself is slow."""
         from collbench.analysis.stragglers import Role
 
-        return {"": "s0", Role.DELAYS.value: "bad"}.get(self.role_of(rank), "limit")
+        return {"": PAGE.series[0], Role.DELAYS.value: PAGE.wrong}.get(self.role_of(rank), PAGE.expected)
 
 
 def section(material: Material) -> Section | None:
@@ -102,30 +102,35 @@ def _excess(cases: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]
 
 
 def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
-    wide = len(ranks.drawn) >= _WIDE_FROM
-    picture = Picture(_WIDE if wide else _WIDTH, _HEIGHT)
-    bottom, end = _HEIGHT - 46.0, picture.width - 12
-    highest = max([ranks.expected, *(ranks.shares[rank] for rank in ranks.drawn)])
-    y = linear_scale(0, 110 * highest, bottom, 40, "ends last in % of the samples")
-    step, x = (end - 54) / len(ranks.drawn), place_scale([*map(str, ranks.drawn)], 54, end, _LABELS, "rank")
-    picture.axes(x, y)
     rows = []
-    for place, rank in enumerate(ranks.drawn):
-        style, role, middle, top = ranks.style(rank), ranks.role_of(rank), x.at(place), y.at(100 * ranks.shares[rank])
-        share, excess = _percent(ranks.shares[rank]), _signed(ranks.excess[rank])
-        picture.add("rect", style, x=middle - 0.4 * step, y=top, width=0.8 * step, height=bottom - top)
-        if role:  # color alone is not enough
-            picture.text(middle, top - 4, role, "middle", style)
-        why = f", {role}" if role else ""
-        picture.tip(middle, top, f"{ranks.name(rank)}: last in {share} of the samples, its median {excess}{why}")
+    for rank in ranks.drawn:
+        share, excess, role = _percent(ranks.shares[rank]), _signed(ranks.excess[rank]), ranks.role_of(rank)
         rows.append([str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, share, _percent(ranks.expected), excess, role or NOTHING])
-    equal = y.at(100 * ranks.expected)
-    picture.line([(54, equal), (end, equal)], "limit dashed")
-    picture.text(end, 14, f"equal share {format_percent(100 * ranks.expected)}", "end", "limit")
     head = ("rank", "host", "ends last in", "equal share", "median versus all ranks", "finding")
     marks = marks_of("doubtful" if ranks.role_of(rank) else "" for rank in ranks.drawn)
     table = Table(head, rows, frozenset({0, 2, 3, 4}), marks)
-    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), table, picture.tooltips, wide=wide)
+    width = WIDE if len(ranks.drawn) >= _WIDE_FROM else NARROW
+    return drawn(Chart(key, title, _caption(ranks), _METHOD, table), lambda picture: _draw(picture, ranks), width)
+
+
+def _draw(picture: Picture, ranks: _Ranks) -> None:
+    """Draw a bar for each rank, with its role above it, and the equal share."""
+    axes = picture.axes()
+    for place, rank in enumerate(ranks.drawn):
+        height, role, color = 100 * ranks.shares[rank], ranks.role_of(rank), ranks.color(rank)
+        axes.bar(place, height, width=0.8, color=color, gid=f"rank {rank}")
+        if role:  # color alone is not enough
+            axes.annotate(role, (place, height), (0, 3), textcoords="offset points", ha="center", color=color)
+        why = f", {role}" if role else ""
+        share, excess = _percent(ranks.shares[rank]), _signed(ranks.excess[rank])
+        picture.tip(axes, place, height, f"{ranks.name(rank)}: last in {share} of the samples, its median {excess}{why}")
+    equal = 100 * ranks.expected
+    axes.axhline(equal, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="equal share")
+    axes.set_title(f"equal share {format_percent(equal)}", loc="right", color=PAGE.expected)
+    axes.set_ylim(0, 1.15 * max([equal, *(100 * ranks.shares[rank] for rank in ranks.drawn)]))
+    set_names(axes, [str(rank) for rank in ranks.drawn], _LABELS)
+    axes.set_xlabel("rank")
+    axes.set_ylabel("ends last in % of the samples")
 
 
 def _caption(ranks: _Ranks) -> str:

@@ -3,28 +3,93 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import log
+from math import isfinite, log, nan
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct, ValidationError, convert
 
 from collbench.report.cases import NOTHING, name_of
+from collbench.report.figures import DASHES
+from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.drawing import Panels, TimeAxis
+from collbench.report.html.picture import PAGE, WIDE, Picture, drawn
 from collbench.results.flags import flag_names
 from collbench.results.timeline import number, span_of, telemetry_of
 from collbench.stats.median import quantile
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from collbench.report.material import Material
     from collbench.results.reader import Run
     from collbench.results.row import Row
+
+
+# The axis of all panels of a run.
+
+_PANEL_HEIGHT, _AROUND_PANELS, _FAR = 132, 60, 6  # pixels; values further apart by this factor are on a logarithmic axis
+_UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
+_ORDER = "cases in the order of measurement"
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The x axis of a run.
+
+    end    its length: in seconds, or in cases if the rows have no times
+    timed  whether the rows have times
+    """
+
+    end: float
+    timed: bool
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Return the unit of the axis in seconds, and its name; (1, "") for cases."""
+        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.timed else (1.0, "")
+
+    @property
+    def title(self) -> str:
+        """Return the title of the axis."""
+        return f"{self.unit[1]} since the start of the run" if self.timed else _ORDER
+
+    def at(self, place: float) -> float:
+        """Return the position of a time in seconds (or of the number of a case)."""
+        return place / self.unit[0]
+
+    def text(self, place: float) -> str:
+        """Return a time as text: "12.3 s", "case 5"."""
+        return f"{self.at(place):.4g} {self.unit[1]}" if self.timed else f"case {round(place + 0.5)}"
+
+
+def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
+    """Draw lines of (place, value) with their colors by number; logarithmic if the values are far apart."""
+    for place, (name, points) in enumerate(lines):
+        look = {"color": PAGE.of_series(place), "linestyle": DASHES[place % len(DASHES)], "label": printable(name)}
+        axes.plot([axis.at(at) for at, _ in points], [value for _, value in points], gid=f"line {place}", **look)
+    values = [value for _, points in lines for _, value in points if isfinite(value)]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low > 0 and high > _FAR * low:
+        axes.set_yscale("log")
+        axes.set_ylim(0.8 * low, 1.6 * high)
+    else:
+        axes.set_ylim(0, 1.1 * high or 1.0)
+    axes.set_title(title)
+
+
+def _draw_triangles(axes: Axes, points: Iterable[tuple[float, float]]) -> None:
+    """Draw a red triangle at each (position on the axis, value)."""
+    places = list(points)
+    if places:
+        axes.plot(
+            [at for at, _ in places], [value for _, value in places], marker="v", color=PAGE.wrong, linestyle="none", zorder=4, gid="marks"
+        )
 
 
 # Clocks, power and temperature of the GPUs over time, and when they were throttled.
@@ -89,22 +154,34 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
         return None
     last = max(at for gpu in gpus for at, _ in gpu.samples)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
-    drawn = gpus[:_MOST_GPUS]
-    stack = Panels([_GPU_PANELS[panel] for panel in panels], own, [(gpu.name, place) for place, gpu in enumerate(drawn)])
-    for shown, panel in enumerate(panels):
-        points = [gpu.points(panel) for gpu in drawn]
-        y = stack.scale(shown, 0, 1.1 * max((value for each in points for _, value, _ in each), default=1.0))
-        for place, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
-            every = 1 + len(each) // _MOST_POINTS
-            stack.line(y, [(at, value) for at, value, _ in each[::every]], place)
-            if shown == 0:
-                stack.marks([(at, y.at(value)) for at, value, slowed in each if slowed][:_MOST_POINTS])
-                for at, value, _ in each[::every]:
-                    stack.tip(at, y.at(value), f"{own.text(at)}: {gpu.name}: {_GPU_PANELS[panel]} {value:.4g}")
     slow = [gpu for gpu in gpus if gpu.share]
     caption = f"{len(slow)} of {plural(len(gpus), 'GPU')} were throttled{f', {slow[0].name} most: in {slow[0].reasons()}' if slow else ''}."
-    tooltips = sorted(stack.picture.tooltips, key=lambda tip: tip.x)
-    return Chart(key, title, caption, _GPU_METHOD, stack.picture.markup(title), _gpu_table(gpus), tooltips, wide=True)
+    height = _PANEL_HEIGHT * len(panels) + _AROUND_PANELS
+    shown = gpus[:_MOST_GPUS]
+    return drawn(
+        Chart(key, title, caption, _GPU_METHOD, _gpu_table(gpus)), lambda picture: _draw_gpus(picture, shown, panels, own), WIDE, height
+    )
+
+
+def _draw_gpus(picture: Picture, gpus: Sequence[_Gpu], panels: Sequence[str], axis: TimeAxis) -> None:
+    """Draw a panel for each quantity with a line for each GPU; triangles in the first one are samples at which it was throttled."""
+    every_axes = picture.axes(len(panels))
+    tips: list[tuple[float, float, str]] = []
+    for place, (panel, axes) in enumerate(zip(panels, every_axes, strict=True)):
+        lines = []
+        for gpu in gpus:
+            points = gpu.points(panel)
+            shown = points[:: 1 + len(points) // _MOST_POINTS]
+            lines.append((gpu.name, [(at, value) for at, value, _ in shown]))
+            if place == 0:
+                _draw_triangles(axes, [(axis.at(at), value) for at, value, slowed in points if slowed][:_MOST_POINTS])
+                tips += [(at, value, f"{axis.text(at)}: {gpu.name}: {_GPU_PANELS[panel]} {value:.4g}") for at, value, _ in shown]
+        _draw_panel(axes, axis, _GPU_PANELS[panel], lines)
+    for at, value, text in sorted(tips, key=lambda tip: tip[0]):
+        picture.tip(every_axes[0], axis.at(at), value, text)
+    every_axes[-1].set_xlabel(axis.title)
+    handles, names = every_axes[0].get_legend_handles_labels()
+    picture.figure.legend(handles, names, loc="outside upper left", ncols=2)
 
 
 def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
@@ -150,6 +227,11 @@ class Moment:
     stolen: float | None
     lost: float | None
     flags: tuple[str, ...] = ()
+
+    @property
+    def middle(self) -> float:
+        """The middle of the case, on the run's `TimeAxis`."""
+        return (self.begin + self.end) / 2
 
     @property
     def weight(self) -> tuple[int, float, float, float]:
@@ -222,22 +304,30 @@ def section(material: Material) -> Section | None:
 
 
 def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
-    drawn = worst(found, _MOST_DRAWN)
-    panels = [(name, values) for name, values in _PANELS if any(value for each in drawn for value in values(each))]
-    stack = Panels([name for name, _ in panels], axis)
-    for shown, (_, values) in enumerate(panels):
-        known = [value for each in drawn for value in values(each) if value is not None]
-        y = stack.scale(shown, min(known), max(known))
-        for each in drawn:
-            before, after = values(each)
-            if before is not None and after is not None:
-                stack.line(y, [(each.begin, before), (each.end, after)], 0)
-        if shown == 0:
-            for each in drawn:
-                top = max((value for value in values(each) if value is not None), default=y.low)
-                stack.tip((each.begin + each.end) / 2, y.at(top), _spot(each, axis))
-    stack.marks([((each.begin + each.end) / 2, stack.top(0)) for each in drawn if each.flags])
-    return Chart(key, title, _caption(found), _METHOD, stack.picture.markup(title), _table(found, axis), stack.picture.tooltips, wide=True)
+    shown = worst(found, _MOST_DRAWN)
+    panels = [(name, values) for name, values in _PANELS if any(value for moment in shown for value in values(moment))]
+    height = _PANEL_HEIGHT * len(panels) + _AROUND_PANELS
+
+    def draw_moments(picture: Picture) -> None:
+        every_axes = picture.axes(len(panels))
+        for place, ((name, values), axes) in enumerate(zip(panels, every_axes, strict=True)):
+            points: list[tuple[float, float]] = []
+            tops: list[float] = []
+            for moment in shown:
+                before, after = values(moment)
+                known = [value for value in (before, after) if value is not None]
+                tops.append(max(known, default=nan))
+                if before is not None and after is not None:
+                    points += [(moment.begin, before), (moment.end, after), (moment.end, nan)]
+            _draw_panel(axes, axis, name, [(name, points)])
+            if place == 0:
+                top = axes.get_ylim()[1]
+                _draw_triangles(axes, [(axis.at(moment.middle), top) for moment in shown if moment.flags])
+                for moment, height_of in zip(shown, tops, strict=True):
+                    picture.tip(axes, axis.at(moment.middle), height_of if isfinite(height_of) else 0.0, _spot(moment, axis))
+        every_axes[-1].set_xlabel(axis.title)
+
+    return drawn(Chart(key, title, _caption(found), _METHOD, _table(found, axis)), draw_moments, WIDE, height)
 
 
 def _spot(each: Moment, axis: TimeAxis) -> str:

@@ -13,12 +13,16 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE
+from collbench.plugins.hunt.api import HUNTS_TABLE
 from collbench.plugins.hunt.drain import FILE
 from collbench.plugins.hunt.protocol import Suspect
-from collbench.plugins.hunt.text import write_hunt
+from collbench.plugins.hunt.records import StoredHunt
+from collbench.plugins.hunt.text import SUSPECTS
 from collbench.reason import CommandText
+from collbench.report.forms import write
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
 from tests.plugins.hunt.test_records import SUSPECT, a_round
 
 SLOW: dict[str, Any] = {**SUSPECT, "high": 0.52}
@@ -46,7 +50,8 @@ def about(*suspects: dict[str, Any], result: str = "confirmed", **changes: Any) 
 
 def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...] = (), run: str = "") -> str:
     out = io.StringIO()
-    write_hunt(hunt, format, out, color=False, advice=advice, run=run)
+    rounds = [a_round(number) for number in range(hunt["rounds"])]
+    write(SUSPECTS, StoredHunt(hunt, rounds, advice=advice), format, out, color=False, run=run)
     return out.getvalue()
 
 
@@ -68,7 +73,7 @@ def test_the_whole_text() -> None:
 
 
 def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.plugins.hunt.text.width_of", lambda out: 40)
+    monkeypatch.setattr("collbench.report.screen.width_of", lambda out: 40)
     command = CommandText(f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}.")
     said = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
     assert command in said and max(len(line) for line in said if line != command) <= 40
@@ -213,3 +218,14 @@ def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(
 def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:
     assert reported(run, csv=tmp_path / "a.csv")[0] == 0
     assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SLOW), "csv", run="run")
+
+
+@pytest.mark.parametrize(("suspects", "result", "first"), [([SLOW], "confirmed", "confirmed"), ([], "nobody", None)])
+def test_a_data_frame_has_the_result_of_each_hunt(suspects: list[Any], result: str, first: str | None, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(*suspects, result=result)}).finish()
+    (record,) = HUNTS_TABLE.records(read_run(tmp_path / "run"), True)
+    assert dict(zip(HUNTS_TABLE.described(), record, strict=True)) == {
+        "run": "run", "result": result, "state": first, "code": first and "CB6101", "kind": first and "node", "places": first and "b",
+        "ratio": first and 0.5, "ratio_low": first and 0.49, "ratio_high": first and 0.52, "partners": first and "a c",
+        "part": first and "", "evidence": first and "slow with a and c",
+    }  # fmt: skip

@@ -168,7 +168,7 @@ def test_a_slow_latency_is_a_finding_of_its_own_or_part_of_the_bandwidths() -> N
     assert (alone.kind, alone.quantity, alone.places, alone.cells, alone.of_cells) == ("node", "latency", (3,), 7, 7)
     (together,) = findings(made.slow(3).matrix())
     assert (together.quantity, together.places) == ("bandwidth", (3,))
-    assert together.latency == pytest.approx(1 / 3, rel=0.1)
+    assert together.latency_ratio == pytest.approx(1 / 3, rel=0.1)
 
 
 def test_a_latency_whose_own_interval_is_wide_names_none() -> None:
@@ -250,7 +250,7 @@ def test_a_figure_that_no_network_has_is_still_a_sentence() -> None:
     made.rates[0] = made.rates[:, 0] = 1e-311
     (found,) = findings(made.matrix())
     assert (found.kind, found.places, found.ratio) == ("node", (0,), 1e-9)
-    assert "1000000000.00 times" in replace(found, quantity="latency").sentence(made.names)
+    assert "1000000000.00 times" in found.replace(quantity="latency").sentence(made.names)
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from collbench.errors import UsageError
 from collbench.plugins.hunt import PAIRS_FILE, TOOLS_FILE
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
 from collbench.plugins.hunt.pairs_text import (
+    DIRECTED_PAIRS,
     ITSELF,
     UNKNOWN,
     WRONG,
@@ -24,12 +26,13 @@ from collbench.plugins.hunt.pairs_text import (
     external_lines,
     heatmap,
     place_frame,
-    write_pairs,
 )
-from collbench.plugins.hunt.records import PairMatrix, PairRound, read_pairs
+from collbench.plugins.hunt.records import PairMatrix, PairRound, StoredPairs, read_pairs
 from collbench.report.cases import NOTHING
-from collbench.report.frame import table_lines
+from collbench.report.forms import write
+from collbench.report.frame import Display, table_lines
 from collbench.report.runs import report_run
+from collbench.report.screen import wrapped
 from collbench.results.flags import flag_names
 from collbench.results.folder import RunFolder
 from collbench.results.reader import decode_record, read_run
@@ -52,14 +55,19 @@ def half(matrix: PairMatrix, place: int) -> PairMatrix:
     return matrix
 
 
-def text_of(matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False) -> str:
+def text_of(
+    matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False, external: Sequence[Row] = ()
+) -> str:
+    rounds = [PairRound(number, *((),) * 9) for number in range(about["rounds"])]
+    result = StoredPairs(about, rounds, external=list(external))
+    result.effects = PairEffects(matrix)
     out = io.StringIO()
-    write_pairs(PairEffects(matrix), about, format, out, color=color)
+    write(DIRECTED_PAIRS, result, format, out, color=color)
     return out.getvalue()
 
 
 def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, blocks: bool = True) -> list[str]:
-    return [line.text for line in heatmap(matrix, PairEffects(matrix).findings(), width, color, blocks)]
+    return [line.text for line in heatmap(matrix, PairEffects(matrix).findings(), Display(width, color, blocks))]
 
 
 def test_nodes_that_met_with_several_ranks_report_how_many() -> None:
@@ -149,7 +157,9 @@ def test_colours_of_cividis() -> None:
 def test_the_terminals_width_is_respected(width: int, n: int) -> None:
     matrix = replace(half(even(n), 3), places=tuple(f"a-rather-long-host-name-{i}" for i in range(n)))
     found = PairEffects(matrix).findings()
-    shown = [line.text for line in (*heatmap(matrix, found, width, False, True), *table_lines(place_frame(matrix, found), width))]
+    shown = [
+        line.text for line in (*wrapped(heatmap(matrix, found, Display(width)), width), *table_lines(place_frame(matrix, found), width))
+    ]
     assert max(map(len, shown)) <= width
 
 
@@ -195,11 +205,10 @@ def test_json_is_one_object() -> None:
 
 def test_long_lists_of_findings_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [PairFinding("pair", "bandwidth", (i, i + 1), 0.5, 1, 2) for i in range(0, 60, 2)]
-    out = io.StringIO()
     with monkeypatch.context() as patch:
         patch.setattr(PairEffects, "findings", lambda effects: found)
-        write_pairs(PairEffects(even(64)), ABOUT, "table", out, color=False)
-    assert "and 10 more findings: see --format json" in out.getvalue()
+        shown = text_of(even(64))
+    assert "and 10 more findings: see --format json" in shown
     matrix = even(16)
     matrix.wrong[0] = matrix.wrong[:, 0] = matrix.wrong[1] = matrix.wrong[:, 1] = 3
     assert "more pairs with wrong data: see --format json" in text_of(matrix)
@@ -305,7 +314,9 @@ def test_a_latency_that_no_network_has_is_not_a_figure() -> None:
 
 MIB = 1 << 20
 FLAGS = ("their_tool", "unverified")
-EXTERNAL = {"by": "node", "backend": "socket", "places": ["n1", "n2"], "size_bytes": MIB, "latency_size_bytes": 8}
+EXTERNAL: dict[str, Any] = {
+    "by": "node", "backend": "socket", "rounds": 1, "places": ["n1", "n2"], "size_bytes": MIB, "latency_size_bytes": 8,
+}  # fmt: skip
 
 
 def two_nodes() -> PairMatrix:
@@ -357,12 +368,12 @@ def test_nothing_without_rows_and_not_too_many() -> None:
 
 @pytest.mark.parametrize("format", ["json", "csv", "table"])
 def test_programs_get_the_rows(format: str) -> None:
-    row, out = theirs("p2p_bandwidth", 1e-3, MIB), io.StringIO()
-    write_pairs(PairEffects(two_nodes()), EXTERNAL, format, out, color=False, external=[row])
+    row = theirs("p2p_bandwidth", 1e-3, MIB)
+    shown = text_of(two_nodes(), format, EXTERNAL, external=[row])
     if format == "json":
-        assert [decode_record(each, Row) for each in json.loads(out.getvalue())["theirs"]] == [row]
+        assert [decode_record(each, Row) for each in json.loads(shown)["theirs"]] == [row]
     else:
-        assert ("iperf3" in out.getvalue()) is (format == "table")
+        assert ("iperf3" in shown) is (format == "table")
 
 
 def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> None:

@@ -20,6 +20,7 @@ from collbench.plugins.hunt.kind import HuntKind
 from collbench.plugins.hunt.records import (
     HuntRound,
     PairRound,
+    StoredHunt,
     check_hunt,
     decoded_round,
     matrix_of,
@@ -27,7 +28,8 @@ from collbench.plugins.hunt.records import (
     read_hunt,
     read_pairs,
 )  # fmt: skip
-from collbench.plugins.hunt.text import as_object, write_hunt
+from collbench.plugins.hunt.text import SUSPECTS, json_lines
+from collbench.report.forms import FORMATS, write
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 
@@ -185,9 +187,10 @@ def test_a_verdict_that_was_altered_is_refused_or_whole(where: str, name: str, v
         check_hunt(Run(Path("run"), {"hunt": about}))
     except UsageError:
         return
-    assert as_object(about)["result"] in ("confirmed", "nobody", "no verdict")
-    for format in ("table", "csv", "json"):
-        write_hunt(about, format, io.StringIO(), color=False)
+    hunt = StoredHunt(about, [])
+    assert json.loads("".join(json_lines(hunt)))["result"] in ("confirmed", "nobody", "no verdict")
+    for format in FORMATS:
+        write(SUSPECTS, hunt, format, io.StringIO(), color=False)
 
 
 def test_the_hosts_of_places_are_stored_or_in_the_names_of_ranks(stored: Callable[..., Any]) -> None:

@@ -14,21 +14,9 @@ import collbench
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.plugins.plot.figures import (
-    MOST_PANELS,
-    PERCENT,
-    RANKS,
-    TIME,
-    LinePanel,
-    MatrixPanel,
-    Panel,
-    RatioPanel,
-    draw,
-    figure_of,
-    panels_of,
-    write,
-)
-from collbench.report.charts import MOST_LINES, size_charts
+from collbench.plugins.plot.figures import MOST_PANELS, figure_of, panels_of, write
+from collbench.report.charts import MOST_LINES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
+from collbench.report.figures import draw
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
@@ -166,12 +154,12 @@ class TestKinds:
         (panel,) = panels_of(Material([*before, *after], Path()), "compare")
         assert isinstance(panel, RatioPanel)
         ratios = {case.time.value for case in collbench.compare(before, after).cases if case.time}
-        assert {case.ratio.value for case in panel.cases} == ratios
-        assert [case.outcome for case in panel.cases] == [Outcome.SLOWER] * 7 + [Outcome.INCONCLUSIVE]
+        assert {line.marks[0].ratio for line in panel.lines} == ratios
+        assert [line.marks[0].outcome for line in panel.lines] == [Outcome.SLOWER] * 7 + [Outcome.INCONCLUSIVE]
         axes = Figure().subplots()
         draw(panel, axes)
         faces = {str(line.get_gid()): line.get_markerfacecolor() for line in axes.lines if line.get_gid()}
-        assert faces["inconclusive 7"] == "white" and faces["slower 0"] != "white"
+        assert faces["slower 4"] == "#ffffff" != faces["slower 0"]  # the fifth one is doubtful
 
     def test_a_matrix_has_a_field_for_each_pair(self) -> None:
         panel = MatrixPanel("bandwidth", ["a", "b"], [[float("nan"), 1.0], [2.0, float("nan")]], "GB/s", [(1, 0)])
@@ -183,7 +171,7 @@ class TestKinds:
     @pytest.mark.parametrize(
         ("kind", "page", "said"),
         [
-            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
             ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
             ("history", of(*sweep()), "--kind history needs several runs with a date: these are 0"),
             ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),

@@ -19,7 +19,7 @@ from collbench.results.estimate import Estimate
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.plugins.training.test_records import MOE, NA, PART, ROW
-from tests.report.html.svg import outside_markup
+from tests.report.html.svg import outside
 
 EVIL = "<script>\u202e</svg>"
 
@@ -36,12 +36,14 @@ def of(folder: Path, *rows: StepRow, **about: Any) -> Section:
 
 def bars(drawing: str) -> list[float]:
     """Return the lengths of the bars."""
-    return [float(width) for width in re.findall(r'<rect class="s\d[^"]*"[^>]* width="([\d.]+)"', drawing)]
+    found = re.findall(r'data-mark="bar \d+"><path[^>]* d="M([\d.]+) [\d.]+L([\d.]+) ', drawing)
+    return [float(end) - float(begin) for begin, end in found]
 
 
 def marks(drawing: str) -> list[float]:
     """Return where the expected times are, from the left end of the bars."""
-    return [float(x) - 8 for x in re.findall(r'class="line limit wide" d="M([\d.]+) ', drawing)]
+    (begin, *_) = re.findall(r'data-mark="bar 0"><path[^>]* d="M([\d.]+) ', drawing)
+    return [float(x) - float(begin) for x in re.findall(r'data-mark="expected \d+"><path[^>]* d="M([\d.]+) ', drawing)]
 
 
 def test_the_step_and_its_parts_have_bars_of_their_times_and_marks_of_the_expected_ones(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_the_step_and_its_parts_have_bars_of_their_times_and_marks_of_the_expect
         ["gradients, buckets 1 to 3 of 3 (3 × 20.00 ms)", "60.00 ms, 80 % of expected"],
     ]
     assert [spot.text for spot in chart.spots] == [": ".join(row) for row in chart.table.rows]
-    assert not outside_markup(chart.drawing)
+    assert not outside(chart.drawing)
 
 
 def test_of_several_backends_each_is_named_and_one_that_was_not_measured_has_no_bar(tmp_path: Path) -> None:
@@ -88,15 +90,15 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_each_routing_is_a_point_with_its_interval_above_the_even_time(tmp_path: Path) -> None:
     found = of(tmp_path, MOE)
     (chart,) = found.charts
-    _legend, *points = [(float(x), float(y)) for x, y in re.findall(r'<circle class="s0[^"]*" cx="([\d.]+)" cy="([\d.]+)"', chart.drawing)]
-    (even,) = [float(y) for y in re.findall(r'class="line s0 d0 wide" d="M[\d.]+ ([\d.]+)L', chart.drawing)]
-    zero = 250
+    points = [(spot.x, spot.y) for spot in chart.spots]
+    (even,) = [float(y) for y in re.findall(r'data-mark="even 0"><path[^>]* d="M[\d.]+ ([\d.]+)L', chart.drawing)]
+    (zero,) = [float(y) - 4 for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>0(?:\.0)?</text>', chart.drawing)]
     assert [(zero - y) / (zero - even) for _, y in points] == pytest.approx([10 / 8, 16 / 8], abs=0.01)
     assert points[0][0] < points[1][0]
     assert chart.table.rows == [["gloo", "3", "10.00", "+25 % (20 to 30 %)"], ["gloo", "4", "16.00", "+100.0 % (99.0 to 100.5 %)"]]
     assert [spot.text.partition(":")[0] for spot in chart.spots] == ["gloo, routing 3", "gloo, routing 4"]
     assert [caption for caption, _ in found.tables] == ["the whole step", "over all routings", "each routing"]
-    assert not outside_markup(chart.drawing)
+    assert not outside(chart.drawing)
 
 
 def test_routings_with_hostile_values_make_no_broken_drawing(tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_routings_with_hostile_values_make_no_broken_drawing(tmp_path: Path) -> 
     long_step = dataclasses.replace(first, time_s=dataclasses.replace(first.time_s, high=1e300))
     odd = dataclasses.replace(MOE.routing, name=EVIL, even_time_s=Estimate(), steps=(long_step, second))
     (chart,) = of(tmp_path / "odd", replace(MOE, backend=EVIL, routing=odd)).charts
-    assert not outside_markup(chart.drawing) and "nan" not in chart.drawing and "inf" not in chart.drawing
+    assert not outside(chart.drawing) and "nan" not in chart.drawing and "inf" not in chart.drawing
     none = dataclasses.replace(odd, steps=(dataclasses.replace(first, time_s=Estimate()),))
     (bar,) = of(tmp_path / "none", replace(MOE, routing=none)).charts
     assert bar.table.rows == [["the whole step", "20.00 ms, 80 % of expected"]]

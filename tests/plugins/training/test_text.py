@@ -21,6 +21,7 @@ from collbench.plugins.training.text import MOST_SHOWN, STEPS, PlannedStep, fold
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
 from collbench.reason import as_json
 from collbench.report.forms import FORMATS, write
+from collbench.report.frame import Display
 from collbench.report.kinds import show_all
 from collbench.report.material import Material
 from collbench.report.runs import report_run
@@ -126,7 +127,7 @@ def test_what_could_not_be_laid_out_has_no_size() -> None:
 
 
 def test_a_narrow_terminal_goes_without_columns_and_reports_it() -> None:
-    shown = [line.text for line in lines([ROW.replace(flags=("drift",))], 100)]
+    shown = [line.text for line in lines([ROW.replace(flags=("drift",))], Display(100))]
     assert fields(shown[1]) == ["backend", "step ms", "wrong", "of expected", "limited by", "flags"]
     assert shown[3] == "not shown on a terminal this narrow: steps, 95 % interval ms, moves, busbw GB/s"
     assert max(map(len, shown[:8])) <= 100

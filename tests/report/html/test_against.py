@@ -79,7 +79,7 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
     )
     (chart,) = made.charts
     assert chart.table.rows[0][-2] == "inconclusive (one launch each): 2.0×"
-    assert re.search(r'<path class="quiet open" [^>]*transform="translate', chart.drawing)
+    assert re.search(r'data-mark="inconclusive 0"><path fill="var\(--paper\)" stroke="var\(--soft\)"', chart.drawing)
     assert "one launch each: changes as measured, the largest first" in chart.method
 
 

@@ -14,13 +14,13 @@ from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import write
 from collbench.gating.reasons import LinkOfAll
 from collbench.gating.verdict import Verdict
-from collbench.report.charts import size_charts
+from collbench.report.charts import RatioPanel, size_charts
 from collbench.report.html.against import section as against
-from collbench.report.html.chart import Section
+from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.first_screen import BAD, GOOD, first_screen
-from collbench.report.html.forest import forest
 from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.page import html
+from collbench.report.html.picture import ratio_chart
 from collbench.report.material import Material
 from collbench.results.reader import Run
 from tests.gate.allocations import launches
@@ -112,8 +112,9 @@ def test_charts_show_groups_and_cases_against_their_limits() -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 def test_a_chart_holds_any_factor(factor: float) -> None:
-    picture = forest([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "text").drawn()], "axis", 1.03)
-    assert 0 <= picture.tooltips[0].x <= picture.width and not outside(picture)
+    line = JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "text").drawn()
+    chart = ratio_chart(Chart("key", "title", "", "", Table((), ())), RatioPanel("", [line], "axis", 1.03))
+    assert 0 <= chart.spots[0].x <= 900 and not outside(chart.drawing)
 
 
 def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:

@@ -15,7 +15,7 @@ from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.node import Job, node_of
 from collbench.machine.sources import read_paths
-from collbench.report.health import CHECK, read_check, store_check
+from collbench.report.health import CHECK, CheckAnswer, read_check, store_check
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_peak, of_probe
 from collbench.report.html.machine import doctor_sections, peak_sections, probe_sections
 from collbench.report.html.page import html as html_of
@@ -47,8 +47,14 @@ def test_a_check_shows_its_verdict_and_the_figures_that_decide() -> None:
 def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> None:
     run = store(tmp_path / "run", [make_row()])
     assert read_check(run) is None
-    store_check(VERDICT, run, 2)
+    store_check(CheckAnswer(VERDICT, run, 2), run)
     assert read_check(run) == VERDICT and json.loads((run / CHECK).read_text())["verdict"] == "SLOW"
+    stored = json.loads((run / CHECK).read_text())
+    assert list(stored) == ["schema", "verdict", "exit_code", "text", "backends", "causes", "evidence", "run", "nodes", "next"]
+    assert (stored["schema"], stored["exit_code"], stored["text"], stored["backends"]) == (1, 1, str(VERDICT), {"mpi": "SLOW"})
+    assert (stored["run"], stored["nodes"], stored["next"]) == (str(run), 2, ["collbench", "pairs"])
+    assert [(each["kind"], each["text"]) for each in stored["causes"]] == [("misses_expected", str(VERDICT.causes[0]))]
+    assert [each["text"] for each in stored["evidence"]] == list(map(str, VERDICT.evidence))
     material = Material([read_run(run)], tmp_path / "page.html")
     screen = first_screen(material)
     assert screen is not None and screen.badge == (BAD, "SLOW")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,12 +18,14 @@ from collbench.analysis.launches import Launches
 from collbench.report.headlines import subject
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.overview import MOST, section
+from collbench.report.html.page import html
 from collbench.report.material import Material
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object, to_line
 from tests.cli.command import ROOT
-from tests.results.rows import NIC, make_row, make_times, not_measured
+from tests.report.html.svg import marks
+from tests.results.rows import NIC, make_row, make_times, not_measured, store
 
 INFO = {
     "finished_utc": "2026-11-21T06:59:15Z", "started_utc": "2026-11-21T06:58:54.648Z", "collbench": "0.1.0", "hosts": ["node1", "node2"],
@@ -194,3 +197,39 @@ def test_hostile_rows_and_runs_never_raise(data: st.DataObject) -> None:
     info = data.draw(st.dictionaries(st.sampled_from([*INFO, "imported"]), _JSON | st.dictionaries(st.text(max_size=3), _JSON)))
     found = section(Material([Run(Path("run"), dict(info), rows)], Path("page.html")))
     assert found is None or all(case.isprintable() for _, each in found.tables for row in each.rows for case in row)
+
+
+def operations_of(*rows: Row) -> Section:
+    found = section(Material([Run(Path("run"), INFO, list(rows))], Path("page.html")))
+    assert found is not None
+    return found
+
+
+class TestOperationsAtAGlance:
+    ROWS = (
+        make_row(64 << 20, operation="allreduce", percent_of_ceiling=84.0),
+        make_row(64 << 20, operation="alltoall", percent_of_ceiling=22.0),
+        make_row(64 << 20, operation="alltoall", backend="mpi", percent_of_ceiling=61.0, flags=("drift",)),
+        make_row(8, operation="p2p_latency", percent_of_ceiling=1.0, ranks=2),
+    )
+
+    def test_each_has_a_bar_the_worst_first_and_latencies_have_none(self) -> None:
+        (chart,) = operations_of(*self.ROWS).charts
+        assert [spot.text.split(":")[0] for spot in chart.spots] == ["alltoall nccl", "alltoall mpi", "allreduce nccl"]
+        assert [row[0:2] for row in chart.table.rows] == [["alltoall", "nccl"], ["alltoall", "mpi"], ["allreduce", "nccl"]]
+        assert [row[-1] for row in chart.table.rows] == ["", "drift", ""]
+        lengths = {name: marks(chart.drawing)[name] for name in ("bar 0", "bar 1", "bar 2")}
+        assert len(lengths) == 3 and [spot.x for spot in chart.spots] == sorted(spot.x for spot in chart.spots)
+        assert 'data-mark="bar 1"><path fill="var(--paper)"' in chart.drawing  # a doubtful one is open
+
+    def test_they_are_the_first_picture_and_one_operation_has_its_sizes(self, tmp_path: Path) -> None:
+        several = html(Material([read_run(store(tmp_path / "several", list(self.ROWS)))], tmp_path / "page.html"))
+        one = html(Material([read_run(store(tmp_path / "one", [self.ROWS[0]]))], tmp_path / "page.html"))
+        first = re.compile(r'<figure id="([^"]*)"')
+        assert [found[1] for found in map(first.search, (several, one)) if found] == ["operations", "sizes-0"]
+
+    def test_of_many_the_lowest_are_drawn(self) -> None:
+        rows = [make_row(64 << 20, operation=f"operation{number:02}", percent_of_ceiling=90.0 - number) for number in range(30)]
+        (chart,) = operations_of(*rows).charts
+        assert len(chart.spots) == 24 and len(chart.table.rows) == 30
+        assert chart.caption.endswith(" Drawn are the lowest 24 of 30.")

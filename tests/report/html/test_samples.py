@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from collbench.report.html.samples import sampled, section
 from tests.report.html.stored import material, run_of, sampled_row
-from tests.report.html.svg import outside_markup
+from tests.report.html.svg import outside
 from tests.results.rows import make_row, not_measured
 
 EVEN = np.linspace(90e-6, 110e-6, 101)
@@ -97,7 +97,7 @@ def test_hostile_names_are_escaped() -> None:
     for chart in found.charts:
         assert not re.search(r"<script>|<b>|\u202e", chart.drawing)
         assert "\u202e" not in chart.title + chart.caption + "".join(cell for row in chart.table.rows for cell in row)
-        assert not outside_markup(chart.drawing)
+        assert not outside(chart.drawing)
 
 
 def test_ratios_beyond_the_axis_are_drawn_at_its_edge() -> None:
@@ -105,7 +105,7 @@ def test_ratios_beyond_the_axis_are_drawn_at_its_edge() -> None:
     found = section(material(run_of([case(series, flags=("drift",), modes=[])])))
     assert found is not None
     (chart,) = found.charts
-    assert not outside_markup(chart.drawing)
+    assert not outside(chart.drawing)
     assert chart.table.rows[0][2] == "0.001000" or float(chart.table.rows[0][2]) == pytest.approx(1e-3)
 
 
@@ -125,7 +125,7 @@ def test_invalid_samples_are_left_out(values: list[float], dtype: str) -> None:
         assert ((each.ordered > 0) & (each.ordered < 1e12)).all()
         assert (np.diff(each.ordered) >= 0).all()
     found = section(shown)
-    assert not any(outside_markup(chart.drawing) for chart in (found.charts if found else ()))
+    assert not any(outside(chart.drawing) for chart in (found.charts if found else ()))
 
 
 def test_samples_that_are_not_a_series_are_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,17 @@ def test_a_rank_that_ends_last_has_its_role_above_its_bar() -> None:
     assert chart.spots[2].text == "rank 2 (node1): last in 85 % of the samples, its median +19.4 %, ends last"
     assert ">ends last<" in chart.drawing
     assert ">equal share 25 %<" in chart.drawing
-    assert '<rect class="limit"' in chart.drawing and 'class="bad"' not in chart.drawing
+    assert re.search(r'data-mark="rank \d"><path fill="var\(--limit\)"', chart.drawing) and "--bad" not in chart.drawing
 
 
 def test_only_a_rank_that_is_slow_itself_is_red() -> None:
     cases = [case(1 << power, [5, 5, 85, 5], [100, 101, 120, 99], operation="alltoall") for power in range(3, 9)]
     found = section(material(run_of(cases)))
     assert found is not None
-    assert '<rect class="bad"' in found.charts[0].drawing and found.charts[0].table.rows[2][-1] == "delays"
+    assert (
+        re.search(r'data-mark="rank \d"><path fill="var\(--bad\)"', found.charts[0].drawing)
+        and found.charts[0].table.rows[2][-1] == "delays"
+    )
 
 
 def test_of_two_ranks_there_is_a_sentence_and_no_bar() -> None:

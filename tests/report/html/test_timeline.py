@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.report.html.chart import Chart
-from collbench.report.html.drawing import TimeAxis
-from collbench.report.html.timeline import gpu_chart, moments, section, worst
+from collbench.report.html.timeline import TimeAxis, gpu_chart, moments, section, worst
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
-from tests.report.html.svg import outside_markup
+from tests.report.html.svg import marks, outside
 from tests.results.rows import make_row, not_measured
 
 STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -32,8 +30,8 @@ def row(number: int, at: Any = None, probe: Any = (80e-9, 81e-9), **more: Any) -
 
 
 def triangles(chart: Chart) -> list[float]:
-    """The middles of the triangles above disturbed cases, in pixels."""
-    return [float(x) + 4 for x in re.findall(r'class="bad" d="M([\d.]+) [\d.]+h8l-4 7z"', chart.drawing)]
+    """The middles of the triangles above disturbed cases, in pixels: a triangle begins at its lower point."""
+    return [x for x, _ in marks(chart.drawing)["marks"]]
 
 
 def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
@@ -69,7 +67,7 @@ def test_cases_are_at_their_time_in_any_stored_order() -> None:
         assert words in chart.drawing
     (triangle,) = triangles(chart)
     assert triangle == pytest.approx(chart.spots[1].x, abs=0.1)
-    assert not outside_markup(chart.drawing)
+    assert not outside(chart.drawing)
 
 
 def test_rows_of_older_runs_are_in_measuring_order() -> None:
@@ -158,7 +156,7 @@ def test_of_many_gpus_the_most_throttled_are_drawn_and_all_are_listed() -> None:
     assert len(chart.table.rows) == 9
     assert [row[0] for row in chart.table.rows][:2] == ["node7 0000:18:00.0", "node0 0000:18:00.0"]
     assert chart.spots[0].text == "8 s: node7 0000:18:00.0: SM clock in MHz 1907"
-    assert not outside_markup(chart.drawing)
+    assert not outside(chart.drawing)
 
 
 @settings(max_examples=40, deadline=None)
@@ -178,7 +176,7 @@ def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
     ]
     found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
     assert found is None or found.table.rows
-    assert found is None or not outside_markup(found.drawing)
+    assert found is None or not outside(found.drawing)
 
 
 @pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])
@@ -189,3 +187,15 @@ def test_times_that_are_none_are_not_believed(at: Any) -> None:
 def test_a_run_that_reports_nothing_of_the_machine_has_no_section() -> None:
     assert section(material(run([make_row(8)]))) is None
     assert section(material(run([]))) is None
+
+
+class TestTimeAxis:
+    @pytest.mark.parametrize(("end", "unit", "text"), [(90.0, "s", "45 s"), (3600.0, "min", "0.75 min"), (86400.0, "h", "0.0125 h")])
+    def test_its_unit_fits_its_length(self, end: float, unit: str, text: str) -> None:
+        axis = TimeAxis(end, timed=True)
+        assert axis.unit[1] == unit and axis.text(45.0) == text
+        assert axis.title == f"{unit} since the start of the run"
+
+    def test_without_times_cases_are_counted(self) -> None:
+        axis = TimeAxis(3.5, timed=False)
+        assert (axis.title, axis.text(0.5)) == ("cases in the order of measurement", "case 1")

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from msgspec import ValidationError
 
 from collbench.gating.verdict import from_json, schema
+from collbench.records import document
 from collbench.report.verdict_formats import junit, markdown, openmetrics, verdict_lines
 from tests.gate.verdicts import regression
 from tests.report.verdict.hostile import NASTY
@@ -22,7 +23,7 @@ FITS = Draft202012Validator(schema())
 @given(st.lists(st.tuples(st.integers(0), st.integers(0), VALUES), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_every_output_holds_any_verdict(changes: list[tuple[int, int, Any]]) -> None:
-    page: dict[str, Any] = json.loads(json.dumps(regression().as_json()))
+    page: dict[str, Any] = json.loads(json.dumps(document(regression())))
     for where, which, value in changes:
         places = [page, *page["groups"], *page["suspicions"], *page["floors"], *page["changes"]]
         place = places[where % len(places)]

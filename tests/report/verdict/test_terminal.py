@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from collbench.gating.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
-from collbench.report.verdict import json_line, lines
+from collbench.records import document
+from collbench.report.forms import json_line
+from collbench.report.verdict import lines
 from tests.gate.verdicts import CASE, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
@@ -72,7 +74,7 @@ def test_no_line_has_a_control_character() -> None:
 
 
 def test_json_is_the_file_on_one_line() -> None:
-    assert json.loads(json_line(regression()).text) == json.loads(json.dumps(regression().as_json()))
+    assert json.loads(json_line(regression()).text) == json.loads(json.dumps(document(regression())))
 
 
 def test_all_cases_together_and_the_worst_group_are_never_among_the_left_out() -> None:
