@@ -35,6 +35,14 @@ from collbench.stats.launches import Ratio, inverse, ratio_by_scatter, ratio_of_
 _STATE = 1.20  # a state probe that differs by more belongs to another state of the machine (MEASUREMENT.md)
 
 
+class NothingInCommon(UsageError):
+    """Two sides without a common case. sides: both."""
+
+    def __init__(self, sentence: str, sides: Sequence[Launches]) -> None:
+        super().__init__(sentence)
+        self.sides = sides
+
+
 @dataclass(frozen=True)
 class CaseRatio:
     """A case that both sides have, and its ratio of times; of rows under load the ratio of their factors.
@@ -202,21 +210,22 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
 def compare_sides(a: Sequence[Run], b: Sequence[Run], names: tuple[str, str], margin: float = MARGIN) -> Comparison:
     """Return B compared with A, each the launches of one side; `names` are those of the sides in errors.
 
-    Raises UsageError for a launch that is on both sides or given twice, for launches of one side that do not belong together, and for
-    sides without a common case.
+    Raises UsageError for a launch that is on both sides or given twice, for launches of one side that do not belong together.
+    Raises NothingInCommon for sides without a common case.
     """
     check_once([*a, *b])
-    found = compare_pair(_side(a, names[0]), _side(b, names[1]), margin)
+    found = compare_pair(side_of(a, names[0]), side_of(b, names[1]), margin)
     if not found.cases:
-        raise UsageError(f"{names[0]} and {names[1]} have no case in common: {why_nothing_in_common(found)}")
+        sentence = f"{names[0]} and {names[1]} have no case in common: {why_nothing_in_common(found)}"
+        raise NothingInCommon(sentence, (found.a, found.b))
     return found
 
 
 def compare_pair(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, both read already; without a common case `cases` is empty, and `why_nothing_in_common` has the reason."""
     rows_a, rows_b = ({case_of(row): row for row in side.rows} for side in (a, b))
-    launches_a, launches_b = _by_case(a.runs), _by_case(b.runs)
-    earlier = _by_case(history(a.runs[0], b.runs[0])) if len(a.runs) == len(b.runs) == 1 else {}
+    launches_a, launches_b = rows_by_case(a.runs), rows_by_case(b.runs)
+    earlier = rows_by_case(history(a.runs[0], b.runs[0])) if len(a.runs) == len(b.runs) == 1 else {}
     cases = [
         _case(rows_a[case], rows_b[case], launches_a[case], launches_b[case], earlier.get(case, ()), margin=margin)
         for case in rows_a
@@ -241,7 +250,8 @@ def why_nothing_in_common(found: Comparison) -> str:
     return ", ".join(changes) or "their combinations of operation, backend, type and size differ"
 
 
-def _side(runs: Sequence[Run], name: str) -> Launches:
+def side_of(runs: Sequence[Run], name: str) -> Launches:
+    """Return the launches of one side, named `name` in errors. Raises UsageError if they do not belong together."""
     found, why = together(runs)
     if len(found) > 1:
         reason = why[0] if why else "they are of different allocations, which may differ by more than launches do"
@@ -250,7 +260,7 @@ def _side(runs: Sequence[Run], name: str) -> Launches:
     return found[0]
 
 
-def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
+def rows_by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows of each case, one per launch."""
     return grouped((row for run in runs for row in {case_of(row): row for row in run.rows}.values()), case_of)
 
@@ -267,14 +277,15 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Seq
         known_launches = max((before, after, others), key=len)
         time = ratio_by_scatter(within, known_launches, (len(before), len(after)))
         scatter = len(known_launches) if time is not within else 0
-    return CaseRatio(a, b, time, several, (_probe_s(of_a), _probe_s(of_b)), (len(of_a), len(of_b)), margin, scatter)
+    return CaseRatio(a, b, time, several, (state_probe_s(of_a), state_probe_s(of_b)), (len(of_a), len(of_b)), margin, scatter)
 
 
 def _figures(rows: Iterable[Row]) -> list[float]:
     return [figure for row in rows if (figure := figure_of(row)) is not None]
 
 
-def _probe_s(rows: Iterable[Row]) -> float | None:
+def state_probe_s(rows: Iterable[Row]) -> float | None:
+    """Return the median of the state probes of these rows in seconds; None if none was measured."""
     values = sorted(value for row in rows for value in row.canary_s.values() if known(value) and value)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else None
 

@@ -116,8 +116,8 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "compare": (
         ("compare runs/before runs/after", "case by case"),
-        ("compare runs/before runs/after --margin 10", "ignore differences up to 10 %"),
         ("compare runs/before runs/after --format markdown", "for a pull request"),
+        ("compare runs/mpi runs/gloo runs/nccl", "which is the fastest at each size"),
     ),
     "baseline": (
         ("baseline add baseline runs/a runs/b", "add good runs to the baseline in folder `baseline`"),

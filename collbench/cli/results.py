@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
 from collbench.cli.parser import Parser, add_command
@@ -13,19 +14,26 @@ from collbench.cli.selection import add_selection, check_selection
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
 
+if TYPE_CHECKING:
+    from collbench.analysis.launches import Launches
+
 # collbench compare A B: compare two runs, or two folders of launches.
 
 
 def add_compare(commands: Any) -> None:
     """Add the command."""
-    summary = "compare two runs, case by case: times, and what else differs"
-    about = "Ratio of time and bandwidth of two runs, case by case, and what else differs."
+    summary = "compare two runs case by case, or backends, stacks, rank counts"
+    about = (
+        "Ratio of time and bandwidth of two runs, case by case, and what else differs; or, for runs that differ in their backend, rank "
+        "count or another field of all cases, and for more than two: which is the fastest at each size. The exit code is 0 in both cases."
+    )
     add_command(commands, "compare", summary, call_compare, _add_compare_options, description=about)
 
 
 def _add_compare_options(parser: Parser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
+    parser.add_argument("more", metavar="MORE", nargs="*", type=Path, help="further runs: all are compared as alternatives")
     parser.add_argument(
         "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
     )
@@ -35,10 +43,20 @@ def _add_compare_options(parser: Parser) -> None:
 
 def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the comparison and return the exit code."""
+    from collbench.analysis.compare import NothingInCommon
+    from collbench.report.alternatives import compare_alternatives, sides_of
     from collbench.report.compare import compare_runs
 
     margin = _margin(arguments.margin)
-    return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
+    problem: NothingInCommon | None = None
+    if arguments.more:
+        sides: Sequence[Launches] = sides_of([arguments.a, arguments.b, *arguments.more])
+    else:
+        try:
+            return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
+        except NothingInCommon as error:
+            problem, sides = error, error.sides
+    return compare_alternatives(sides, arguments.format, sys.stdout, margin=margin, err=sys.stderr, color=arguments.color, problem=problem)
 
 
 def _margin(text: str) -> float:

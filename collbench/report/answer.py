@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from collbench.analysis.launches import time_of
-from collbench.machine.peak.ceiling import ABOVE_LIMIT, is_above_limit
+from collbench.machine.peak.ceiling import ABOVE_LIMIT, LEAST_RATE_BYTES, is_above_limit
 from collbench.reason import Fact
-from collbench.report.cases import LEAST_RATE_BYTES, two_modes, value_of
+from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality

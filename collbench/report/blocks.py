@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.report.cases import (
     COLUMN_OF_KEY,
     FACTS,
-    LEAST_RATE_BYTES,
     NOTHING,
     PLACED,
     identity_column,

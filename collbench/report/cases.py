@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced, known
 from collbench.columns import value_columns
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, TOLERANCE, Ceiling, name_of_model
 from collbench.plugin import measurement_mode
 from collbench.report.frame import Column, printable
 from collbench.report.plan import PlanSummary, is_several, operation_name
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 NOTHING = "–"
-LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
 _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that name their kind in the text

@@ -229,6 +229,7 @@ def _declared_columns() -> dict[str, WordPage]:
     Its word is its key of `--columns`, else its name; other names are its headings, with and without the unit.
     """
     from collbench.columns import RUN_COLUMN, ValueColumn, described, value_columns
+    from collbench.report.alternatives import ALTERNATIVES
     from collbench.report.cases import COLUMN_OF_KEY
     from collbench.report.kinds import ResultKind, kinds
     from collbench.results.row import Row
@@ -241,8 +242,8 @@ def _declared_columns() -> dict[str, WordPage]:
         headings = [value.title, value.title.removesuffix(" GB/s").removesuffix(" µs")] if value.title else []
         pages[value.name] = replace(found, means=f"{found.means}\n{means}".strip(), names=(*found.names, *headings))
 
-    for kind in kinds().values():
-        for value in kind.declared.values if isinstance(kind, ResultKind) else ():
+    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), ALTERNATIVES]:
+        for value in kind.values:
             add(value, f"`collbench {kind.name}`: {described(value.about, value.unit)}", value.name)
     for value in value_columns(Row):
         pages.pop(value.name, None)

@@ -15,6 +15,7 @@ from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row
 
 if TYPE_CHECKING:  # these import numpy or many packages, which a page without such runs does not need
+    from collbench.analysis.alternatives import Alternatives
     from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
@@ -127,6 +128,15 @@ class Material:
         from collbench.analysis.compare import compare_pair
 
         return [compare_pair(baseline, candidate) for baseline, candidate in self._compared_tables[:MOST_CANDIDATES]]
+
+    @cached_property
+    def alternatives(self) -> Alternatives | None:
+        """The tables as alternatives, if one of them has no case in common with the first one; None for a gate, and without any."""
+        if self.verdict is not None or all(found.cases for found in self.comparisons):
+            return None
+        from collbench.analysis.alternatives import alternatives
+
+        return alternatives([replace(table, rows=self.rows(table)) for table in self.tables])
 
     @property
     def _compared_tables(self) -> list[tuple[Launches, Launches]]:

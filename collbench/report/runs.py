@@ -16,6 +16,8 @@ from collbench.analysis.launches import Launches, check_once, estimate_of, figur
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
 from collbench.report import FORMATS
+from collbench.report.alternatives import fastest_backend, head
+from collbench.report.alternatives import lines as lines_of_alternatives
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
@@ -95,6 +97,9 @@ def _concern(concern: Concern) -> str:
 def _compared(material: Material) -> Iterator[str]:
     """Yield the comparison of every other run with the first one, as `collbench compare` prints it."""
     if not material.comparisons:
+        return
+    if material.alternatives is not None:
+        yield from ("", "## Alternatives", "", *(line.text for line in lines_of_alternatives(material.alternatives, "markdown")))
         return
     for found in material.comparisons:
         yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
@@ -398,6 +403,8 @@ def _print_runs(
         fallen = [[], *(_since(found, table.rows) for found, table in zip(material.comparisons, tables[1:], strict=False))]
         room = _room(stream)
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
+    if format == "table" and material.alternatives is not None:
+        print_lines([Line(""), *lines_of_alternatives(material.alternatives, format, room)], stream, color, quiet=view.quiet)
     show_all(material, format, out=stream, err=err, color=color)
 
 
@@ -439,6 +446,8 @@ def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
     for number, table in enumerate(material.tables):
         yield from _heading(table, room, first=number == 0)
         yield from answer_lines(in_print_order(material.rows(table)), room)
+    if material.alternatives is not None:
+        yield from (Line(""), *text_lines(head(material.alternatives)[0], room, "head"))
     screen = None if material.tables else first_screen(material)
     if screen is not None:
         yield from text_lines(printable(screen.title), room)
@@ -465,6 +474,9 @@ def _table_lines(
             yield from writer.end()
             continue
         answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
+        fastest = "" if view.quiet else fastest_backend(table)
+        if fastest:
+            answer += text_lines(fastest, room)
         writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from collbench.analysis.health import SeriesCheck, verdict_of
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate
+from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, Ceiling, ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import HeadlineRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, parse_columns
-from collbench.report.cases import LEAST_RATE_BYTES
 from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.quality import half_width, quality_of

@@ -67,8 +67,8 @@ def test_several_runs_are_compared_and_their_differences_reported(tmp_path: Path
 
 
 def test_runs_without_a_common_case_report_it(tmp_path: Path) -> None:
-    text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8)]))
-    assert "- no case in common: ranks 4 → 8" in text.splitlines()
+    text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8, dtype="int8")]))
+    assert "- no case in common: dtype float32 → int8, ranks 4 → 8" in text.splitlines()
 
 
 def test_a_long_table_is_cut_which_is_reported(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def is_above_limit(percent: float | None) -> bool:
 _SOURCE = "measured at this size by pairs of ranks of the host, all at once, before the first case"
 # Inside a host smaller messages have no expected bandwidth: they fit into the caches of a processor, and the time is mostly latency.
 LEAST_BYTES = 4 << 20
+LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 MOST_OF_MEASURED = 1.2  # a library cannot exceed a measured reference by more, so the reference was disturbed
 AGREEMENT = 1.15  # rounds of a steady reference differ by at most this factor
 _WIDEST = 0.25  # half of the interval, relative to the rate

@@ -338,7 +338,8 @@ def _trend(name: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
 
     def draw_rates(picture: Picture) -> None:
         axes = picture.axes()
-        axes.plot(range(len(rates)), rates, color=PAGE.series[0], marker="o")
+        axes.plot(range(len(rates)), rates, color=PAGE.series[0], gid="line")
+        axes.plot(range(len(rates)), rates, color=PAGE.series[0], marker="o", linestyle="none", gid="runs")
         axes.set_ylim(0, 1.1 * (max(rates) or 1.0))
         set_names(axes, labels, _MOST_TICKS)
         axes.set_ylabel("best bus bandwidth, GB/s")

@@ -84,8 +84,8 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
 
 
 def test_nothing_in_common_is_reported(tmp_path: Path) -> None:
-    made = shown(side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 1e-3, ranks=8)]))
-    assert made.texts[1] == "after (1 launch) has no case in common with it: ranks 4 → 8."
+    made = shown(side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 1e-3, ranks=8, dtype="int8")]))
+    assert made.texts[1] == "after (1 launch) has no case in common with it: dtype float32 → int8, ranks 4 → 8."
     assert made.charts == []
 
 

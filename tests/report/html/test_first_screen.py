@@ -174,8 +174,8 @@ class TestComparison:
         assert (found.badge, found.title) == ((BAD, "WRONG DATA"), "wrong data in 2 of 2 cases")
 
     def test_runs_without_a_common_case_have_the_reason(self) -> None:
-        found = screen_of(material(*launches("before", 1), *launches("after", 1, ranks=8)))
-        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "no case in common: ranks 4 → 8")
+        found = screen_of(material(*launches("before", 1), *launches("after", 1, ranks=8, dtype="int8")))
+        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "no case in common: dtype float32 → int8, ranks 4 → 8")
 
     def test_cases_that_one_run_lacks_are_not_judged(self) -> None:
         lost = run_of([(not_measured("no memory", size_bytes=8), {})], "after")

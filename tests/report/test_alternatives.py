@@ -1,0 +1,355 @@
+"""Alternatives as text: the answer first, one table, the same values in all formats, and nothing that the evidence does not show."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.analysis.alternatives import alternatives
+from collbench.analysis.launches import Launches
+from collbench.report.alternatives import best_at, factor_texts, fastest_backend, foot, frame, headline, lines, sides_of, size_spans
+from collbench.report.html.against import equal_section, section
+from collbench.report.html.first_screen import BAD, DOUBT, LargeFigure, first_screen
+from collbench.report.material import Material
+from collbench.results.row import Row
+from collbench.stats.launches import Ratio
+from tests.analysis.test_alternatives import BY_LAUNCH, compared, launched, row, run, scaled
+from tests.cli.command import run_here
+from tests.results.rows import make_row, not_measured, store
+
+PLACE = Path("runs")
+REPORTS = Path(__file__).parents[2] / "reports"
+STACKS = sorted(path.name for path in (REPORTS / "stacks").iterdir() if path.is_dir())
+
+
+def stored(folder: Path, *rows: Row) -> Path:
+    """Launches in a folder."""
+    for number, factor in enumerate(BY_LAUNCH, start=1):
+        store(folder / f"launch-{number}", [scaled(each, factor) for each in rows], allocation_id=folder.name)
+    return folder
+
+
+def table(*sides: Launches, width: int | None = None) -> list[str]:
+    """The lines of the table with its headings."""
+    texts = [line.text.split("  ") for line in lines(compared(*sides), "table", width)]
+    return ["|".join(part.strip() for part in parts if part.strip()) for parts in texts]
+
+
+GLOO = launched(PLACE / "a", row("gloo", 1.8e-3), row("gloo", 1e-6, size=64))
+MPI = launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 2e-6, size=64))
+
+
+def test_the_answer_is_the_largest_size_and_a_different_winner_elsewhere() -> None:
+    assert headline(compared(GLOO, MPI)) == (
+        "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85); gloo is 2.00 times as fast as mpi at 64 B (1.94–2.06)"
+    )
+
+
+def test_the_table_has_a_line_for_each_size_and_a_column_for_each_alternative() -> None:
+    assert table(GLOO, MPI)[1:7] == [
+        "fastest: gloo at 64 B, mpi at 1 MiB",
+        "a (6 launches), b (6 launches)",
+        "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node",
+        "size|fastest|times as fast|gloo µs|mpi µs|expected µs",
+        "64 B|gloo|2.00 (1.94–2.06)|1.000|2.000 (2.00×)|–",
+        "1 MiB|mpi|1.80 (1.75–1.85)|1800 (1.80×)|1000|31.46",
+    ]
+
+
+def test_one_launch_each_is_part_of_the_answer() -> None:
+    found = compared(run(PLACE / "a", row("gloo", 1.8e-3)), run(PLACE / "b", row("mpi", 1e-3)))
+    assert headline(found) == "mpi is 1.80 times as fast as gloo at 1 MiB (1.77–1.83, one launch each)"
+    assert any(text.startswith("one launch each: intervals do not include what differs between launches") for text in foot(found))
+
+
+def test_wrong_data_is_said_first_and_never_ranked() -> None:
+    sides = [
+        run(PLACE / "a", row("gloo", 1e-6, wrong=3), row("gloo", 1e-7, size=64, wrong=1)),
+        run(PLACE / "b", row("mpi", 1e-3), row("mpi", 2e-6, size=64)),
+        run(PLACE / "c", row("nccl", 1.02e-3), not_measured("no memory", size_bytes=64)),
+    ]
+    found = compared(*sides)
+    assert headline(found) == (
+        "WRONG DATA in gloo; inconclusive: no evidence which of mpi and nccl is faster (one launch each, and no difference above ±5 %)"
+    )
+    assert [[column.text(group) for column in frame(found).columns][3:6] for group in found.groups] == [
+        ["2.000", "n/a", "WRONG 1"], ["1000", "1020 (?)", "WRONG 3"],
+    ]  # fmt: skip
+    assert best_at(found) == "fastest: none; undecided: 64 B to 1 MiB"
+    assert "n/a: nccl: no memory" in foot(found)
+    assert {frame(found).style(group) for group in found.groups} == {"wrong"}
+
+
+def test_unreliable_rows_are_the_reason() -> None:
+    found = compared(run(PLACE / "a", row("mpi", 1e-3, ranks=2)), run(PLACE / "b", row("mpi", 2e-3, flags=("oversubscribed",))))
+    assert headline(found) == (
+        "inconclusive: 2 ranks and 4 ranks cannot be compared (1 of 2 rows is unreliable: there are more ranks and busy threads than cores)"
+    )
+
+
+def test_three_alternatives_name_the_fastest_and_the_second() -> None:
+    sides = [launched(PLACE / name, row(name, time_s)) for name, time_s in (("gloo", 4e-3), ("mpi", 2e-3), ("nccl", 1e-3))]
+    assert headline(compared(*sides)) == "nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi (1.94–2.06)"
+
+
+def test_unreliable_alternatives_are_not_counted() -> None:
+    rows = [row("nccl", 1e-3), row("mpi", 2e-3), row("gloo", 4e-3), row("socket", 1e-4, flags=("oversubscribed",))]
+    found = compared(*(run(PLACE / each.backend, each) for each in rows))
+    assert headline(found).startswith("nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi")
+    assert "? before a time: unreliable, so not compared (`collbench report RUN` has the reason)" in foot(found)
+    assert fastest_backend(run(PLACE / "all", *rows)) == ""
+    assert fastest_backend(run(PLACE / "sound", *rows[:3])) != ""
+
+
+def test_an_undecided_largest_size_is_part_of_the_answer() -> None:
+    gloo = launched(PLACE / "a", row("gloo", 1e-3), row("gloo", 9e-6, size=64))
+    assert headline(compared(gloo, launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 3e-6, size=64)))) == (
+        "mpi is 3.00 times as fast as gloo at 64 B (2.92–3.09); undecided at 1 MiB: gloo, mpi"
+    )
+
+
+def test_the_largest_count_reaches_a_share_of_the_bus_bandwidth() -> None:
+    sides = [launched(PLACE / f"{n}", row("mpi", time_s, ranks=n), row("mpi", time_s / 1000, size=64, ranks=n))
+             for n, time_s in ((2, 1e-3), (4, 2e-3))]  # fmt: skip
+    found = compared(*sides)
+    assert headline(found) == "4 ranks reach 75 % of the bus bandwidth of 2 ranks at 1 MiB (73–77 %)"
+    assert best_at(found) == ""
+    assert table(*sides)[3:6] == ["size|2 ranks µs|4 ranks µs", "64 B|1.000|2.000 (2.0×)", "1 MiB|1000|2000 (75 %)"]
+    assert foot(found)[:2] == [
+        "93 %: the bus bandwidth as a share of that with 2 ranks; ideal is 100 %",
+        "1.9×: the time as a multiple of that with 2 ranks, below 4 KiB, and without bus bandwidth; ideal is 1×",
+    ]
+
+
+def test_several_operations_scale_from_the_lowest_to_the_highest() -> None:
+    sides = [
+        launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n), row("mpi", 1e-3 * n * n, ranks=n, operation="alltoall")) for n in (2, 4)
+    ]
+    assert headline(compared(*sides)) == (
+        "4 ranks reach 38 % of the bus bandwidth of 2 ranks in alltoall at 1 MiB (36–39 %); the most is 75 % in allreduce at 1 MiB"
+    )
+
+
+def test_a_barrier_takes_times_as_long() -> None:
+    nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+    sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
+    assert headline(compared(*sides)) == "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "texts"),
+    [
+        (Ratio(1.8, 1.63, 1.98, 6), ("1.8", "1.6–2.0")), (Ratio(1.8, 1.79, 1.81, 6), ("1.80", "1.79–1.81")),
+        (Ratio(512.3, 330, 531, 6), ("510", "330–530")), (Ratio(2688.0, 2458, 2912, 6), ("2,700", "2,500–2,900")),
+        (Ratio(1.3, 1.002, 1.6, 6), ("1.300", "1.002–1.600")), (Ratio(1.5, None, None, 1), ("1.5", "no interval")),
+    ],
+)  # fmt: skip
+def test_factors_have_the_digits_of_their_interval_and_never_read_as_one(ratio: Ratio, texts: tuple[str, str]) -> None:
+    assert factor_texts(ratio) == texts
+
+
+@pytest.mark.parametrize(("nodes", "named"), [((1, 1), True), ((1, 2), False)])
+def test_other_hosts_are_named_unless_their_number_is_compared(nodes: tuple[int, int], *, named: bool, tmp_path: Path) -> None:
+    sides = []
+    for number, host in zip(nodes, ("n1", "n2"), strict=True):
+        each = row("mpi", 1e-3, nodes=number, ranks=2 * number) if not named else row(host, 1e-3)
+        sides.append(tmp_path / host)
+        store(tmp_path / host, [each], hosts=[host])
+    sentences = foot(compared(*sides_of(sides)))
+    assert ("the runs differ in more, which may explain the times: hosts names: n1 → n2" in sentences) is named
+
+
+def test_neighboring_sizes_are_a_span() -> None:
+    assert size_spans([64, 4096, 65536, 1 << 24], [64, 4096, 65536, 1 << 20, 1 << 24]) == "64 B to 64 KiB, 16 MiB"
+    assert size_spans([], [64]) == ""
+
+
+def test_a_run_of_several_backends_has_one_sentence() -> None:
+    rows = [row("mpi", 1e-3, size=size) for size in (64, 4096, 1 << 20)]
+    slower = [row("gloo", time_s, size=size) for time_s, size in ((1.01e-3, 64), (2e-3, 4096), (5e-3, 1 << 20))]
+    assert fastest_backend(run(PLACE / "a", *rows, *slower)) == (
+        "mpi is the fastest backend at all sizes from 4 KiB (2.0 to 5.0 times as fast as gloo, within one launch)"
+    )
+    assert fastest_backend(launched(PLACE / "b", *rows[1:], *slower[1:])) == (
+        "mpi is the fastest backend at all sizes (2.0 to 5.0 times as fast as gloo)"
+    )
+    equal = [row("gloo", 1e-3, size=size) for size in (64, 4096)]
+    assert fastest_backend(run(PLACE / "c", *rows, *equal, slower[2])) == ""  # decided at one size of three
+
+
+def test_a_run_without_one_winner_has_no_sentence() -> None:
+    mixed = [row("mpi", 1e-3), row("gloo", 2e-3), row("mpi", 2e-6, size=64), row("gloo", 1e-6, size=64)]
+    assert fastest_backend(run(PLACE / "a", *mixed)) == ""
+    assert fastest_backend(run(PLACE / "b", row("mpi", 1e-3))) == ""
+    lost = [row("mpi", 1e-3), not_measured("no GPU", size_bytes=1 << 20, backend="nccl")]
+    assert fastest_backend(run(PLACE / "c", *lost)) == ""
+    unreliable = [row("mpi", 1e-3), row("gloo", 2e-3, flags=("oversubscribed",))]
+    assert fastest_backend(run(PLACE / "d", *unreliable)) == ""
+    assert fastest_backend(run(PLACE / "e", row("mpi", 1e-3, wrong=2), row("gloo", 2e-3))) == ""
+
+
+def test_several_operations_are_counted() -> None:
+    rows = [
+        row(backend, time_s, operation=name)
+        for name in ("allreduce", "alltoall", "reduce")
+        for backend, time_s in (("mpi", 1e-3), ("gloo", 3e-3))
+    ]
+    equal = [row(backend, 1e-3, operation="broadcast") for backend in ("mpi", "gloo")]
+    text = "mpi is the fastest backend in {} (3.0 times as fast as gloo, within one launch){}"
+    assert fastest_backend(run(PLACE / "a", *rows)) == text.format("all 3 cases", "")
+    assert fastest_backend(run(PLACE / "b", *rows, *equal)) == text.format("3 of 4 cases", "; the others are undecided")
+
+
+class TestCommand:
+    """`collbench compare` of runs without a common case, and of more than two."""
+
+    def test_the_first_line_is_the_answer_and_the_exit_code_is_0(self, tmp_path: Path) -> None:
+        stored(tmp_path / "a", row("gloo", 1.8e-3))
+        stored(tmp_path / "b", row("mpi", 1e-3))
+        done = run_here(tmp_path, "compare", "a", "b")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines()[0] == "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+
+    def test_csv_and_json_have_the_same_rows(self, tmp_path: Path) -> None:
+        stored(tmp_path / "a", row("gloo", 1.8e-3))
+        stored(tmp_path / "b", row("mpi", 1e-3))
+        of_csv = list(csv.DictReader(run_here(tmp_path, "compare", "a", "b", "--format", "csv").stdout.splitlines()))
+        page = json.loads(run_here(tmp_path, "compare", "a", "b", "--format", "jsonl").stdout)
+        assert [page[name] for name in ("schema", "compares", "alternatives", "margin")] == [1, "backend", ["mpi", "gloo"], 0.05]
+        assert page["runs"] == [{"name": "a", "launches": 6}, {"name": "b", "launches": 6}]
+        assert page["answer"] == "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+        assert [each["outcome"] for each in page["rows"]] == [each["outcome"] for each in of_csv] == ["fastest", "slower"]
+        fast, slow = page["rows"]
+        assert list(fast) == list(of_csv[0])
+        assert (fast["backend"], fast["run"], fast["size_bytes"], fast["time_ratio"]) == ("mpi", "b", 1 << 20, None)
+        assert slow["time_ratio"] == pytest.approx(1.8)
+        assert slow["time_ratio_low"] < 1.8 < slow["time_ratio_high"]
+        assert (slow["interval_over_launches"], slow["launches"], slow["efficiency"]) == (True, 6, None)
+        assert float(of_csv[1]["time_s"]) == slow["time_s"] == pytest.approx(1.8e-3)
+
+    def test_efficiency_is_in_csv(self, tmp_path: Path) -> None:
+        for ranks in (2, 4):
+            stored(tmp_path / str(ranks), row("mpi", 1e-3 * ranks, ranks=ranks))
+        two, four = csv.DictReader(run_here(tmp_path, "compare", "2", "4", "--format", "csv").stdout.splitlines())
+        assert (two["efficiency"], two["efficiency_by"]) == ("", "")
+        assert (float(four["efficiency"]), four["efficiency_by"]) == (pytest.approx(0.75), "busbw")
+
+    def test_markdown(self, tmp_path: Path) -> None:
+        stored(tmp_path / "a", row("gloo", 1.8e-3))
+        stored(tmp_path / "b", row("mpi", 1e-3))
+        text = run_here(tmp_path, "compare", "a", "b", "--format", "markdown").stdout
+        assert text.startswith("mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)\n")
+        assert "| 1 MiB | mpi | 1.80 (1.75–1.85) | 1000 | 1800 (1.80×) | 31.46 |" in text.splitlines()
+
+    def test_what_has_no_alternatives_stays_an_error(self, tmp_path: Path) -> None:
+        store(tmp_path / "a", [row("gloo", 1e-3)])
+        store(tmp_path / "b", [row("mpi", 1e-3, dtype="int8")])
+        store(tmp_path / "c", [row("mpi", 1e-3, size=64, operation="broadcast")])
+        two = run_here(tmp_path, "compare", "a", "b")
+        assert (two.returncode, two.stderr) == (
+            2, "collbench: a and b have no case in common: backend gloo → mpi, dtype float32 → int8\n"
+        )  # fmt: skip
+        three = run_here(tmp_path, "compare", "a", "b", "c")
+        assert (three.returncode, three.stderr) == (2, "collbench: a, b and c have no cases that differ in one field only\n")
+        assert run_here(tmp_path, "compare", "a", "c", "a").returncode == 2
+        assert "unknown --format 'xml'" in run_here(tmp_path, "compare", "a", "b", "c", "--format", "xml").stderr
+
+    def test_runs_with_common_cases_are_compared_case_by_case(self, tmp_path: Path) -> None:
+        store(tmp_path / "a", [row("mpi", 1e-3), row("gloo", 1e-3)])
+        store(tmp_path / "b", [row("mpi", 2e-3)])
+        assert run_here(tmp_path, "compare", "a", "b").stdout.startswith("A: a (1 launch)   B: b (1 launch)\n")
+
+    def test_more_than_two_runs_are_alternatives_even_with_common_cases(self, tmp_path: Path) -> None:
+        for name, time_s in (("old", 3e-3), ("new", 1e-3), ("newer", 2e-3)):
+            stored(tmp_path / name, row("mpi", time_s))
+        first = run_here(tmp_path, "compare", "old", "new", "newer").stdout.splitlines()[0]
+        assert first == "new is the fastest of 3 at 1 MiB: 2.00 times as fast as newer (1.94–2.06)"
+
+
+def test_thirteen_stacks_fit_on_one_screen_and_the_slowest_are_dropped_first() -> None:
+    folders = [str(REPORTS / "stacks" / name) for name in STACKS]
+    done = run_here(PLACE.parent.resolve(), "compare", *folders)
+    assert (len(STACKS), done.returncode) == (13, 0)
+    assert len(done.stdout.splitlines()) <= 24
+    found = alternatives(sides_of([REPORTS / "stacks" / name for name in STACKS]))
+    assert found is not None
+    shown = [line.text for line in lines(found, "table", 80)]
+    heading = next(text for text in shown if "fastest " in text and "µs" in text)
+    assert max(map(len, shown)) <= 80
+    assert "impi µs" in heading and "ucc µs" in heading and "horovod" not in heading
+    assert any("horovod µs" in text for text in shown if text.startswith("not shown") or text.startswith("  "))
+    assert len(shown) <= 30
+
+
+class TestPage:
+    """The page of several runs without a common case."""
+
+    def test_the_title_figures_and_section(self) -> None:
+        material = Material([*GLOO.runs, *MPI.runs], Path("page.html"))
+        screen, made = first_screen(material), section(material)
+        assert screen is not None and made is not None
+        assert screen.title == headline(compared(GLOO, MPI))
+        assert screen.badge is None
+        assert screen.figures == [
+            LargeFigure("1.80×", "as fast as gloo: mpi at 1 MiB"), LargeFigure("2.00×", "as fast as mpi: gloo at 64 B"),
+        ]  # fmt: skip
+        assert (made.key, made.title, made.charts) == ("against", "Alternatives", ())
+        ((caption, shown),) = made.tables
+        assert caption == "allreduce: cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"
+        assert [line[0] for line in shown.rows] == ["64 B", "1 MiB"]
+        assert equal_section(material) is None
+        assert not any("no case in common" in text or "0 slower" in text for text in (*screen.more, *made.texts))
+
+    def test_operations_without_a_difference_have_a_section_of_their_own(self) -> None:
+        sides = [
+            launched(PLACE / name, row(name, time_s), row(name, 1e-3, operation="reduce"))
+            for name, time_s in (("gloo", 2e-3), ("mpi", 1e-3))
+        ]
+        material = Material([run for side in sides for run in side.runs], Path("page.html"))
+        made, equal = section(material), equal_section(material)
+        assert made is not None and equal is not None
+        assert [caption.partition(":")[0] for caption, _ in made.tables] == ["allreduce"]
+        assert [caption.partition(":")[0] for caption, _ in equal.tables] == ["reduce"]
+
+    def test_wrong_and_inconclusive(self) -> None:
+        wrong = Material([*run(PLACE / "a", row("gloo", 1e-3, wrong=1)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
+        equal = Material([*run(PLACE / "a", row("gloo", 1e-3)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
+        badges = [screen and screen.badge for screen in map(first_screen, (wrong, equal))]
+        assert badges == [(BAD, "WRONG DATA"), (DOUBT, "INCONCLUSIVE")]
+
+    def test_ranks(self) -> None:
+        sides = [launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n)) for n in (2, 4)]
+        material = Material([run for side in sides for run in side.runs], Path("page.html"))
+        screen = first_screen(material)
+        assert screen is not None
+        assert screen.figures == [LargeFigure("75 %", "of the bus bandwidth of 2 ranks: 4 ranks at 1 MiB")]
+
+    def test_runs_with_common_cases_keep_their_baseline(self) -> None:
+        sides = [run(PLACE / name, make_row(8), make_row(16)) for name in ("a", "b")]
+        material = Material([run for side in sides for run in side.runs], Path("page.html"))
+        made = section(material)
+        assert made is not None
+        assert (material.alternatives, made.title) == (None, "Against the baseline")
+
+
+def test_report_of_several_runs_ends_with_the_comparison(tmp_path: Path) -> None:
+    stored(tmp_path / "a", row("gloo", 1.8e-3))
+    stored(tmp_path / "b", row("mpi", 1e-3))
+    answer = "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+    shown = run_here(tmp_path, "report", "a", "b").stdout.splitlines()
+    assert answer in shown
+    assert shown.index(answer) > shown.index("b (6 launches, 1 row)")
+    assert run_here(tmp_path, "report", "a", "b", "--html", "page.html").stdout.splitlines()[-1] == answer
+    assert f"<h1>{answer}</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    markdown = run_here(tmp_path, "report", "a", "b", "--markdown").stdout.splitlines()
+    assert markdown[markdown.index("## Alternatives") + 2] == answer
+
+
+def test_report_of_one_run_has_the_fastest_backend_with_its_answer(tmp_path: Path) -> None:
+    store(tmp_path / "a", [row("gloo", 1.8e-3), row("mpi", 1e-3)])
+    text = "mpi is the fastest backend at 1 MiB (1.8 times as fast as gloo, within one launch)"
+    assert text in run_here(tmp_path, "report", "a").stdout.splitlines()
+    assert text not in run_here(tmp_path, "report", "a", "--quiet").stdout
