@@ -185,7 +185,7 @@ def present_percents(rows: Iterable[Row]) -> list[str]:
     lowered = grouped((row for row in rows if row.own is not None), lambda row: (row.operation, row.backend))
     texts = []
     for (operation, backend), those in lowered.items():
-        percents = [row.own.percent_of_ceiling for row in those if row.own is not None and row.own.percent_of_ceiling is not None]
+        percents = [row.own.comparison.percent for row in those if row.own is not None and row.own.comparison is not None]
         if percents:
             span = " to ".join(dict.fromkeys((format_percent(min(percents)), format_percent(max(percents)))))
             texts.append(f"{operation} over {backend} {span}")

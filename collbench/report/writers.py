@@ -201,7 +201,8 @@ class CsvAgainstBaseline(CsvWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [csv_record(map(csv_text, [self._run, *row_values(row.own or row), row.percent_of_ceiling]))]
+        percent = row.comparison.percent if row.comparison else None
+        return [csv_record(map(csv_text, [self._run, *row_values(row.own or row), percent]))]
 
 
 def csv_columns() -> list[str]:

@@ -138,7 +138,6 @@ class FrameworkTraining(LibraryTraining):
                 what=first.what if first is last else f"{first.what} … {last.what}", ends=(first.what, last.what),
                 operation=first.operation, groups=len(first.groups), group_ranks=len(first.groups[0]), size_bytes=first.size_bytes,
                 times=len(alike), moved_bytes=moved * len(alike), time_s=None, busbw_bytes_per_s=None, ceiling=no_ceiling(_NO_REFERENCE),
-                percent_of_ceiling=None,
             )  # fmt: skip
             found.append(part)
         return tuple(found)

@@ -41,7 +41,7 @@ class PartRow(Record, frozen=True, kw_only=True):
     time_s: Times | None
     busbw_bytes_per_s: float | None
     ceiling: Ceiling | None
-    percent_of_ceiling: float | None
+    percent_of_ceiling: float | None = None
 
     @property
     def comparison(self) -> RateComparison | None:
