@@ -8,7 +8,7 @@ doubtful, a red cross is wrong data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from collbench.gating.judge import TypicalTime
 
 MOST_LINES = 16
-COLORS = 7  # colors that can be told apart; the eighth backend has the first one, with another dash
+_MOST_OWNERS = 3  # with limits of their own
+COLOR_COUNT, DASH_COUNT = 7, 5  # that can be told apart; the eighth backend has the first color, with another dash
 _WITH_NAMES = ("ranks", "nodes", "root", "window", "streams")  # numbers, which say nothing without their name
 FAR = 64  # between sizes further apart by this factor nothing is known, so no line joins them
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
@@ -89,8 +90,8 @@ class SizePoint:
 class SizeLine:
     """Rows of one run that differ in size only, ascending.
 
-    color  the place of its backend among all backends; -1: of a baseline
-    dash   its place among the lines of this color: by run or number of ranks
+    color  that of its backend, while that has a free dash; -1: of a baseline
+    dash   by run or number of ranks
     """
 
     name: str
@@ -341,8 +342,12 @@ def _expected(points: Sequence[SizePoint], values: str) -> dict[float, float]:
 
 
 def _limits_of(chart: SizeChart) -> list[Limit]:
-    """Return the limits of a chart: of each kind and owner the highest one at each size. A limit of several backends has no owner."""
-    several = len({line.color for line in chart.lines if line.color >= 0}) > 1
+    """Return the limits of a chart: of each kind and owner the highest one at each size.
+
+    A limit of several backends has no owner, and of many backends the highest one is common to all.
+    """
+    owned = {tuple(limit.colors) for limit in chart.limits if len(limit.colors) == 1}
+    several = len({line.color for line in chart.lines if line.color >= 0}) > 1 and len(owned) <= _MOST_OWNERS
     highest: dict[tuple[str, int | None], dict[float, float]] = {}
     owners: dict[int | None, str] = {}
     for limit in chart.limits:
@@ -417,13 +422,19 @@ def _chart(
     for (run, *_), sized in groups.items():
         first = next(iter(sized.values()))
         name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
-        color = backends.index(first.backend)
-        dash = sum(line.color % COLORS == color % COLORS for line in lines)
+        color, dash = _free_look(backends.index(first.backend), {(line.color, line.dash) for line in lines})
         lines.append(SizeLine(name, color, dash, [point_of(sized[size]) for size in sorted(sized)]))
     lines = [*_baseline_lines(rows, differing, baseline), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
     limits = _limits(rows, backends) if has_rate else []
     return SizeChart(key, operation, lines[:MOST_LINES], limits, has_rate, max(0, len(lines) - MOST_LINES))
+
+
+def _free_look(backend: int, used: Collection[tuple[int, int]]) -> tuple[int, int]:
+    """Return the color and dash of a line: the color of its backend with the first free dash, else those of another color."""
+    of_backend = [(backend % COLOR_COUNT, dash) for dash in range(DASH_COUNT)]
+    others = [((backend + shift) % COLOR_COUNT, dash) for dash in reversed(range(DASH_COUNT)) for shift in range(1, COLOR_COUNT)]
+    return next((look for look in (*of_backend, *others) if look not in used), of_backend[0])
 
 
 def _series_words(row: Row, differing: Sequence[str]) -> list[str]:

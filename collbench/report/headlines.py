@@ -36,6 +36,7 @@ _BAR = 20  # characters of the longest bar
 _TIMES = 9.0  # a larger residual is shown as a multiple, not in percent
 _ALWAYS = ("operation", "backend")
 EXPECTED_TIME_TITLE = "expected time of each size"
+_DROPS = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}  # that leave a narrow terminal, or are cut
 FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of expected", "n½", "switches at", "more than 10 % off")
 
 
@@ -73,24 +74,28 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     fits = line_fits(rows)
     if not fits:
         return []
-    varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
-    titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
-    cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
-    drops = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
-    table = _table(titles, cases, drops, width)
+    table = _plain(fit_frame(fits), width)
     if FIT_TITLES[-1] not in table[0].text:
         off = []
     return [*table, *sentences([*off, *left_out(fits)], width)]
 
 
-def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int], width: int | None) -> list[Line]:
+def fit_frame(fits: Sequence[LineFit]) -> Frame[Sequence[str]]:
+    """Return the table of fits: their latency α, the bandwidth of large messages, and where the library changes its algorithm."""
+    varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
+    titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
+    cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
+    return _frame(titles, cases, _DROPS)
+
+
+def _frame(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int]) -> Frame[Sequence[str]]:
     """Return a table of texts without styles; columns in `drops` may be cut, and leave a narrow terminal."""
     columns = [
         Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
         for place, title in enumerate(titles)
     ]
-    return _plain(Frame(without_empty(columns, cases), cases, names_hidden=True), width)
+    return Frame(without_empty(columns, cases), cases, names_hidden=True)
 
 
 def fit_cases(fit: LineFit) -> list[str]:
@@ -178,7 +183,7 @@ def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | Non
     rest = len(ranks) - _MOST_RANKS
     equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    table = _table(("rank", "host", "finishes last in"), shown, {"host": 1}, width)
+    table = _plain(_frame(("rank", "host", "finishes last in"), shown, {"host": 1}), width)
     return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
 
 

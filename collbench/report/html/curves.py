@@ -22,7 +22,7 @@ from collbench.report.material import Material
 from collbench.results.quality import UNRELIABLE
 from collbench.units import format_rate, format_size, format_span
 
-_MOST_NAMED = 6
+_MOST_NAMED, _MOST_LIMITS = 6, 4
 _HEIGHT, _LEGEND_LINE, _LETTER = 330, 16, 6.6  # pixels: of the axes, a line of the legend, and a letter
 _LINE = 26  # pixels between the labels of two limits
 
@@ -134,7 +134,11 @@ def to_chart(chart: SizeChart) -> Chart:
 def _caption(chart: SizeChart) -> str:
     """Return the best value of each series and the limits."""
     texts = "; ".join(filter(None, (_best(line, chart.has_rate) for line in chart.lines[:_MOST_NAMED])))
-    limits = "; ".join(limit.name for limit in chart.limits)
+    names = [limit.name for limit in chart.limits]
+    panel = size_panel(chart, BANDWIDTH)
+    if panel is not None and len(names) > _MOST_LIMITS:
+        names = [f"{limit.name} {limit.rates}, the highest of {len(names)}" for limit in panel.limits]
+    limits = "; ".join(names)
     return ". ".join(text for text in (texts, f"{limits[:1].upper()}{limits[1:]}") if text) + "."
 
 

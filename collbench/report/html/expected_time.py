@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collbench.analysis.latency import line_fits
 from collbench.report.expected_time import rows_frame, series_frame
-from collbench.report.headlines import EXPECTED_TIME_TITLE, short
+from collbench.report.headlines import EXPECTED_TIME_TITLE, fit_frame, short
 from collbench.report.html.chart import Section, Table
 from collbench.report.material import Material
 
@@ -14,6 +15,7 @@ _METHOD = (
     "run allows it. Else it is on the line through the run's smallest and largest reliable size, which have no percentage themselves."
 )
 _MOST = 200
+_FITS = "latency α and bandwidth of large messages, from a line through the times of all sizes (n½ reaches half of that bandwidth)"
 
 
 def section(material: Material) -> Section | None:
@@ -25,6 +27,9 @@ def section(material: Material) -> Section | None:
         series = series_frame(rows)
         frame = rows_frame(rows)
         name = f"{short(table.name, 80)}: " if len(material.tables) > 1 else ""
+        fits = line_fits(rows)
+        if fits:
+            tables.append((f"{name}{_FITS}", Table.of(fit_frame(fits))))
         if series is not None:
             texts += [f"{name}{text}" for text in series.foot]
         if frame is not None:
