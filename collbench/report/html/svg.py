@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase, RendererBase
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -78,9 +79,12 @@ class SvgRenderer(RendererBase):
     def draw_markers(self, gc: Any, marker_path: Path, marker_trans: Transform, path: Path, trans: Transform, rgbFace: Any = None) -> None:  # noqa: N803, PLR0917
         """Add all markers of an artist as one path."""
         shape = marker_trans + self._downwards(0.0)
+        is_circle = marker_path.codes is not None and bool(np.any(marker_path.codes == Path.CURVE4))  # the one marker with curves
+        radius = marker_path.get_extents(shape).width / 2
         steps: list[str] = []
         for vertices, _ in path.iter_segments(trans, simplify=False):
-            steps += _steps(marker_path, shape + Affine2D().translate(vertices[-2], self.height - vertices[-1]))
+            x, y = float(vertices[-2]), self.height - float(vertices[-1])
+            steps += [_circle(x, y, radius)] if is_circle else _steps(marker_path, shape + Affine2D().translate(x, y))
         self._add(gc, rgbFace, steps)
 
     def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
@@ -132,6 +136,12 @@ def _steps(path: Path, transform: Transform) -> Iterator[str]:
     for vertices, code in path.iter_segments(transform):
         places = " ".join(_number(min(max(float(place), -_FURTHEST), _FURTHEST)) for place in vertices)
         yield "z" if code == Path.CLOSEPOLY else f"{_LETTERS[code]}{places}"
+
+
+def _circle(x: float, y: float, radius: float) -> str:
+    """Return the command of a circle: two arcs, a fifth of matplotlib's curves."""
+    arc = f"a{_number(radius)} {_number(radius)} 0 1 0"
+    return f"M{_number(x - radius)} {_number(y)}{arc} {_number(2 * radius)} 0{arc} {_number(-2 * radius)} 0z"
 
 
 def _number(value: float) -> str:
