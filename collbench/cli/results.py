@@ -33,7 +33,7 @@ def add_compare(commands: Any) -> None:
 def _add_compare_options(parser: Parser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
-    parser.add_argument("more", metavar="MORE", nargs="*", type=Path, help="further runs: all are compared as alternatives")
+    parser.add_argument("more", metavar="MORE", nargs="*", type=Path, default=[], help="further runs: all are compared as alternatives")
     parser.add_argument(
         "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
     )

@@ -39,7 +39,7 @@ ADOPT = """(style) => {
 # Each is a way to break the page, as a style.
 BROKEN = {
     "a chart is missing": "main > .charts { display: none }",
-    "a chart is empty": ".plot { visibility: hidden }",
+    "a chart is empty": ".drawing { visibility: hidden }",
     "the title lies upon the figures": ".answer { height: 0; margin-bottom: -1rem } .figures { margin-top: -2rem }",
     "the figures are missing": ".figures { visibility: hidden }",
 }
