@@ -14,7 +14,7 @@ from collbench.plugin import measurement_mode
 from collbench.report.frame import Column, printable
 from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
-from collbench.results.quality import half_width, quality_of
+from collbench.results.quality import half_width, is_unreliable, quality_of
 from collbench.results.row import SERIES, UNDER_LOAD, CaseKey, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
@@ -140,7 +140,7 @@ def state_of(row: Row) -> str:
         return "wrong"
     if row.na is not None:
         return "na"
-    return "doubtful" if doubtful(row) else ""
+    return "doubtful" if doubtful(row) or is_unreliable(row) else ""
 
 
 def doubtful(row: Row) -> list[str]:

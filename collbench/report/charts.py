@@ -70,7 +70,7 @@ class Value:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; unreliable: its quality.
+    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; row: None for a baseline.
 
     expected_rate, expected_time: by the model of its expected time, in GB/s and µs; percent: of the expected bandwidth
     """
@@ -80,10 +80,15 @@ class SizePoint:
     time: Value | None
     state: str
     text: str
-    unreliable: bool = False
+    row: Row | None = None
     expected_rate: float | None = None
     expected_time: float | None = None
     percent: Value | None = None
+
+    @property
+    def unreliable(self) -> bool:
+        """Return whether its row is unreliable."""
+        return self.row is not None and self.row.na is None and is_unreliable(self.row)
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,7 @@ class MarkedLine:
     color     the place of the backend; -1: of a baseline
     dash      the place among the lines of this color
     expected  by place, what the model of the expected time says
+    missing   places at which other lines, or other values, are known: nothing joins the marks around them
     """
 
     name: str
@@ -171,6 +177,7 @@ class MarkedLine:
     dash: int
     marks: Sequence[FigureMark]
     expected: Mapping[float, float] = field(default_factory=dict)
+    missing: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -268,19 +275,25 @@ class RatioPanel:
 
 @dataclass(frozen=True)
 class MatrixPanel:
-    """A value for each pair of places: rows send, columns receive; NaN where nothing was measured."""
+    """A value for each pair of places: rows send, columns receive; NaN where nothing was measured. Bright is good: see `low_is_good`."""
 
     title: str
     names: Sequence[str]
     values: Sequence[Sequence[float]]
     unit: str
     marked: Sequence[tuple[int, int]] = field(default=())
+    low_is_good: bool = False
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar with its name, and its value as text. mark: what is expected; is_part: it is drawn open, as a part of the bar before."""
+    """A bar with its name, and its value as text.
+
+    mark      what is expected
+    is_part   it is pale, as a part of the bar before
+    is_open   its value is doubtful, or of wrong data
+    """
 
     name: str
     text: str
@@ -289,6 +302,7 @@ class Bar:
     mark: float | None = None
     color: int = 0
     is_part: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -312,7 +326,8 @@ def size_panel(chart: SizeChart, values: str) -> LinePanel | None:
     for line in chart.lines:
         marks = [FigureMark(point.size_bytes, value, point.state) for point, value in _values(line.points, values)]
         if marks:
-            lines.append(MarkedLine(line.name, line.color, line.dash, marks, _expected(line.points, values)))
+            missing = frozenset(float(point.size_bytes) for point in line.points) - {mark.at for mark in marks}
+            lines.append(MarkedLine(line.name, line.color, line.dash, marks, _expected(line.points, values), missing))
     if not lines:
         return None
     limits = _limits_of(chart) if values == BANDWIDTH else []
@@ -476,12 +491,11 @@ def point_of(row: Row) -> SizePoint:
         percent = Value(row.comparison.percent, high and of_percent / high, low and of_percent / low)
     text = short("; ".join([figures_of(row), *remarks_of(row)]), 400)
     state = state_of(row)
-    unreliable = row.na is None and is_unreliable(row)
     expected_s = row.expectation.expected_time_s if row.expectation is not None else None
     if time_s is None or not expected_s:
-        return SizePoint(row.size_bytes, of_rate, time, state, text, unreliable, percent=percent)
+        return SizePoint(row.size_bytes, of_rate, time, state, text, row, percent=percent)
     expected_rate = None if rate is None else rate * time_s / expected_s / 1e9
-    return SizePoint(row.size_bytes, of_rate, time, state, text, unreliable, expected_rate, 1e6 * expected_s, percent)
+    return SizePoint(row.size_bytes, of_rate, time, state, text, row, expected_rate, 1e6 * expected_s, percent)
 
 
 def figures_of(row: Row) -> str:

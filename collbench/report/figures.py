@@ -133,7 +133,7 @@ def _draw_line(axes: Axes, line: MarkedLine, number: int, over: str, look: Look)
     """Draw a line, its intervals, its expected values and its marks; return the line for the legend."""
     color = look.of_series(line.color)
     far = FAR if over == SIZES else inf
-    points = [(mark.at, mark.value.value) for mark in line.marks]
+    points = sorted([*((mark.at, mark.value.value) for mark in line.marks), *((at, nan) for at in line.missing)])
     (drawn,) = axes.plot(*_interrupted(points, far), color=color, linestyle=DASHES[line.dash % len(DASHES)], zorder=2, gid=f"line {number}")
     if line.expected:
         places, values = _interrupted(list(line.expected.items()), far)
@@ -300,8 +300,9 @@ def _draw_bars(panel: BarPanel, axes: Axes, look: Look) -> None:
     axes.grid(visible=False, axis="y")
     for place, bar in enumerate(panel.bars):
         color = look.of_series(bar.color)
-        face = look.paper if bar.is_part else color
-        axes.barh(place, bar.value, height=0.6, color=face, edgecolor=color, linewidth=1.0, zorder=2, gid=f"bar {place}")
+        face = look.paper if bar.is_open else color
+        opacity = 0.45 if bar.is_part else 1.0
+        axes.barh(place, bar.value, height=0.6, color=face, edgecolor=color, alpha=opacity, zorder=2, gid=f"bar {place}")
         if bar.interval is not None:
             axes.plot(bar.interval, [place, place], color=look.ink, linewidth=2.0, zorder=3, gid=f"interval {place}")
         if bar.mark is not None:
@@ -316,9 +317,11 @@ def _draw_bars(panel: BarPanel, axes: Axes, look: Look) -> None:
 
 
 def _draw_matrix(panel: MatrixPanel, axes: Axes, look: Look) -> None:
-    image = axes.imshow(panel.values, cmap="viridis", gid="values")
+    image = axes.imshow(panel.values, cmap="viridis_r" if panel.low_is_good else "viridis", gid="values")
     for row, column in panel.marked:
-        axes.plot(column, row, marker="o", markerfacecolor="none", markersize=9, color=look.wrong, gid=f"marked {row} {column}")
+        for color, width in ((look.paper, 3.0), (look.wrong, 1.4)):  # the ring can be seen on dark and on bright cells
+            (ring,) = axes.plot(column, row, color=color, marker="o", markerfacecolor="none", gid=f"marked {row} {column}")
+            ring.set(markersize=9, markeredgewidth=width)
     every = ceil(sqrt(len(panel.names)) / 4)
     shown = range(0, len(panel.names), every)
     axes.set_xticks(shown, [printable(panel.names[place]) for place in shown], rotation=90)

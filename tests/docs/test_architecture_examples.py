@@ -131,7 +131,8 @@ def test_the_writer_prints_a_run_and_a_stored_one(site: Path, tmp_path: Path) ->
 
 def test_the_kind_of_figure_is_drawn(site: Path, tmp_path: Path) -> None:
     collbench(site, tmp_path, "plot", str(ROOT / "reports/first-run"), "--kind", "samples", "--out", "samples.svg")
-    assert ">samples<" in (tmp_path / "samples.svg").read_text()
+    drawn = (tmp_path / "samples.svg").read_text()
+    assert ">samples<" in drawn and 'id="line 1"' in drawn  # a line for each backend
 
 
 def test_the_metric_is_in_every_form(site: Path, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     of_page = section(material)
     assert of_page is not None
     head, rows = of_page.tables[0][1].head, of_page.tables[0][1].rows
+    assert of_page.tables[1][0].startswith("latency α and bandwidth of large messages") and "α µs" in of_page.tables[1][1].head
     on_page = {row[head.index("size")]: dict(zip(head, row, strict=True)) for row in rows}
     (chart,) = size_charts(material)
     points = {point.size_bytes: point for line in chart.lines for point in line.points}

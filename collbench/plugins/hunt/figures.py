@@ -39,7 +39,7 @@ def pairs_panels(material: Material) -> list[Panel]:
             values = quantity.in_unit(quantity.values).tolist()
             marked = [pair for finding in findings if finding.quantity == quantity.name for pair in _cells(finding)]
             title = f"{quantity.name}, {quantity.size} messages{of_run}"
-            panels.append(MatrixPanel(title, names, values, quantity.unit, marked))
+            panels.append(MatrixPanel(title, names, values, quantity.unit, marked, low_is_good=quantity.symmetric))
     return panels
 
 

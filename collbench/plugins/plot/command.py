@@ -53,7 +53,7 @@ def _add_plot_options(parser: Parser) -> None:
     runs = "a run's folder, a folder with runs below it, or a file of another tool (default: the newest run in runs/)"
     out = "the file: its name ends with .pdf, .svg or .png (default: KIND.pdf)"
     kinds = "bandwidth, time or percent over message size; scaling over ranks or nodes; history over dates; compare with the first; pairs"
-    size = "width, or width and height: 3.5in, 89mm, 7x4in (default: 3.5in, for slides 10in, for each column of panels)"
+    size = "width, or width and height: 3.5in, 89mm, 7x4in (default: 3.5in for each column of panels, for slides 13.33x7.5in)"
     style = "fonts and lines for a column of a paper, or a slide (default: paper)"
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=runs)
     parser.add_argument("--out", metavar="FILE", type=Path, help=out)

@@ -237,10 +237,13 @@ def panels_of(material: Material, kind: str, operations: Sequence[str] = ()) -> 
 # The layout of the panels in a file.
 
 _STYLES = {
-    "paper": {"font.size": 8.0, "lines.linewidth": 1.0, "lines.markersize": 3.2, "width": 3.5},
-    "slide": {"font.size": 16.0, "lines.linewidth": 2.4, "lines.markersize": 7.0, "width": 10.0},
+    "paper": {"font.size": 8.0, "lines.linewidth": 1.0, "lines.markersize": 3.2},
+    "slide": {"font.size": 16.0, "lines.linewidth": 2.4, "lines.markersize": 7.0},
 }
 STYLES = tuple(_STYLES)
+_COLUMN = 3.5  # inches: the width of a panel on paper
+_SLIDE = (13.33, 7.5)  # inches: all panels of a slide
+_MOST_ON_SLIDE = 4
 _MOST_IN_LEGEND = 6  # inside the axes
 _LEGEND_INCHES = 1.75  # the width of a name in a legend
 _WIDER = 1.6  # a panel with names of cases
@@ -254,16 +257,20 @@ def figure_of(panels: Sequence[Panel], style: str = "paper", size: tuple[float, 
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("a figure needs matplotlib: pip install 'collbench[report]'") from error
-    sizes = _STYLES[style]
+    font_size = _STYLES[style]["font.size"]
+    if style == "slide":
+        if len(panels) > _MOST_ON_SLIDE:
+            raise UsageError(f"a slide of {plural(len(panels), 'panel')} is not readable: select at most {_MOST_ON_SLIDE} with --operation")
+        size = size or _SLIDE
     columns = 2 if len(panels) < 7 else 3
     if len(panels) == 1:
         columns = 1
     lines = ceil(len(panels) / columns)
     names = _shared_names(panels)
     has_cases = any(isinstance(panel, RatioPanel) for panel in panels)
-    width, height = size or (sizes["width"] * columns * (_WIDER if has_cases else 1), None)
+    width, height = size or (_COLUMN * columns * (_WIDER if has_cases else 1), None)
     if height is None:
-        line_height = 1.6 * sizes["font.size"] / 72
+        line_height = 1.6 * font_size / 72
         heights = [_height_of(panel, width / columns, line_height) for panel in panels]
         height = sum(max(heights[line * columns : (line + 1) * columns]) for line in range(lines)) + line_height * len(names) / columns
     with mpl.rc_context(_rc(style)):
@@ -294,9 +301,9 @@ def _height_of(panel: Panel, width: float, line_height: float) -> float:
 
 def _rc(style: str) -> Any:
     """Return matplotlib's settings of a style: sizes, and text that stays text in PDF."""
-    sizes = {name: value for name, value in _STYLES[style].items() if name != "width"}
     return {
-        **settings(), **sizes, "axes.titlesize": "medium", "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        **settings(), **_STYLES[style],
+        "axes.titlesize": "medium", "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
         "legend.fontsize": "small", "pdf.fonttype": 42, "savefig.dpi": 300,
     }  # fmt: skip
 

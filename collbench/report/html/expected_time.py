@@ -27,9 +27,6 @@ def section(material: Material) -> Section | None:
         series = series_frame(rows)
         frame = rows_frame(rows)
         name = f"{short(table.name, 80)}: " if len(material.tables) > 1 else ""
-        fits = line_fits(rows)
-        if fits:
-            tables.append((f"{name}{_FITS}", Table.of(fit_frame(fits))))
         if series is not None:
             texts += [f"{name}{text}" for text in series.foot]
         if frame is not None:
@@ -37,6 +34,9 @@ def section(material: Material) -> Section | None:
                 f" (the first {_MOST} of {len(frame.records)}; `collbench report --csv FILE` has all)" if len(frame.records) > _MOST else ""
             )
             tables.append((f"{name}each size{more}", Table.of(replace(frame, records=frame.records[:_MOST]))))
+        fits = line_fits(rows)
+        if fits:
+            tables.append((f"{name}{_FITS}", Table.of(fit_frame(fits))))
     if not texts and not tables:
         return None
     return Section("expected-time", EXPECTED_TIME_TITLE.capitalize(), [_METHOD, *texts], tables)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 # The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
 GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
-MOST_FIGURES, _MOST_ANSWERS = 4, 6
+MOST_FIGURES, _MOST_ANSWERS, _MOST_RATES = 4, 6, 3
 
 
 @dataclass(frozen=True)
@@ -424,6 +424,8 @@ def _result(found: Sequence[Answer]) -> str:
     if len({each.operation for each in found}) == 1 or not percents:
         return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
     (low, slowest), (high, fastest) = percents[0], percents[-1]
+    if len(percents) == 1:
+        return f"{format_percent(low)} ({slowest}) of the expected bandwidth"
     return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
 
 
@@ -432,16 +434,25 @@ def _described(name: str, rate: HeadlineRate) -> str:
 
 
 def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
-    """Yield the percentage of the fastest backend of each operation."""
+    """Yield the percentage of the fastest backend of one operation; of several the lowest two and the highest, as in the title."""
+    compared = [(each.rate, each.name) for each in found if each.rate is not None and each.rate.percent is not None]
+    shown = sorted(compared, key=lambda pair: pair[0].percent or 0.0)
+    if len({each.operation for each in found}) > 1 and shown:
+        ends = shown if len(shown) <= _MOST_RATES else [*shown[: _MOST_RATES - 1], shown[-1]]
+        yield from (_large_figure(rate, name) for rate, name in ends)
+        return
     for operation in dict.fromkeys(each.operation for each in found):
         rated = [(each.rate, each.name) for each in found if each.operation == operation and each.rate is not None]
         if rated:
-            rate, name = max(rated, key=lambda each: each[0].bytes_per_s)
-            where = _described(f"{name} at {format_size(rate.size_bytes)}", rate)
-            if _exceeds_reference(rate) or rate.percent is None or not rate.expected_bytes_per_s:
-                yield LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", where)
-            else:
-                yield LargeFigure(format_percent(rate.percent), f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: {where}")
+            yield _large_figure(*max(rated, key=lambda pair: pair[0].bytes_per_s))
+
+
+def _large_figure(rate: HeadlineRate, name: str) -> LargeFigure:
+    """Return the percentage of a rate; the rate itself where that means nothing."""
+    where = _described(f"{name} at {format_size(rate.size_bytes)}", rate)
+    if _exceeds_reference(rate) or rate.percent is None or not rate.expected_bytes_per_s:
+        return LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", where)
+    return LargeFigure(format_percent(rate.percent), f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: {where}")
 
 
 def _exceeds_reference(rate: HeadlineRate) -> bool:

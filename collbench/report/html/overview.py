@@ -65,7 +65,7 @@ def _rates_chart(best: Sequence[Headline]) -> Chart | None:
         values = [value_of(row, field) for field in fields]
         text = f"{of_ceiling(row)} at {format_size(row.size_bytes)}"
         color = backends.index(row.backend)
-        bars.append(Bar(" ".join(values), text, percent.value, interval, _WHOLE, color, is_part=bool(point_of(row).state)))
+        bars.append(Bar(" ".join(values), text, percent.value, interval, _WHOLE, color, is_open=bool(point_of(row).state)))
         rows.append([*values, text, remarks(row)])
     shown = bars[:_MOST_BARS]
     less = f" Drawn are the lowest {len(shown)} of {len(bars)}." if len(shown) < len(bars) else ""

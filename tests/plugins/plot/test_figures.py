@@ -102,6 +102,18 @@ class TestMarks:
         path = drawn(line_panel(panels_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth")))["line 0"]
         assert [isnan(value) for _, value in path] == [False, False, True, False]
 
+    def test_no_line_joins_cases_around_one_that_has_no_such_value(self) -> None:
+        rows = sweep()
+        rows[3] = replace(rows[3], percent_of_ceiling=None)
+        path = drawn(line_panel(panels_of(of(*rows), "percent")))["line 0"]
+        assert [isnan(value) for _, value in path] == [False] * 3 + [True] + [False] * 4
+
+    def test_an_unreliable_value_is_open(self) -> None:
+        rows = sweep()
+        rows[3] = replace(rows[3], flags=("above_bound",))
+        artists = drawn(line_panel(panels_of(of(*rows), "bandwidth")))
+        assert [size for size, _ in artists["doubtful 0"]] == [SIZES[3]]
+
     def test_a_color_is_a_backend_and_a_dash_a_run(self) -> None:
         page = runs_of(before=[*sweep("gloo"), *sweep("mpi")], after=[*sweep("gloo", 1.2), *sweep("mpi", 1.2)])
         lines = line_panel(panels_of(page, "bandwidth")).lines
@@ -166,7 +178,7 @@ class TestKinds:
         figure = figure_of([panel])
         (image,) = figure.axes[0].images
         assert image.get_array().shape == (2, 2)  # type: ignore[union-attr]
-        assert [str(line.get_gid()) for line in figure.axes[0].lines] == ["marked 1 0"]
+        assert [str(line.get_gid()) for line in figure.axes[0].lines] == ["marked 1 0"] * 2  # on a white ring
 
     @pytest.mark.parametrize(
         ("kind", "page", "said"),
@@ -205,6 +217,16 @@ class TestKinds:
 def _written(path: Path, rows: list[Row]) -> bytes:
     write(figure_of(panels_of(of(*rows), "bandwidth")), path)
     return path.read_bytes()
+
+
+class TestSlides:
+    def test_a_slide_is_wide_and_has_few_panels(self) -> None:
+        page = of(*sweep(), *sweep(operation="broadcast"))
+        width, height = figure_of(panels_of(page, "bandwidth"), "slide").get_size_inches()
+        assert (width, height) == (13.33, 7.5)
+        many = of(*(row for number in range(5) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
+        with pytest.raises(UsageError, match="a slide of 5 panels is not readable: select at most 4 with --operation"):
+            figure_of(panels_of(many, "bandwidth"), "slide")
 
 
 class TestFiles:
