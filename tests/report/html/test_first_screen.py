@@ -117,7 +117,7 @@ class TestRows:
 
     def test_far_above_a_measured_reference_there_is_no_percentage(self) -> None:
         found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=642.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
-        assert found.title.endswith(": 60 % (broadcast over nccl) of the expected bandwidth")
+        assert ": 60 % (broadcast over nccl) of the expected bandwidth;" in found.title
         assert found.figures[1] == LargeFigure("42.0 GB/s", "allreduce over nccl at 64 MiB, above the limit: reference doubtful")
 
     def test_the_latency_is_that_of_the_operation_that_measures_it(self) -> None:
