@@ -187,9 +187,9 @@ def test_on_a_phone_every_percentage_and_the_whole_chart_are_in_view(opened: Cal
     first = page.locator(".figures dd").first
     assert first.inner_text().endswith(" %")
     assert 0 < first.bounding_box()["y"] < 400  # type: ignore[index]
-    chart = page.locator("main > .charts canvas")
-    page.wait_for_function("(canvas) => canvas.getBoundingClientRect().right <= innerWidth", arg=chart.element_handle())
     page.evaluate(OPEN)
+    chart = page.locator("#sizes-0 canvas")
+    page.wait_for_function("(canvas) => canvas.getBoundingClientRect().right <= innerWidth", arg=chart.element_handle())
     results = page.locator("#overview td[data-head='bus bandwidth']")
     right = "(all) => all.map((each) => [each.textContent, Math.max(each.getBoundingClientRect().right, each.scrollWidth)])"
     found = results.evaluate_all(right)

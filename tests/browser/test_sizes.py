@@ -44,8 +44,10 @@ SERIES = {"light": ["rgb(0, 114, 178)", "rgb(179, 58, 0)"], "dark": ["rgb(86, 18
 
 @pytest.fixture
 def page(opened: Callable[[str], Page]) -> Page:
-    """The page of two hosts: its first chart is allgather over gloo and mpi."""
-    return opened("two-hosts")
+    """The page of two hosts, with its charts of sizes open: the first one is allgather over gloo and mpi."""
+    shown = opened("two-hosts")
+    shown.locator("#curves > summary").click()
+    return shown
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_one_command_writes_all_of_them(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "summary.csv", "rows.prom"}
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<title>collbench: OK: allreduce on " in page and page.rstrip().endswith("</html>")
+    assert "<title>collbench: MEASURED: allreduce on " in page and page.rstrip().endswith("</html>")
     assert page.count("<figure ") == page.count("<svg ") >= 3
     assert "| allreduce |" in done.stdout and "\nallreduce " not in done.stdout  # Markdown alone, without the table for people
     assert (tmp_path / "summary.csv").read_text().count("\n") == 23

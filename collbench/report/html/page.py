@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collbench.report.material import Material
 
 _HERE = Path(__file__).parent
+_COMMENTS = re.compile(r"^[ \t]*(?://.*\n|\n)?", re.MULTILINE)  # lines of comments, empty lines and indentation, which a page does not need
 _PLUGINS = _HERE.parents[1] / "plugins"
 # In the order of the page, after the charts of the operations. A section without content is None.
 _SECTIONS: Mapping[str, Callable[[Material], Section | None]] = {
@@ -104,7 +105,7 @@ def _written(suffix: str) -> str:
     licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
     files = [*_HERE.glob(f"*.{suffix}"), *_PLUGINS.glob(f"*/*.{suffix}")]
     own = sorted(files, key=lambda path: (path.stem not in ("drawing", "page"), path.name))
-    return "\n".join([f"/*\n{licence}*/", library, *(path.read_text(encoding="utf-8") for path in own)])
+    return "\n".join([f"/*\n{licence}*/", library, *(_COMMENTS.sub("", path.read_text(encoding="utf-8")) for path in own)])
 
 
 def static_page(template: Path, title: str, **content: Any) -> str:

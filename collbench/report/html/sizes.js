@@ -39,7 +39,7 @@ function sizeText(bytes) {
 }
 
 // Return a time in microseconds with a unit of its size: "2 µs", "50 ms".
-function timeText(time) {
+function spanText(time) {
   const [factor, unit] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([least]) => time >= least * (1 - 1e-9)) ?? [1e-3, "ns"];
   return `${+(time / factor).toPrecision(6)} ${unit}`;
 }
@@ -210,7 +210,7 @@ class SizePlot extends Walk {
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => range(low, high) } },
       axes: [
         { ...axis, values: labels(sizeText), size: 28, space: 64, label: "message size" },
-        { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels(this.measure === "rate" ? (tick) => +tick.toPrecision(6) : timeText), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time" },
+        { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels(this.measure === "rate" ? (tick) => +tick.toPrecision(6) : spanText), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time" },
       ],
       cursor: { y: false, drag: { x: true, y: true, uni: 30, setScale: false }, points: { size: 8 }, bind: { dblclick: () => () => this.resetZoom() } },
       hooks: { setSelect: [() => zoomToSelection(this)], setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.mark(plot), (plot) => this.nameLimits(plot)] },

@@ -126,6 +126,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         *[
             ({"parts": [{key: PART_JSON[key] for key in PART_JSON if key != name}]}, f"missing required field `{name}`")
             for name in PART_JSON
+            if name != "percent_of_ceiling"  # without it the part is compared with nothing
         ],
         ({"wrong": True}, "'wrong' is 'True'"),
         ({"na_fact": "x"}, "'na_fact' is 'x'"),
