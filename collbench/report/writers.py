@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TextIO
 from collbench.columns import ValueColumn, value_columns
 from collbench.errors import UsageError
 from collbench.plugin import measurement_mode
+from collbench.records import printed
 from collbench.report import FORMATS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
@@ -301,7 +302,7 @@ def exposed(metrics: Mapping[str, Metric], samples: Iterable[Sample]) -> str:
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-# Rows as JSON lines, as in cells.jsonl.
+# Rows as JSON lines: as in cells.jsonl, and their figures.
 
 
 class JsonWriter(RowWriter):
@@ -311,7 +312,7 @@ class JsonWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the object of the row."""
-        return [Line(to_line(row.as_json()))]
+        return [Line(to_line(printed(row)))]
 
 
 # Outputs of a report beside the table: files, or stdout.
