@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TextIO
 from collbench.columns import ValueColumn, value_columns
 from collbench.errors import UsageError
 from collbench.plugin import measurement_mode
-from collbench.records import printed
 from collbench.report import FORMATS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
@@ -312,6 +311,8 @@ class JsonWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the object of the row."""
+        from collbench.records import printed
+
         return [Line(to_line(printed(row)))]
 
 
