@@ -23,7 +23,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from collbench.results.flags import flag_names
-from collbench.units import format_percent, format_rate, format_size, format_time
+from collbench.units import format_float, format_percent, format_rate, format_size, format_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTHING = "–"
@@ -38,6 +38,7 @@ class Unit:
     type    of its values, where no annotation says it
     right   whether tables align it to the right
     field   a value for a field of CSV, where that differs
+    heading  in headings of tables, the unit of `text`, where that lacks it
     metric  at the end of a metric's name, the unit of its values in OpenMetrics; per: of these units, how many are one there
     """
 
@@ -46,6 +47,7 @@ class Unit:
     type: type
     right: bool = True
     field: Callable[[Any], Any] | None = None
+    heading: str = ""
     metric: str = ""
     per: float = 1
 
@@ -54,10 +56,11 @@ TEXT = Unit("", str, str, right=False)
 NUMBER = Unit("", str, int)
 COUNT = Unit("", "{:,}".format, int)
 BYTES = Unit("bytes", format_size, int)
-SECONDS = Unit("seconds", format_time, float, metric="seconds")  # in µs for people
-RATE = Unit("bytes per second", format_rate, float, metric="bytes_per_second")  # in GB/s for people
+SECONDS = Unit("seconds", format_time, float, heading="µs", metric="seconds")
+RATE = Unit("bytes per second", format_rate, float, heading="GB/s", metric="bytes_per_second")
 PERCENT = Unit("percent", format_percent, float, metric="ratio", per=100)
 RATIO = Unit("", "{:.3g}".format, float, metric="ratio")
+FLOAT = Unit("", format_float, float)
 UTC = Unit("UTC", str, str)
 FLAGS = Unit("", lambda flags: ", ".join(flag_names(flags)) or NOTHING, object, right=False, field=lambda flags: tuple(flag_names(flags)))
 # By the end of a name: these stay at the end when the name of a part is added.
@@ -75,6 +78,7 @@ class ColumnSpec:
     value     a record's value for programs, where it is not the field's; of an entry of `parts` that of the record with the field
     parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
     optional  whether an object for JSON lacks it where it is None
+    in_json   False: of a figure that lines of JSON lack, since it repeats a part of a nested record that they have
     type      of its values, where the annotation does not say it: str, int, float, bool or object
     text      a record's text in tables, where it is not its value in the unit
     interval  of an estimate: the heading of its interval in tables; "": they have none
@@ -89,6 +93,7 @@ class ColumnSpec:
     value: Callable[[Any], Any] | None = None
     parts: Mapping[str, ColumnSpec] | None = None
     optional: bool = False
+    in_json: bool = True
     type: type | None = None
     text: Callable[[Any], str] | None = None
     interval: str = ""
@@ -138,10 +143,28 @@ class ValueColumn:
         """Return whether tables align it to the right."""
         return self.unit.right or self.type in (int, float)
 
+    @property
+    def heading(self) -> str:
+        """Return its heading in a table of chosen columns: the title, else the name with the unit for people, "time_rank_mean µs"."""
+        unit = self.unit.heading
+        stem = self.name.removesuffix("_bytes_per_s").removesuffix("_s")
+        return self.title or (f"{stem} {unit}" if unit else self.name)
+
     def text(self, record: Any) -> str:
         """Return a record's value for people, in its unit; a dash if it is unknown."""
         value = self.value(record)
-        return NOTHING if value is None else self.unit.text(value)
+        return self.unit.text(value) if self.unit is FLAGS and value is not None else _text(value, self.unit)
+
+
+def _text(value: Any, unit: Unit) -> str:
+    """Return a value, or each value of a list, in a unit; what cannot have one as it is."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(inner, unit) for inner in value)
+    return unit.text(value) if isinstance(value, int | float) else str(value)
 
 
 def described(about: str, unit: Unit) -> str:
@@ -168,18 +191,25 @@ def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
             if isinstance(part, ColumnSpec):
                 key = keys.get(name) if part.key is None else part.key
                 fields.append((name, replace(part, key=key), _plain_type(hint)))
-    figures: list[tuple[str, ColumnSpec, Any]] = []
-    members = {name: value for base in reversed(record.__mro__) for name, value in vars(base).items()}
-    for name, value in members.items():
-        getter: Any = getattr(value, "fget", None)
-        if getter is not None and hasattr(getter, "column"):
-            figures.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
+    figures = figures_of(record)
     columns = [entry for entry in (*figures, *fields) if not entry[1].after]
     for entry in (*fields, *figures):
         if entry[1].after:
             place = next(number for number, (name, spec, _) in enumerate(columns) if entry[1].after in (name, spec.key))
             columns.insert(place + 1, entry)
     return tuple(columns)
+
+
+@cache
+def figures_of(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
+    """Return (name, declaration, type without None) of each figure of a class of records, in the order of their definition."""
+    figures: list[tuple[str, ColumnSpec, Any]] = []
+    members = {name: value for base in reversed(record.__mro__) for name, value in vars(base).items()}
+    for name, value in members.items():
+        getter: Any = getattr(value, "fget", None)
+        if getter is not None and hasattr(getter, "column"):
+            figures.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
+    return tuple(figures)
 
 
 def _plain_type(hint: Any) -> Any:
@@ -208,8 +238,8 @@ def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, ou
     parts = parts_of(spec, hint)
     if not parts:
         joined_name = joined(names)
-        unit = spec.unit or unit_of(joined_name)
         kind = spec.type or (hint if hint in (str, int, float, bool) else object)
+        unit = spec.unit or unit_of(joined_name, kind)
         yield ValueColumn(joined_name, spec.about, unit, kind, value_of, spec.title, spec.drop)
     for part_name, part, part_hint in parts:
         title = part.title.format(spec.title)
@@ -254,13 +284,16 @@ def joined(names: Iterable[str]) -> str:
     return ("_".join(filter(None, stems)) + suffix).lstrip("_")
 
 
-def unit_of(name: str) -> Unit:
-    """Return the unit of a column, which follows from the end of its name; TEXT for names without one."""
+def unit_of(name: str, kind: Any = object) -> Unit:
+    """Return the unit of a column, which follows from the end of its name; without one there, FLOAT for the type float, else TEXT."""
     if name.startswith("percent") or name.endswith("_percent"):
         return PERCENT
     if name.endswith("_utc"):
         return UTC
-    return next((unit for suffix, unit in _BY_SUFFIX.items() if f"_{name}".endswith(suffix)), TEXT)
+    if f"_{name}".endswith("_ratio"):
+        return RATIO
+    without = FLOAT if kind is float else TEXT
+    return next((unit for suffix, unit in _BY_SUFFIX.items() if f"_{name}".endswith(suffix)), without)
 
 
 # The first column of tables of several runs.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from collbench.columns import ColumnSpec, ValueColumn, column_value, declared, parts_of, value_columns
+from collbench.columns import ColumnSpec, ValueColumn, column_value, declared, figures_of, parts_of, value_columns
 from collbench.plugin import record_files
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
@@ -45,6 +45,17 @@ def stored_field(name: str) -> Callable[[Any], Any]:
         return {} if nested is None else stored(nested)
 
     return value
+
+
+def printed(record: Any) -> dict[str, Any]:
+    """Return a record as an object of `--format json`: as it is stored, and its figures, by the names that they declare."""
+    kind: Any = type(record)
+    values: dict[str, Any] = record.as_json()
+    for name, spec, _ in figures_of(kind):
+        value = column_value(record, name, spec, record)
+        if spec.in_json and not (spec.optional and value is None):
+            values[spec.key or name] = stored(value)
+    return values
 
 
 def document(record: Any) -> dict[str, Any]:

@@ -163,6 +163,11 @@ def format_percent(percent: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
 
 
+def format_float(value: float) -> str:
+    """Return a number without a unit, to four digits: "6.857", "0.00012", "12346"."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def format_duration(seconds: float) -> str:
     """Return a duration for people: "8 s", "2 min 05 s", "1 h 02 min"; "more than 1,000,000 h" for times without a meaning."""
     if seconds >= 3.6e9:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 
-from collbench.columns import COUNT, FLAGS, PERCENT, RATE, SECONDS, TEXT, column, figure, joined, unit_of, value_columns
+from collbench.columns import (
+    COUNT,
+    FLAGS,
+    FLOAT,
+    PERCENT,
+    RATE,
+    RATIO,
+    SECONDS,
+    TEXT,
+    ValueColumn,
+    column,
+    figure,
+    joined,
+    unit_of,
+    value_columns,
+)
 from collbench.records import Record, RecordKind, document, flat_document
-from collbench.report.forms import FORMATS, frame_of, write
+from collbench.report.forms import FORMATS, frame_of, with_columns, write
 from collbench.report.writers import Metric, column_samples
 from collbench.report.writers import Sample as OpenMetricsSample
 from collbench.results.estimate import Estimate
@@ -41,6 +57,18 @@ class Sample(Record, frozen=True, kw_only=True):
     na: str | None = None
 
     @property
+    @figure("The moved bytes of the left side.", after="by_side", in_json=False)
+    def left_again_bytes(self) -> int | None:
+        """The moved bytes of the left side, which the nested record has."""
+        return self.by_side["left"].moved_bytes if self.by_side else None
+
+    @property
+    @figure("The blocks per time.", after="name", optional=True)
+    def blocks_ratio(self) -> float | None:
+        """A figure that an object lacks without a value."""
+        return self.blocks / 7 if self.blocks else None
+
+    @property
     @figure("The blocks per second.", after="time_s", title="blocks/s", unit=COUNT)
     def blocks_per_s(self) -> float | None:
         """The blocks per second."""
@@ -59,8 +87,8 @@ def printed(format: str, *records: Sample, quiet: bool = False) -> str:
 
 def test_columns_follow_from_the_fields_their_parts_and_the_figures() -> None:
     names = [value.name for value in KIND.values]
-    assert names == ["name", "time_s", "time_low_s", "time_high_s", "blocks_per_s", "blocks", "outcome",
-                     "left_moved_bytes", "right_moved_bytes", "flags"]  # fmt: skip
+    assert names == ["name", "blocks_ratio", "time_s", "time_low_s", "time_high_s", "blocks_per_s", "blocks", "outcome",
+                     "left_moved_bytes", "right_moved_bytes", "left_again_bytes", "flags"]  # fmt: skip
     kinds = {value.name: (value.type, value.unit.name) for value in KIND.values}
     assert kinds["time_low_s"] == (float, "seconds") and kinds["left_moved_bytes"] == (int, "bytes") and kinds["outcome"] == (str, "")
     (about,) = [value.about for value in KIND.values if value.name == "right_moved_bytes"]
@@ -69,8 +97,8 @@ def test_columns_follow_from_the_fields_their_parts_and_the_figures() -> None:
 
 def test_values_of_a_record_are_those_of_its_fields_and_parts() -> None:
     assert KIND.fields_of(ONE) == {
-        "name": "a", "time_s": 2e-6, "time_low_s": 1e-6, "time_high_s": 3e-6, "blocks_per_s": 2e6, "blocks": 4, "outcome": "good",
-        "left_moved_bytes": 8, "right_moved_bytes": None, "flags": ("drift",),
+        "name": "a", "blocks_ratio": 4 / 7, "time_s": 2e-6, "time_low_s": 1e-6, "time_high_s": 3e-6, "blocks_per_s": 2e6, "blocks": 4,
+        "outcome": "good", "left_moved_bytes": 8, "right_moved_bytes": None, "left_again_bytes": 8, "flags": ("drift",),
     }  # fmt: skip
 
 
@@ -92,6 +120,19 @@ def test_each_form_has_the_record(format: str) -> None:
     text = printed(format, ONE)
     assert "a" in text and ("drift" in text)
     assert ("a remark" in text) == (format == "table") and "a remark" not in printed(format, ONE, quiet=True)
+
+
+def test_lines_of_json_have_the_figures_that_no_nested_record_has() -> None:
+    first, second = (json.loads(printed("json", record)) for record in (ONE, Sample(name="b")))
+    assert {name: first[name] for name in first if name not in ONE.as_json()} == {"blocks_per_s": 2e6, "blocks_ratio": 4 / 7}
+    assert {name: second[name] for name in second if name not in ONE.as_json()} == {"blocks_per_s": None}
+
+
+def test_a_table_can_have_any_declared_column() -> None:
+    chosen, added = (frame_of(with_columns(KIND, ("blocks_ratio", "time_low_s"), added), [ONE]) for added in (False, True))
+    assert [(shown.title, shown.text(ONE)) for shown in chosen.columns] == [("blocks_ratio", "0.571"), ("time_low µs", "1.000")]
+    assert [shown.title for shown in added.columns[-3:]] == ["flags", "blocks_ratio", "time_low µs"]
+    assert with_columns(KIND, (), added=False) is KIND
 
 
 def test_csv_has_its_header_once() -> None:
@@ -200,10 +241,23 @@ def test_names_of_parts_end_with_the_unit(names: tuple[str, ...], whole: str) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "unit"), [("time_p50_s", SECONDS), ("busbw_bytes_per_s", RATE), ("percent_of_ceiling", PERCENT), ("operation", TEXT)]
-)
+    ("name", "unit"),
+    [
+        ("time_p50_s", SECONDS), ("busbw_bytes_per_s", RATE), ("percent_of_ceiling", PERCENT), ("operation", TEXT),
+        ("tail_ratio", RATIO), ("ratio", RATIO),
+    ],
+)  # fmt: skip
 def test_the_unit_follows_from_the_end_of_a_name(name: str, unit: object) -> None:
     assert unit_of(name) is unit
+    assert unit_of(name, float) is (FLOAT if unit is TEXT else unit)
+
+
+def test_a_column_has_a_short_text_for_each_value() -> None:
+    texts = {value: ValueColumn("a", "", unit, float, lambda record, value=value: value).text(None) for value, unit in (
+        (6.857142857142858, FLOAT), (0.000123456, FLOAT), (12345.678, FLOAT), (1.2e20, FLOAT), (6.857142857142858e-6, SECONDS),
+        (True, TEXT), (None, RATE), ((1e9, 2e9), RATE), ("odd", SECONDS),
+    )}  # fmt: skip
+    assert list(texts.values()) == ["6.857", "0.0001235", "12346", "1.2e+20", "6.857", "yes", "–", "1.00, 2.00", "odd"]
 
 
 def test_each_column_of_rows_is_declared_with_a_sentence() -> None:

@@ -88,9 +88,9 @@ def _collective(operation: Operation) -> bool:
 
 def _known_columns(names: str) -> str:
     """Return names of columns, before any rank starts. Raises UsageError for an unknown one."""
-    from collbench.report.blocks import parse_columns
+    from collbench.report.blocks import check_columns, parse_columns
 
-    parse_columns(names)
+    check_columns(parse_columns(names)[0])
     return names
 
 

@@ -98,7 +98,7 @@ def _add_report_options(parser: Parser) -> None:
     for add in hooks_of("report_views"):
         add(parser)
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    add_some(parser, "columns verbose")
+    add_some(parser, "columns verbose", columns={"parse": str})  # the runs determine which columns there are
     add_selection(parser)
 
 

@@ -13,6 +13,7 @@ from collbench.report.cases import (
     FACTS,
     NOTHING,
     PLACED,
+    SELECTABLE,
     identity_column,
     if_groups,
     if_messages,
@@ -36,7 +37,7 @@ from collbench.units import format_size
 class View:
     """What the user wants to see of a table of cases.
 
-    columns  keys of COLUMNS in the wanted order; empty: those that fit. With `added`, they follow those
+    columns  names of columns in the wanted order; empty: those that fit. With `added`, they follow those
     verbose  whether every flag is shown below its row, and explained below the table
     quiet    whether only rows and answers are shown, without how to read them
     """
@@ -51,16 +52,19 @@ DEFAULT_VIEW = View()
 
 
 def parse_columns(text: str) -> tuple[tuple[str, ...], bool]:
-    """Return the keys in "size,time,p99" or "+p99,max", and whether they are added. Raises UsageError for an unknown one."""
-    names = tuple(name.strip() for name in text.removeprefix("+").split(","))
-    known = [column.key for column in COLUMNS]
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"--columns: unknown column '{printable(unknown[0])}': choose from {', '.join(known)}")
-    return names, text.startswith("+")
+    """Return the names in "size,time,p99" or "+p99,max", and whether they are added."""
+    return tuple(name.strip() for name in text.removeprefix("+").split(",")), text.startswith("+")
 
 
-COLUMNS = tuple(replace(column, text=column.brief or column.text) for column in COLUMN_OF_KEY.values())
-_BY_KEY = {column.key: column for column in COLUMNS}
+def check_columns(names: Iterable[str]) -> None:
+    """Raise UsageError for a name that rows of cases have no column of."""
+    if unknown := [name for name in names if name not in SELECTABLE]:
+        choices = f"{', '.join(COLUMN_OF_KEY)}, or a column of `--format csv`"
+        raise UsageError(f"--columns: unknown column '{printable(unknown[0])}': choose from {choices}")
+
+
+_BY_KEY = {name: replace(column, text=column.brief or column.text) for name, column in SELECTABLE.items()}
+COLUMNS = tuple(_BY_KEY[key] for key in COLUMN_OF_KEY)
 _ALWAYS = ("size", "time")
 _BASE = ("ci", "busbw", "percent", "wrong", "quality")  # a column that distinguishes rows leaves before these
 _RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
@@ -93,7 +97,7 @@ class BlockLayout:
     """
 
     def __init__(self, plan: PlanSummary, room: int | None, view: View, rows: Sequence[Row] = ()) -> None:
-        self._plan, self._room = plan, room
+        self._plan, self._room, self._named = plan, room, view.columns
         self._rows = [row for row in rows if row.na is None]
         columns = [self._planned(_BY_KEY[key], view) for key in _keys(plan, view)]
         shown = without_empty(columns, self._rows) if self._rows else [column for column in columns if _is_expected(column, plan)]
@@ -134,7 +138,7 @@ class BlockLayout:
     def _fit(self) -> None:
         """Move what distinguishes rows from columns to the titles of blocks, until the columns fit."""
         while True:
-            identity = [self._identity(name) for name in self._inside]
+            identity = [self._identity(name) for name in self._inside if name not in self._named]
             size = [column for column in self._columns if column.key == "size"]
             others = [column for column in self._columns if column.key != "size"]
             self._layout = TextLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)

@@ -466,6 +466,16 @@ COLUMNS: tuple[CaseColumn, ...] = (
 COLUMN_OF_KEY = {column.key: column for column in COLUMNS if column.key}
 
 
+def _selectable() -> dict[str, CaseColumn]:
+    """Return by name the columns that `--columns` can select: those with a key, then the declared ones without one of that name."""
+    declared = {name: replace(_figure(name, name), title=field.heading, drop=0) for name, field in _DECLARED.items()}
+    identities = {name: replace(identity_column(name), key=name) for name in SERIES}
+    return {**COLUMN_OF_KEY, **{name: column for name, column in {**declared, **identities}.items() if name not in COLUMN_OF_KEY}}
+
+
+SELECTABLE = _selectable()
+
+
 # Lines below a sweep over algorithms and protocols: the sizes at which the library's own choice is slower.
 
 CHOICE_TITLE = "the automatic choice of algorithm and protocol"

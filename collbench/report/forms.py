@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TextIO
 
 from collbench.columns import NOTHING, ColumnSpec, declared, unit_of
-from collbench.records import R, RecordKind, document
+from collbench.records import R, RecordKind, document, printed
 from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
 from collbench.report.screen import check_format, display_of, print_lines, wrapped
 from collbench.results.store import plain, to_line
@@ -22,6 +23,16 @@ def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
 
 
+def with_columns(kind: RecordKind[R], names: Sequence[str], added: bool) -> RecordKind[R]:
+    """Return the kind with these columns in its table, by their names for programs; `added`: after the usual ones."""
+    if not names:
+        return kind
+    values = {value.name: value for value in kind.values}
+    usual = (kind.columns or table_columns(kind.record)) if added else ()
+    chosen: list[Column[R]] = [replace(Column.of(values[name]), title=values[name].heading, drop=0) for name in names]
+    return replace(kind, columns=(*usual, *chosen))
+
+
 def json_line(record: Any) -> Line:
     """Return the document of a record on one line."""
     return Line(json.dumps(plain(document(record)), allow_nan=False))
@@ -29,12 +40,12 @@ def json_line(record: Any) -> Line:
 
 def table_columns(record: Any) -> list[Column[Any]]:
     """Return the columns of a table that a class of records declares, in their order."""
-    return [column for name, spec, _ in declared(record) for column in _shown(name, spec)]
+    return [column for name, spec, hint in declared(record) for column in _shown(name, spec, hint)]
 
 
-def _shown(name: str, spec: ColumnSpec) -> Iterator[Column[Any]]:
+def _shown(name: str, spec: ColumnSpec, hint: Any) -> Iterator[Column[Any]]:
     """Yield the columns for people of a field: its value, and its interval if it is an estimate with a heading for it."""
-    unit = spec.unit or unit_of(name)
+    unit = spec.unit or unit_of(name, spec.type or hint)
 
     def text(record: Any) -> str:
         value = getattr(record, name)
@@ -92,14 +103,14 @@ def write(
     """
     check_format(format, FORMATS, f" for {kind.name}")
     if format == "csv":
-        printed: Iterable[Line] = csv_lines(kind, kind.records(records), run, headed) if records else ()
+        output: Iterable[Line] = csv_lines(kind, kind.records(records), run, headed) if records else ()
     elif format == "json":
-        objects = kind.json(records) if kind.json else (to_line(record.as_json()) for record in kind.records(records))
-        printed = map(Line, objects)
+        objects = kind.json(records) if kind.json else (to_line(printed(record)) for record in kind.records(records))
+        output = map(Line, objects)
     else:
         display = display_of(out, color)
-        printed = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]
-    print_lines(printed, out, color, quiet=quiet)
+        output = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]
+    print_lines(output, out, color, quiet=quiet)
 
 
 def csv_lines(kind: RecordKind[R], records: Iterable[R], run: str, headed: bool) -> Iterator[Line]:

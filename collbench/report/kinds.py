@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
 from collbench.errors import UsageError
 from collbench.plugin import loaded_parts, plugins, record_files
 from collbench.records import RecordKind
-from collbench.report.forms import FORMATS, write
+from collbench.report.blocks import DEFAULT_VIEW, View
+from collbench.report.forms import FORMATS, with_columns, write
 from collbench.report.frame import Line, printable
 from collbench.report.screen import check_format, print_lines, write_line
 from collbench.results.reader import Run
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where and how a run is shown: `err` gets warnings; `headed`: whether a CSV has its header already."""
+    """Where and how a run is shown: `err` gets warnings; `headed`: whether a CSV has its header already; `view`: the columns of tables."""
 
     format: str
     out: TextIO
     err: TextIO
     color: bool
     headed: bool = False
+    view: View = DEFAULT_VIEW
 
     def begin(self, run: Run, state: str, warnings: Sequence[str]) -> None:
         """Print what could not be read, and the title of a table: "name (7 rounds)"."""
@@ -92,6 +94,11 @@ class RunKind(ABC):
         if not isinstance(run.info.get(self.name), dict):
             raise UsageError(f"{run.path} has {self.what}, but its run.json has no valid '{self.name}': the file was changed")
 
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise UsageError for names of columns that a table of the kind cannot have."""
+        if names:
+            raise UsageError(f"--columns: {self.what} has no table with columns to select: leave it out")
+
     @abstractmethod
     def read(self, run: Run) -> StoredRecords:
         """Return the records of a run, as `Material.of_kind` has them. Raises UsageError if they cannot be read."""
@@ -133,16 +140,25 @@ class ResultKind(RunKind):
     def state(self, run: Run, result: Any) -> str:
         """Return how much was measured, for the title of a table: "7 rounds, not finished"."""
 
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise UsageError for a name that the records have no column of, and for any name if their lines are no single table."""
+        known = [value.name for value in self.declared.values]
+        if names and self.declared.lines:
+            raise UsageError(f"--columns: the tables of {self.what} have fixed columns: use `--format csv` for {', '.join(known)}")
+        if unknown := [name for name in names if name not in known]:
+            raise UsageError(f"--columns: unknown column '{printable(unknown[0])}' of {self.what}: choose from {', '.join(known)}")
+
     def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the result; a CSV without rows has no header."""
         check_format(to.format, FORMATS, f" for {self.declared.name}")
         to.begin(run, self.state(run, stored.records), stored.warnings)
-        write(self.declared, stored.records, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        kind = with_columns(self.declared, to.view.columns, to.view.added)
+        write(kind, stored.records, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
         return to.headed or bool(stored.records)
 
 
 class DeclaredKind(ResultKind):
-    """A kind whose result is a list of declared records with `wrong`, `wrong_detail` and `na`, as rows of cases have them.
+    """A kind whose result is a list of declared records, which may have `wrong`, `wrong_detail` and `na`, as rows of cases have them.
 
     Its name is that of its records.
     """
@@ -172,10 +188,11 @@ class DeclaredKind(ResultKind):
         """Yield wrong data, and why the row was not measured."""
         from collbench.analysis.concerns import MISSING, WRONG, Concern
 
-        if row.wrong:
-            yield Concern(WRONG, row.wrong_detail or "wrong data", self.place_of(row))
-        if row.na is not None:
-            yield Concern(MISSING, row.na, self.place_of(row))
+        reason = getattr(row, "na", None)
+        if getattr(row, "wrong", None):
+            yield Concern(WRONG, getattr(row, "wrong_detail", None) or "wrong data", self.place_of(row))
+        if reason is not None:
+            yield Concern(MISSING, reason, self.place_of(row))
 
 
 @cache
@@ -202,10 +219,10 @@ def not_drawn(runs: Sequence[Run]) -> list[str]:
     return [f"{path} has {what}, which Markdown and OpenMetrics lack: use `collbench report {path}` or --html" for path, what in left_out]
 
 
-def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color: bool, view: View = DEFAULT_VIEW) -> None:
     """Show the runs of these kinds one after the other; in CSV consecutive runs of a kind have one header."""
     headed_kind: RunKind | None = None
     for run, kind in of_kinds(material.runs):
         if kind.holds(run):
-            headed = kind.show(run, material.stored(run, kind), Destination(format, out, err, color, headed=kind is headed_kind))
+            headed = kind.show(run, material.stored(run, kind), Destination(format, out, err, color, headed=kind is headed_kind, view=view))
             headed_kind = kind if headed and format == "csv" else None

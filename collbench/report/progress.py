@@ -120,7 +120,7 @@ class Reporter:
 
 
 def view_of(arguments: argparse.Namespace) -> View:
-    """Return the view of `--columns` and `--verbose`; the default for commands without them. Raises UsageError for an unknown column."""
+    """Return the view of `--columns` and `--verbose`; the default for commands without them."""
     wanted = getattr(arguments, "columns", None)
     columns, added = parse_columns(wanted) if wanted else ((), False)
     return View(columns, added, bool(getattr(arguments, "verbose", False)), bool(getattr(arguments, "quiet", False)))

@@ -19,7 +19,7 @@ from collbench.report import FORMATS
 from collbench.report.alternatives import fastest_backend, head
 from collbench.report.alternatives import lines as lines_of_alternatives
 from collbench.report.answer import answer_lines
-from collbench.report.blocks import DEFAULT_VIEW, View
+from collbench.report.blocks import DEFAULT_VIEW, View, check_columns
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
 from collbench.report.frame import Line, escaped, items, markdown_table, printable, text_lines
 from collbench.report.frame import markdown_lines as markdown_of
@@ -396,6 +396,10 @@ def _print_runs(
 ) -> None:
     """Print all runs: the tables of rows, then the runs of other kinds."""
     tables, fallen, room = material.tables, list[list[str]](), None
+    if tables:
+        check_columns(view.columns)
+    for _, kind in of_kinds(material.runs):
+        kind.check_columns(view.columns)
     if format == "table" or (format == "csv" and len(tables) > 1):
         # a lower ceiling is replaced by the one of the first table
         tables = [replace(table, rows=material.rows(table)) for table in tables]
@@ -405,7 +409,7 @@ def _print_runs(
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
     if format == "table" and material.alternatives is not None:
         print_lines([Line(""), *lines_of_alternatives(material.alternatives, format, room)], stream, color, quiet=view.quiet)
-    show_all(material, format, out=stream, err=err, color=color)
+    show_all(material, format, out=stream, err=err, color=color, view=view)
 
 
 def _since(found: Comparison, rows: Sequence[Row]) -> list[str]:

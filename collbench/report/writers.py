@@ -301,7 +301,7 @@ def exposed(metrics: Mapping[str, Metric], samples: Iterable[Sample]) -> str:
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-# Rows as JSON lines, as in cells.jsonl.
+# Rows as JSON lines: as in cells.jsonl, and their figures.
 
 
 class JsonWriter(RowWriter):
@@ -311,7 +311,9 @@ class JsonWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the object of the row."""
-        return [Line(to_line(row.as_json()))]
+        from collbench.records import printed
+
+        return [Line(to_line(printed(row)))]
 
 
 # Outputs of a report beside the table: files, or stdout.

@@ -328,7 +328,7 @@ class Row:
         return printable(f"<Row: {', '.join(parts)}>")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
+        """Return the row as it is stored, as values for JSON. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS if name != "own"}
         for name in ("call", "message_rate", "overlap", "interference", "expectation"):  # only rows that need them have them
             if not values[name]:
@@ -353,7 +353,10 @@ class Row:
         return self.with_figures(ceiling=ceiling, hard_bound=hard_bound, percent_of_ceiling=percent)
 
     @property
-    @figure("The measured bus bandwidth as a share of the hard limit.", title="% of hard limit", drop=10, after="percent_of_ceiling")
+    @figure(
+        "The measured bus bandwidth as a share of the hard limit.",
+        title="% of hard limit", drop=10, after="percent_of_ceiling", optional=True,
+    )  # fmt: skip
     def percent_of_hard_bound(self) -> float | None:
         """Return the percentage of the hard limit; None if `percent_of_ceiling` is."""
         return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)

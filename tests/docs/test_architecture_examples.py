@@ -62,6 +62,15 @@ def collbench(site: Path, folder: Path, *argv: str) -> Finished:
     return done
 
 
+def python(site: Path, folder: Path, code: str) -> str:
+    """Return what Python prints with the copy of the package, successfully."""
+    path = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    words = [BIN / "python", "-c", code]
+    done = subprocess.run(words, cwd=folder, env=path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_path_has_at_most_twelve_modules_with_the_functions_as_they_are() -> None:
     assert 8 <= len(STEPS) <= 12
     for module, name, parameters in STEPS:
@@ -139,11 +148,14 @@ def test_the_metric_is_in_every_form(site: Path, tmp_path: Path) -> None:
     typed = ["allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--out", "run", "--format", "csv"]
     assert "mean_queue_s" in collbench(site, tmp_path, *typed).stdout.splitlines()[0].split(",")
     assert "sender's queue. Unit: seconds." in collbench(site, tmp_path, "explain", "mean_queue_s").stdout
-    path = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     show = "print(frame.attrs['columns']['mean_queue_s'], frame['mean_queue_s'].dtype)"
-    code = f"import collbench; frame = collbench.read('run').frame(); {show}"
-    done = subprocess.run([BIN / "python", "-c", code], cwd=tmp_path, env=path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "The mean time that a message waits in the sender's queue. Unit: seconds. float64\n", done.stderr
+    described = python(site, tmp_path, f"import collbench; frame = collbench.read('run').frame(); {show}")
+    assert described == "The mean time that a message waits in the sender's queue. Unit: seconds. float64\n"
+    (row,) = map(json.loads, collbench(site, tmp_path, "report", "run", "--format", "jsonl").stdout.splitlines())
+    assert row["mean_queue_s"] is None
+    table = collbench(site, tmp_path, "report", "run", "--columns", "size,mean_queue_s").stdout
+    assert re.search(r"^size  mean_queue µs$", table, re.MULTILINE)
+    assert "mean_queue" not in collbench(site, tmp_path, "report", "run").stdout
 
 
 def test_the_plug_in_is_listed_and_its_test_passes(site: Path, tmp_path: Path) -> None:
@@ -154,6 +166,29 @@ def test_the_plug_in_is_listed_and_its_test_passes(site: Path, tmp_path: Path) -
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     assert collbench(site, tmp_path, "clock", "--out", "run").stdout == "run folder: run\n"
     assert re.search(r"^ *monotonic +\d+", collbench(site, tmp_path, "report", "run").stdout, re.MULTILINE)
+    assert collbench(site, tmp_path, "help", "clock").stdout.count("collbench clock") >= 2  # its examples
+
+
+def test_the_plug_in_has_its_figure_in_json_a_data_frame_and_a_picture(site: Path, tmp_path: Path) -> None:
+    collbench(site, tmp_path, "clock", "--out", "run")
+    stored = [json.loads(line) for line in (tmp_path / "run/clock.jsonl").read_text().splitlines()]
+    shown = [json.loads(line) for line in collbench(site, tmp_path, "report", "run", "--format", "jsonl").stdout.splitlines()]
+    assert shown == [{**line, "step_ratio": line["step_s"] / 1e-9} for line in stored] and "step_ratio" not in stored[0]
+    frame = python(site, tmp_path, "import collbench; print(collbench.read('run').clocks().to_dict('list'))")
+    assert "'clock': ['monotonic', 'perf_counter'], 'step_s': [" in frame
+    table = collbench(site, tmp_path, "report", "run", "--columns", "clock,step_ratio").stdout.splitlines()
+    assert table[2].split() == ["clock", "step_ratio"]
+    collbench(site, tmp_path, "report", "run", "--html", "page.html")
+    picture = (tmp_path / "page.html").read_text().partition('<figure id="clock-0"')[2].partition("</figure>")[0]
+    assert "<svg" in picture and "perf_counter" in picture
+
+
+def test_a_run_of_the_plug_in_without_records_has_one_clear_sentence(site: Path, tmp_path: Path) -> None:
+    collbench(site, tmp_path, "clock", "--out", "run")
+    for text in ("", '{"clock": 3}\n'):  # nothing was measured; no line can be read
+        (tmp_path / "run/clock.jsonl").write_text(text)
+        done = run(tmp_path, "report", "run", "--html", "page.html", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+        assert done.returncode == 2 and done.stderr.endswith("collbench: --html: these runs have no result for a page\n")
 
 
 def test_the_rule_has_a_finding_and_a_page(site: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, Ceiling, ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import HeadlineRate, Latency, answer_lines, answers
-from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, parse_columns
+from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, check_columns, parse_columns
 from collbench.report.plan import PlanSummary, in_print_order
-from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
+from collbench.report.writers import OneLinePerAbsentBackend, TableWriter, csv_columns
 from collbench.results.quality import half_width, quality_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
@@ -223,8 +223,44 @@ def test_columns_can_be_chosen_and_added() -> None:
 
 @pytest.mark.parametrize("text", ["p98", "size,", "", "size;time"])
 def test_unknown_columns_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="choose from size, time"):
-        parse_columns(text)
+    with pytest.raises(UsageError, match=r"choose from size, time, .*, quality, or a column of `--format csv`"):
+        check_columns(parse_columns(text)[0])
+
+
+def test_every_declared_column_can_be_chosen() -> None:
+    names = csv_columns()[1:]
+    check_columns(names)
+    row = make_row(n_eff=6.857142857142858, time_rank_mean_s=1e-3, reached=True, groups={"busbw_bytes_per_s": [1e9, 2e9]})
+    chosen = ("size", "n_eff", "time_rank_mean_s", "reached", "backend", "groups_busbw_bytes_per_s")
+    lines = [re.split("  +", line.strip()) for line in table([row], None, View(chosen))[2:4]]
+    assert lines == [
+        ["size", "n_eff", "time_rank_mean µs", "reached", "backend", "each group GB/s"],
+        ["64 MiB", "6.857", "1000", "yes", "nccl", "1.00, 2.00"],
+    ]
+    assert "n_eff" not in table([row], None)[2]  # the usual table stays
+    barrier = make_row(0, operation="barrier", busbw_bytes_per_s=None)
+    assert len(table([row, barrier], None, View(tuple(names)))[2].split("  ")) > 80
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("first-run", "unknown column 'nope': choose from size, time"),
+        pytest.param("kv", "'nope' of block transfers: choose from method, backend, .*, percent_of_link", marks=needs_plugin("kv")),
+        pytest.param("training", "have fixed columns: use `--format csv` for regime, model", marks=needs_plugin("training")),
+    ],
+)
+def test_an_unknown_column_of_a_run_is_refused_with_those_of_its_kind(folder: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        report.report_run([REPORTS / folder], None, "table", io.StringIO(), err=io.StringIO(), view=View(("nope",)))
+
+
+@needs_plugin("kv")
+def test_columns_of_another_kind_of_run_can_be_chosen() -> None:
+    out = io.StringIO()
+    report.report_run([REPORTS / "kv"], None, "table", out, err=io.StringIO(), view=View(("method", "n", "percent_of_link")))
+    lines = [re.split("  +", line.strip()) for line in out.getvalue().splitlines()[2:4]]
+    assert lines == [["method", "n", "of link"], ["writev", "60", "–"]]
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)

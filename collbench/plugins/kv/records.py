@@ -98,7 +98,7 @@ class KvRow(Record, frozen=True, kw_only=True):
     @property
     @figure(
         "The median time between the first and the last rank of a host to begin a sample; missing with one rank per host.",
-        after="first_token_percent",
+        after="first_token_percent", in_json=False,
     )  # fmt: skip
     def start_skew_s(self) -> float | None:
         """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""

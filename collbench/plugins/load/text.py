@@ -13,7 +13,7 @@ from collbench.columns import value_columns
 from collbench.plugins.load.interference import FEWEST_GROUPS, LoadInconclusive, fewest_samples, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.reason import decode_or_text
-from collbench.records import RecordKind
+from collbench.records import RecordKind, printed
 from collbench.report.cases import NOTHING, rate
 from collbench.report.forms import FORMATS, csv_lines, frame_of
 from collbench.report.frame import Column, Frame, Line, TextLayout, escaped, escaped_line, items, markdown_lines, printable
@@ -246,7 +246,7 @@ class LoadWriter:
         if self._format == "csv":
             return list(csv_lines(INTERFERENCE, [row], self._run, not first))
         if self._format == "json":
-            return [Line(to_line(row.as_json()))]
+            return [Line(to_line(printed(row)))]
         head = [Line(printable(title([row])), "head"), Line(self._layout.heading(), "head")] if first else []
         return [*wrapped(head[:1], self._width), *head[1:], *self._layout.lines(row)]
 

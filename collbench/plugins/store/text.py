@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TextIO
 
-from collbench.columns import NOTHING, TEXT, unit_of
+from collbench.columns import NOTHING, unit_of
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, Record
 from collbench.plugins.store.query import Query, columns_of, records
@@ -90,10 +90,7 @@ def _text(name: str, value: Any) -> str:
         return str(_plain(value)).replace("T", " ").removesuffix("Z")
     if name in _MOMENTS:
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    unit = unit_of(name)
-    if unit is TEXT:
-        return f"{value:.4g}" if isinstance(value, float) else str(value)
-    return unit.text(value)
+    return unit_of(name, type(value)).text(value)
 
 
 # What was changed.

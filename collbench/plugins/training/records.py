@@ -13,7 +13,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.overlap.records import StepOverlap
 from collbench.plugins.traces.recording import RankTimeline, Recording
 from collbench.reason import as_json
-from collbench.records import Record, stored, stored_field
+from collbench.records import Record, stored_field
 from collbench.results.estimate import Estimate
 from collbench.results.reader import decode_record, with_limits
 from collbench.results.row import CEILING_COLUMNS, RateComparison, Times, compared_rates
@@ -383,13 +383,13 @@ class StepRow(Record, frozen=True):
         return self.replace(ceiling=ceiling, percent_of_ceiling=percent)
 
     @property
-    @figure("The number of routings that were measured.", after="step_time_s")
+    @figure("The number of routings that were measured.", after="step_time_s", in_json=False)
     def routings(self) -> int | None:
         """The number of routings; None without any."""
         return len(self.routing.steps) if self.routing else None
 
     @property
-    @figure("", after="computing")
+    @figure("", after="computing", optional=True)
     def scaling(self) -> Efficiency | None:
         """The efficiency with the user's computing time; None if one of the two times is unknown."""
         if self.step_time_s is None or self.time_s is None:
@@ -404,13 +404,11 @@ class StepRow(Record, frozen=True):
         return max(0.0, self.time_s.p50 - self.replay.compute_s)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as values for JSON; with the user's computing time also its "scaling"."""
+        """Return the row as it is stored: without the user's computing time, which run.json has."""
         values = super().as_json()
         values |= {name: values[name] or {} for name in self._EMPTY}
         values["ceiling"] = self.ceiling.as_json(complete=True) if self.ceiling else None
         del values["step_time_s"]
-        if self.step_time_s is not None:
-            values["scaling"] = stored(self.scaling)
         return values
 
     @classmethod

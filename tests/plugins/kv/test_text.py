@@ -43,6 +43,13 @@ def test_rows_without_figures_are_printed(format: str) -> None:
     assert "socket is missing" in written(format, ROW, row)
 
 
+def test_lines_of_json_have_the_figures_and_stored_lines_do_not() -> None:
+    row = ROW.replace(time_s=Estimate(1e-3), expected_s=5e-4)
+    shown, kept = json.loads(written("json", row)), row.as_json()
+    assert {name for name in shown if name not in kept} == {"bytes_per_s", "s_per_block", "percent_of_link", "first_token_percent"}
+    assert shown["percent_of_link"] == 50 and shown["bytes_per_s"] == row.size_bytes * 1000
+
+
 def test_methods_without_costs_share_one_sentence() -> None:
     rows = [ROW.replace(method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
     assert sum("packed, writev" in text for text in remarks(rows)) == 1
