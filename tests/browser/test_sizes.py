@@ -52,7 +52,8 @@ def page(opened: Callable[[str], Page]) -> Page:
 
 @pytest.fixture
 def figure(page: Page) -> Locator:
-    """Its first chart."""
+    """Its first chart, in view."""
+    page.locator(f"{FIGURE} >> .plot").evaluate("(plot) => plot.scrollIntoView({ block: 'center', behavior: 'instant' })")
     return page.locator(FIGURE)
 
 
@@ -231,6 +232,7 @@ def test_an_address_that_is_not_valid_changes_nothing(page: Page, figure: Locato
 def figure_to_save(browser: Browser, written: Callable[[str], Path]) -> Iterator[Locator]:
     """The first chart in Chromium: Playwright does not see what this Firefox downloads."""
     seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), written("two-hosts"))
+    seen.page.locator("#curves > summary").click()
     yield seen.page.locator(FIGURE)
     seen.page.close()
     assert seen.said == []
@@ -336,6 +338,7 @@ def test_a_chart_that_is_unfolded_or_narrowed_fits_its_frame(page: Page) -> None
 def test_a_finger_shows_the_figures_until_the_next_touch(browser: Browser, page: Page) -> None:
     phone = browser.new_page(viewport={"width": 400, "height": 800}, has_touch=True)
     phone.goto(page.url)
+    phone.locator("#curves > summary").click()
     over = phone.locator(FIGURE).locator(".u-over")
     over.scroll_into_view_if_needed()
     over.tap()
