@@ -1,13 +1,7 @@
 // Matrices of pairs: the figures of a cell under the pointer and by the arrow keys. With many places the drawing shows groups. A canvas
 // below it has every pair and can be zoomed; a click on a cell of the drawing scrolls it to the pairs of that cell.
 
-// Figures as units.py writes them: GB/s to three digits, microseconds to four.
-function rateText(rate) {
-  if (rate >= 100) return rate.toFixed(0);
-  if (rate >= 1e-4) return rate.toPrecision(3);
-  return rate >= 0.000005 ? rate.toFixed(5) : "<0.00001";
-}
-
+// A time in microseconds as units.py writes it, to four digits.
 function timeText(micros) {
   return micros.toFixed(micros >= 1 ? Math.max(0, 4 - String(Math.trunc(micros)).length) : 4);
 }

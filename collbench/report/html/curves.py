@@ -145,14 +145,17 @@ def _caption(chart: SizeChart) -> str:
 def _best(line: SizeLine, has_rate: bool) -> str:
     """Return the rate of a series at the size that `headlines` chooses, or its time at the smallest size; without a time the reason."""
     rated = [(point.size_bytes, point.rate.value, point.unreliable) for point in line.points if point.rate and point.state != "wrong"]
-    timed = [(point.time.value, point.size_bytes) for point in line.points if point.time is not None]
+    timed = [point for point in line.points if point.time is not None]
+    timed = [point for point in timed if point.state != "wrong"] or timed
     if has_rate and rated:
         reliable = [each for each in rated if each[0] >= LEAST_BYTES and not each[2]]
         size, rate, is_unreliable_rate = max(reliable or rated)
         doubt = f", {UNRELIABLE}" if is_unreliable_rate else ""
         return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}{doubt}"
-    if timed:
-        return f"{line.name} takes {format_span(1e-6 * timed[0][0])} at {format_size(timed[0][1])}"
+    if timed and timed[0].time is not None:
+        first = timed[0]
+        doubt = ", wrong data" if first.state == "wrong" else ""
+        return f"{line.name} takes {format_span(1e-6 * timed[0].time.value)} at {format_size(first.size_bytes)}{doubt}"
     return f"{line.name}: {line.points[0].text}" if line.points else ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import TYPE_CHECKING
 
 from collbench.analysis.best import is_shown_as_time
@@ -417,7 +417,11 @@ def _result(found: Sequence[Answer]) -> str:
         return f"WRONG DATA in {', '.join(wrong[:3])}"
     rates = {each.name: each.rate for each in found if each.rate is not None}
     if not rates:
-        return next((each.result() for each in found if not each.missing), found[0].result())
+        timed = [each for each in found if each.latency is not None and not each.missing]
+        if not timed:
+            return found[0].result()
+        shortest = min(timed, key=lambda each: each.latency.times_s[0] if each.latency else inf)
+        return shortest.render() if len(found) > 1 else shortest.result()
     percents = sorted(
         (rate.percent, _described(name, rate)) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate)
     )

@@ -34,6 +34,7 @@ PAGE = Look(
     grid=_COLORS["grid"], ink=_COLORS["ink"], slower=_COLORS["bad"], faster=_COLORS["series-0"],
 )  # fmt: skip
 NO_PICTURE = "The picture is missing, because matplotlib is not installed: pip install 'collbench[report]'."
+NO_PICTURE_FOR_PRINT = f"Printed, and without a script: {NO_PICTURE[0].lower()}{NO_PICTURE[1:]}"  # the script draws the chart
 WIDE, NARROW = 900, 540  # pixels: the width of a picture that needs the whole page, and of others
 _RATIO_LINE, _BAR_LINE, _AXIS_HEIGHT = 19, 24, 54
 
@@ -100,7 +101,8 @@ def drawn(chart: Chart, draw_picture: Callable[[Picture], None], width: float = 
     try:
         import matplotlib as mpl
     except ImportError:
-        return replace(chart, caption=f"{chart.caption} {NO_PICTURE}", wide=wide)
+        note = NO_PICTURE if chart.data is None else NO_PICTURE_FOR_PRINT
+        return replace(chart, caption=f"{chart.caption} {note}", wide=wide)
     with mpl.rc_context(_settings()):
         picture = Picture(width, height)
         draw_picture(picture)

@@ -38,6 +38,13 @@ function sizeText(bytes) {
   return `${+(bytes / 1024 ** unit).toPrecision(4)} ${UNITS[unit]}`;
 }
 
+// Return a rate as Python writes it: three digits.
+function rateText(rate) {
+  if (rate >= 100) return rate.toFixed(0);
+  if (rate >= 1e-4) return rate.toPrecision(3);
+  return rate >= 0.000005 ? rate.toFixed(5) : "<0.00001";
+}
+
 // Return a time in microseconds with a unit of its size: "2 µs", "50 ms".
 function spanText(time) {
   const [factor, unit] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([least]) => time >= least * (1 - 1e-9)) ?? [1e-3, "ns"];
@@ -227,7 +234,7 @@ class SizePlot extends Walk {
     for (const limit of this.data.limits) {
       let y = plot.valToPos(limit.rate.findLast((rate) => rate !== null), "y", true);
       if (!(y >= top - 1 && y <= top + height + 1)) continue;
-      const name = limit.name;
+      const name = `${limit.label} ${rateText(limit.rate.findLast((rate) => rate !== null))} GB/s`;
       const touches = (each) => Math.abs(each.y - y) < least;
       if (written.some((each) => each.name === name && touches(each))) continue;
       const step = y > top + height / 2 ? -1 : 1; // away from the labels of the axis
@@ -247,7 +254,7 @@ class SizePlot extends Walk {
   text(place) {
     const { data, hidden, measure } = this;
     const shown = data.series.filter((each, index) => !hidden.has(index) && each.texts[place]).map((each) => each.texts[place]);
-    const limits = data.limits.filter((limit) => measure === "rate" && limit.rate[place] !== null).map((limit) => limit.name);
+    const limits = data.limits.filter((limit) => measure === "rate" && limit.rate[place] !== null).map((limit) => `${limit.label} ${rateText(limit.rate[place])} GB/s`);
     return [data.labels[place], ...shown, ...limits].join("\n");
   }
 

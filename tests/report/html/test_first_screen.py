@@ -120,6 +120,12 @@ class TestRows:
         assert ": 60 % (broadcast over nccl) of the expected bandwidth;" in found.title
         assert found.figures[1] == LargeFigure("42.0 GB/s", "allreduce over nccl at 64 MiB, above the limit: reference doubtful")
 
+    def test_of_operations_without_a_rate_the_shortest_time_and_its_backend_are_named(self) -> None:
+        barrier = {"operation": "barrier", "busbw_bytes_per_s": None, "percent_of_ceiling": None}
+        slow, quick = (make_row(0, backend=name, time_s=make_times(time_s), **barrier) for name, time_s in (("gloo", 4e-4), ("mpi", 9e-6)))
+        assert ": barrier over mpi: 9.000 µs" in of_rows(slow, quick).title
+        assert "4 ranks: 400.0 µs · no data" in of_rows(slow).title
+
     def test_the_latency_is_that_of_the_operation_that_measures_it(self) -> None:
         collective = make_row(8, busbw_bytes_per_s=1e6, percent_of_ceiling=None, time_s=make_times(1e-6))
         latency = make_row(8, operation="p2p_latency", busbw_bytes_per_s=1e6, percent_of_ceiling=None, time_s=make_times(2e-6))

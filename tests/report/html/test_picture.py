@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
 from typing import Any
@@ -83,6 +84,8 @@ class TestElements:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         chart = drawn(EMPTY, drawn_line, WIDE)
         assert (chart.drawing, list(chart.spots), chart.caption, chart.wide) == ("", [], f"caption {NO_PICTURE}", True)
+        drawn_by_script = drawn(replace(EMPTY, data={"kind": "sizes"}), drawn_line)
+        assert drawn_by_script.caption == f"caption Printed, and without a script: {NO_PICTURE.replace('The', 'the', 1)}"
 
 
 class TestRatios:
