@@ -205,7 +205,7 @@ def word_table() -> Iterator[WordPage]:
         for word, fields in words.items():
             if "means" in fields:
                 yield WordPage(group=group, word=word, **_with_tuples(fields))
-            else:
+            elif word in declared:  # else its plug-in is not there
                 yield replace(declared[word], names=(*declared[word].names, *fields["names"]))
 
 
