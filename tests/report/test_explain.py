@@ -70,11 +70,16 @@ def test_a_declared_column_is_found_by_its_key_its_name_and_its_heading_and_has_
     (found,) = page("algbw")
     assert page("algbw GB/s") == page("algbw_bytes_per_s") == [found]
     assert found.means.startswith("Algorithm bandwidth: size / time.") and found.means.endswith("Unit: bytes per second.")
+    (in_place,) = page("out of place")  # an entry of explain.toml with other names alone
+    assert page("placing") == page("in_place") == [in_place] and in_place.means.startswith("Whether the result overwrites the input")
+
+
+@needs_plugin("load")
+@needs_plugin("kv")
+def test_a_column_of_several_kinds_has_a_line_for_each() -> None:
     (link,) = page("of link")
     of_kinds = [line.partition(": ")[0] for line in link.means.splitlines()]
     assert (link.word, of_kinds) == ("percent_of_link", ["`collbench load`", "`collbench kv`"])
-    (in_place,) = page("out of place")  # an entry of explain.toml with other names alone
-    assert page("placing") == page("in_place") == [in_place] and in_place.means.startswith("Whether the result overwrites the input")
 
 
 @pytest.mark.parametrize("word", sorted(titles() - IDENTITIES))
