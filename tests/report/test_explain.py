@@ -30,6 +30,7 @@ from collbench.report.explain import GROUPS, TOPICS, lines_about, page, pages, p
 from collbench.report.headlines import FIT_TITLES
 from collbench.report.writers import csv_columns
 from collbench.results.flags import FLAGS, flag_names
+from tests.conftest import needs_plugin
 
 EXIT_CODES = [
     errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED
