@@ -6,21 +6,23 @@ A kind of figure is a function that returns panels (`report.charts`), which `rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.compare import worst_first
-from collbench.analysis.launches import Launches, time_of
+from collbench.analysis.launches import Launches, grouped, time_of
 from collbench.errors import UsageError
+from collbench.machine.cluster import folded
 from collbench.plugin import hooks_of
-from collbench.report.cases import NOTHING, value_of
 from collbench.report.charts import (
     BANDWIDTH,
+    DASH_COUNT,
     DATES,
+    LONGEST_NAME,
     NODES,
     PERCENT,
     RANKS,
@@ -32,14 +34,19 @@ from collbench.report.charts import (
     Panel,
     RatioPanel,
     case_line,
+    distinct_names,
+    free_look,
+    highest_limits,
+    limit_lines,
     point_of,
+    series_words,
     size_charts,
     size_panel,
+    told_apart,
 )
 from collbench.report.compare import case_frame, case_name
 from collbench.report.figures import draw, settings
 from collbench.report.frame import printable
-from collbench.report.headlines import short
 from collbench.report.material import Material
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size, plural
@@ -51,6 +58,7 @@ MOST_PANELS = 12
 MOST_CASES = 40  # of a comparison
 FORMATS = ("pdf", "svg", "png")
 _SECONDS_PER_DAY = 86400.0
+_FIRST_YEAR, _LAST_YEAR = 1970, 2200  # of dates that are drawn
 _RATIO_AXIS = "← faster · time / time of the baseline · slower →"
 
 
@@ -66,132 +74,182 @@ def _backends(material: Material) -> list[str]:
     return list(dict.fromkeys(row.backend for table in material.tables for row in material.rows(table)))
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """A row at its place on the axis: a number of ranks or nodes, or a date.
+
+    run        the name of its run
+    part       what only rows of one line have in common, such as their hosts
+    part_name  this as text; "" if all rows have the same
+    """
+
+    row: Row
+    at: float
+    run: str
+    part: tuple[Any, ...] = ()
+    part_name: str = ""
+
+
 def _scaling_panels(material: Material) -> list[Panel]:
     """Return a panel for each operation that was measured with several numbers of ranks, at the largest size that all of them have."""
-    rows = [row for table in material.tables for row in material.rows(table) if row.na is None and time_of(row) is not None]
-    over_nodes = len({row.nodes for row in rows if row.nodes}) > 1
-    panels: list[Panel] = []
-    for operation in dict.fromkeys(row.operation for row in rows):
-        those = [row for row in rows if row.operation == operation]
-        by_count: dict[int, set[int]] = {}
-        for row in those:
-            by_count.setdefault(_count_of(row, over_nodes), set()).add(row.size_bytes)
-        common = set.intersection(*by_count.values())
-        if len(by_count) < 2 or not common:
-            continue
-        size = max(common)
-        at_size = [row for row in those if row.size_bytes == size]
-        differing = [
-            name for name in SERIES if name not in ("ranks", "nodes", "group") and len({getattr(row, name) for row in at_size}) > 1
-        ]
-        has_rate = all(point_of(row).rate for row in at_size)
-        lines = _lines_over(at_size, differing, lambda row: _count_of(row, over_nodes), _backends(material), has_rate)
-        limits: dict[float, float] = {}
-        for row in at_size:
-            if has_rate and row.comparison is not None:
-                count = float(_count_of(row, over_nodes))
-                limits[count] = max(limits.get(count, 0.0), row.comparison.expected_bytes_per_s / 1e9)
-        title = f"{operation}, {format_size(size)}" if size else operation
-        expected = [Limit("expected", limits)] if limits else []
-        panels.append(LinePanel(title, NODES if over_nodes else RANKS, BANDWIDTH if has_rate else TIME, lines, expected))
+    timed = _timed_rows(material)
+    over_nodes = len({row.nodes for _, row in timed if row.nodes}) > 1
+    has_ranks = over_nodes and len({row.ranks for _, row in timed}) > 1
+    placed: list[_Placed] = []
+    for run, row in timed:
+        nodes = row.nodes or 1
+        if has_ranks:
+            per_node = row.ranks / nodes
+            placed.append(_Placed(row, nodes, run, (per_node,), f"{per_node:g} ranks per node"))
+        else:
+            placed.append(_Placed(row, nodes if over_nodes else row.ranks, run))
+    panels = _panels_over(placed, NODES if over_nodes else RANKS, _backends(material))
     if not panels:
-        counts = sorted({_count_of(row, over_nodes) for row in rows})
+        counts = sorted({int(each.at) for each in placed})
         only = f"these have {', '.join(map(str, counts))}" if counts else "these have no times"
         raise UsageError(f"--kind scaling needs runs of one operation with several numbers of ranks or nodes, and a size in common: {only}")
     return panels
 
 
-def _count_of(row: Row, over_nodes: bool) -> int:
-    return row.nodes or 1 if over_nodes else row.ranks
-
-
-def _lines_over(
-    rows: Sequence[Row], differing: Sequence[str], place: Callable[[Row], float], backends: Sequence[str], has_rate: bool
-) -> list[MarkedLine]:
-    """Return a line for each combination of the differing fields, over the places of its rows."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(getattr(row, name) for name in differing), []).append(row)
-    lines: list[MarkedLine] = []
-    for group in groups.values():
-        first = group[0]
-        words = [text for name in differing if (text := value_of(first, name)) != NOTHING] or [first.backend]
-        marks = []
-        for row in sorted(group, key=place):
-            point = point_of(row)
-            value = point.rate if has_rate else point.time and point.time.scaled(1e-6)
-            if value is not None:
-                marks.append(FigureMark(place(row), value, point.state))
-        color = backends.index(first.backend)
-        lines.append(MarkedLine(short(" ".join(words), 60), color, sum(line.color == color for line in lines), marks))
-    return lines
+def _timed_rows(material: Material) -> list[tuple[str, Row]]:
+    """Return all rows with a time, each with the name of its run."""
+    names = distinct_names(material.tables)
+    every = [(name, row) for name, table in zip(names, material.tables, strict=True) for row in material.rows(table)]
+    return [(name, row) for name, row in every if row.na is None and time_of(row) is not None]
 
 
 def _history_panels(material: Material) -> list[Panel]:
     """Return a panel for each operation: the largest size that all runs have, over the date; lines join runs of equal hosts and ranks."""
-    dated = [(began, table) for table in material.tables if (began := _began(table)) is not None]
-    if len(dated) < 2:
-        raise UsageError(f"--kind history needs several runs with a date: these are {len(dated)}")
-    dates: dict[int, float] = {}
-    hosts: dict[int, tuple[str, ...]] = {}
-    rows: list[Row] = []
-    for began, table in dated:
-        for row in material.rows(table):
-            if row.na is None and time_of(row) is not None:
-                rows.append(row)
-                dates[id(row)] = began
-                hosts[id(row)] = tuple(map(str, table.runs[0].info.get("hosts") or ()))
-    panels: list[Panel] = []
-    for operation in dict.fromkeys(row.operation for row in rows):
-        those = [row for row in rows if row.operation == operation]
-        by_date: dict[float, set[int]] = {}
-        for row in those:
-            by_date.setdefault(dates[id(row)], set()).add(row.size_bytes)
-        common = set.intersection(*by_date.values())
-        if len(by_date) < 2 or not common:
-            continue
-        size = max(common)
-        at_size = [row for row in those if row.size_bytes == size]
-        has_rate = all(point_of(row).rate for row in at_size)
-        differing = [name for name in SERIES if name == "backend" or len({getattr(row, name) for row in at_size}) > 1]
-        lines: list[MarkedLine] = []
-        for names in dict.fromkeys(hosts[id(row)] for row in at_size):
-            same_hosts = [row for row in at_size if hosts[id(row)] == names]
-            lines += _lines_over(same_hosts, differing, lambda row: dates[id(row)], _backends(material), has_rate)
-        title = f"{operation}, {format_size(size)}" if size else operation
-        panels.append(LinePanel(title, DATES, BANDWIDTH if has_rate else TIME, lines))
+    dates: dict[str, float] = {}
+    hosts: dict[str, tuple[str, ...]] = {}
+    for name, table in zip(distinct_names(material.tables), material.tables, strict=True):
+        began = _began(table)
+        if began is not None:
+            dates[name] = began
+            hosts[name] = tuple(sorted(map(str, table.runs[0].info.get("hosts") or ())))
+    years = f"{_FIRST_YEAR} to {_LAST_YEAR}"
+    if len(dates) < 2:
+        raise UsageError(f"--kind history needs several runs with a date ({years}): these are {len(dates)}")
+    is_one_machine = len(set(hosts.values())) == 1
+    placed: list[_Placed] = []
+    for run, row in _timed_rows(material):
+        if run in dates:
+            on_hosts = "" if is_one_machine else folded(hosts[run]) or "hosts unknown"
+            placed.append(_Placed(row, dates[run], run, hosts[run], on_hosts))
+    left_out = len(material.tables) - len(dates)
+    note = f"{plural(left_out, 'run')} left out: no date ({years})" if left_out else ""
+    panels = _panels_over(placed, DATES, _backends(material), note)
     if not panels:
         raise UsageError("--kind history: no two of these runs have an operation and a size in common")
     return panels
 
 
 def _began(table: Launches) -> float | None:
-    """Return when the first run of a table began, in days since 1970; None if it does not say."""
+    """Return when the first run of a table began, in days since 1970; None if it does not say, or says a year that is not drawn."""
     try:
-        return datetime.fromisoformat(str(table.runs[0].info.get("started_utc"))).timestamp() / _SECONDS_PER_DAY
+        began = datetime.fromisoformat(str(table.runs[0].info.get("started_utc")))
     except ValueError:
         return None
+    return began.timestamp() / _SECONDS_PER_DAY if _FIRST_YEAR <= began.year <= _LAST_YEAR else None
+
+
+def _panels_over(placed: Sequence[_Placed], over: str, backends: Sequence[str], note: str = "") -> list[Panel]:
+    """Return a panel for each operation with several places: its lines over them, at the largest size that all places have."""
+    looks: dict[str, tuple[int, int]] = {}
+    panels: list[Panel] = []
+    for operation, those in grouped(placed, lambda each: each.row.operation).items():
+        sizes = [{each.row.size_bytes for each in at_place} for at_place in grouped(those, lambda each: each.at).values()]
+        common = set.intersection(*sizes)
+        if len(sizes) < 2 or not common:
+            continue
+        size = max(common)
+        at_size = [each for each in those if each.row.size_bytes == size]
+        has_rate = all(point_of(each.row).rate for each in at_size)
+        lines = _lines_over(at_size, over, backends, has_rate, looks)
+        limits: list[Limit] = []
+        if has_rate and over != DATES:
+            compared = [(int(each.at), each.row) for each in at_size if each.row.comparison is not None]
+            expected = [limit for limit in limit_lines(compared, backends) if limit.kind == "expected"]
+            limits = highest_limits(expected, len({each.row.backend for each in at_size}) > 1)
+        title = f"{operation}, {format_size(size)}" if size else operation
+        panels.append(LinePanel(title, over, BANDWIDTH if has_rate else TIME, lines, limits, note))
+    return panels
+
+
+def _lines_over(
+    placed: Sequence[_Placed], over: str, backends: Sequence[str], has_rate: bool, looks: dict[str, tuple[int, int]]
+) -> list[MarkedLine]:
+    """Return a line for each series and part, or for each run of these where runs are at the same places.
+
+    looks: the color and dash of each line by name, in all panels; those of new lines are added
+    """
+    ignored = () if over == DATES else ("ranks", "nodes", "group")
+    rows = [each.row for each in placed]
+    differing = [name for name in SERIES if name == "backend" or (name not in ignored and len({getattr(row, name) for row in rows}) > 1)]
+    groups: list[list[_Placed]] = []
+    names: list[str] = []
+    for group in grouped(placed, lambda each: (each.part, *(getattr(each.row, name) for name in differing))).values():
+        words = [" ".join(series_words(group[0].row, differing)), group[0].part_name]
+        name = ", ".join(word for word in words if word)
+        of_runs = grouped(group, lambda each: each.run)
+        if _is_crowded(group) and not any(_is_crowded(of_run) or len(of_run) == 1 for of_run in of_runs.values()):
+            groups += of_runs.values()
+            names += [f"{name} ({run})" for run in of_runs]
+        else:
+            groups.append(group)
+            names.append(name)
+    lines: list[MarkedLine] = []
+    for name, group in zip(told_apart(names, LONGEST_NAME), groups, strict=True):
+        is_joined = len(group) > 1 and not _is_crowded(group)
+        if name not in looks:
+            looks[name] = _look(backends.index(group[0].row.backend), looks.values(), is_joined, len(backends))
+        marks = []
+        for each in sorted(group, key=lambda each: each.at):
+            point = point_of(each.row)
+            value = point.rate if has_rate else point.time and point.time.scaled(1e-6)
+            if value is not None:
+                marks.append(FigureMark(each.at, value, point.state))
+        color, dash = looks[name]
+        lines.append(MarkedLine(name, color, dash, marks, is_joined=is_joined))
+    return lines
+
+
+def _is_crowded(placed: Sequence[_Placed]) -> bool:
+    """Return whether several of these are at one place."""
+    return len({each.at for each in placed}) < len(placed)
+
+
+def _look(backend: int, used: Collection[tuple[int, int]], is_joined: bool, backends: int) -> tuple[int, int]:
+    """Return a free color and dash; points that no line joins have a color of their own, if one is free, since they show no dash."""
+    if is_joined or all(color != backend for color, _ in used):
+        return free_look(backend, used)
+    taken = {*(color for color, _ in used), *range(backends)}
+    return free_look(backend, [(color, dash) for color in taken for dash in range(DASH_COUNT)])
 
 
 def _ratio_panels(material: Material) -> list[Panel]:
     """Return a panel for each run after the first: its times against those of the first, the worst case first."""
     if len(material.tables) < 2:
         raise UsageError("--kind compare needs two runs: the baseline, then the candidates")
-    panels: list[Panel] = []
-    for comparison in material.comparisons:
+    baseline, *candidates = distinct_names(material.tables)
+    panels: list[RatioPanel] = []
+    left_out: list[str] = []
+    for name, comparison in zip(candidates, material.comparisons, strict=False):
+        title = f"{name} against {baseline}"
         frame = case_frame(worst_first(comparison.cases))
-        lines = []
-        for case in frame.records[:MOST_CASES]:
-            if case.time is not None and case.outcome is not None:
-                lines.append(replace(case_line(case, case_name(case, frame)), words=""))
+        drawable = [case for case in frame.records if case.time is not None and case.outcome is not None]
+        lines = [replace(case_line(case, case_name(case, frame)), words="") for case in drawable[:MOST_CASES]]
+        note = f"{title}: the worst {len(lines)} of {len(frame.records)} cases are drawn" if len(lines) < len(frame.records) else ""
         if lines:
-            title = f"{comparison.b.name} against {comparison.a.name}"
-            left_out = max(0, len(frame.records) - MOST_CASES)
-            note = f"{title}: the worst {MOST_CASES} of {len(frame.records)} cases are drawn" if left_out else ""
             panels.append(RatioPanel(title, lines, _RATIO_AXIS, 1 + comparison.margin, comparison.margin, note))
+        else:
+            left_out.append(f"{title}: not drawn, since no case has a time in both")
+    if len(candidates) > len(material.comparisons):
+        left_out.append(f"the first {len(material.comparisons)} of {len(candidates)} candidates are drawn")
     if not panels:
         raise UsageError("--kind compare: the runs have no case in common (`collbench compare A B` lists the differences)")
-    return panels
+    notes = [note for note in (*left_out, panels[0].note) if note]
+    return [replace(panels[0], note="; ".join(notes)), *panels[1:]]
 
 
 KINDS: Mapping[str, Callable[[Material], list[Panel]]] = {

@@ -15,8 +15,9 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.plot.figures import MOST_PANELS, figure_of, panels_of, write
-from collbench.report.charts import MOST_LINES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
+from collbench.report.charts import MOST_LINES, NODES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
 from collbench.report.figures import draw
+from collbench.report.html.against import section
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
@@ -47,6 +48,15 @@ def runs_of(**rows: list[Row]) -> Material:
     """One run for each name, a day apart."""
     days = (f"2026-11-{day:02}T08:00:00Z" for day in range(1, 29))
     return material(*(run_of([(row, {}) for row in each], name, started_utc=next(days)) for name, each in rows.items()))
+
+
+def history_of(*hosts: list[str]) -> Material:
+    """One run for each of these lists of hosts, a day apart."""
+    runs = [
+        run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=f"2026-11-{day:02}T08:00:00Z", hosts=names)
+        for day, names in enumerate(hosts, 1)
+    ]
+    return material(*runs)
 
 
 def line_panel(panels: list[Panel]) -> LinePanel:
@@ -150,16 +160,102 @@ class TestKinds:
         assert (panel.title, panel.values) == ("barrier", TIME)
         assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
 
+    def test_runs_at_one_number_of_ranks_are_points_without_a_line(self) -> None:
+        page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
+        panel = line_panel(panels_of(page, "scaling"))
+        (line,) = panel.lines
+        assert (line.name, line.is_joined, [mark.at for mark in line.marks]) == ("mpi", False, [2, 4, 4])
+        artists = drawn(panel)
+        assert artists["points 0"] == [] and "line 0" not in artists
+        assert [at for at, _ in artists["sound 0"]] == [2, 4, 4]
+
+    def test_runs_with_several_numbers_of_ranks_have_lines_of_their_own(self) -> None:
+        page = runs_of(before=[*sweep(ranks=2), *sweep(ranks=4)], after=[*sweep(ranks=2, factor=2.0), *sweep(ranks=4, factor=2.0)])
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.dash, line.is_joined, [mark.at for mark in line.marks]) for line in lines] == [
+            ("mpi (before)", 0, True, [2, 4]), ("mpi (after)", 1, True, [2, 4]),
+        ]  # fmt: skip
+
+    def test_scaling_over_nodes_has_a_line_for_each_number_of_ranks_per_node(self) -> None:
+        page = runs_of(a=sweep(ranks=2, nodes=1), b=sweep(ranks=4, nodes=1), c=sweep(ranks=4, nodes=2), d=sweep(ranks=8, nodes=2))
+        panel = line_panel(panels_of(page, "scaling"))
+        assert panel.over == NODES
+        assert [(line.name, line.is_joined, [mark.at for mark in line.marks]) for line in panel.lines] == [
+            ("mpi, 2 ranks per node", True, [1, 2]), ("mpi, 4 ranks per node", True, [1, 2]),
+        ]  # fmt: skip
+
+    def test_scaling_of_equal_ranks_over_nodes_is_one_line(self) -> None:
+        (line,) = line_panel(panels_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling")).lines
+        assert (line.name, [mark.at for mark in line.marks]) == ("mpi", [1, 2])
+
+    def test_points_without_a_line_have_a_color_of_their_own(self) -> None:
+        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
+                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
+
+    def test_scaling_has_an_expected_line_for_each_backend(self) -> None:
+        def both(ranks: int) -> list[Row]:
+            mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi", ranks=ranks)]
+            return [*sweep("gloo", ranks=ranks), *mpi]
+
+        panel = line_panel(panels_of(runs_of(two=both(2), four=both(4)), "scaling"))
+        assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [
+            ("expected (gloo)", {2: 12.5, 4: 12.5}, 0), ("expected (mpi)", {2: 20.0, 4: 20.0}, 1),
+        ]  # fmt: skip
+
+    def test_scaling_of_many_backends_has_one_expected_line(self) -> None:
+        def all_of(ranks: int) -> list[Row]:
+            return [
+                replace(row, ceiling=Ceiling("measured", (10 + number) * 1e9, "memory copy"))
+                for number in range(4)
+                for row in sweep(f"library-{number}", ranks=ranks)
+            ]
+
+        panel = line_panel(panels_of(runs_of(two=all_of(2), four=all_of(4)), "scaling"))
+        assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [("expected", {2: 13.0, 4: 13.0}, None)]
+
     def test_history_joins_runs_of_the_same_hosts_only(self) -> None:
-        days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "2026-11-03T08:00:00Z"]
-        hosts = [["a", "b"], ["a", "b"], ["c", "d"]]
-        runs = [
-            run_of([(row, {}) for row in sweep()], f"run-{place}", started_utc=day, hosts=names)
-            for place, (day, names) in enumerate(zip(days, hosts, strict=True))
-        ]
-        panel = line_panel(panels_of(material(*runs), "history"))
-        assert [len(line.marks) for line in panel.lines] == [2, 1]
+        panel = line_panel(panels_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history"))
+        assert [(line.name, line.is_joined, len(line.marks)) for line in panel.lines] == [
+            ("mpi, a[1-2]", True, 2), ("mpi, b", False, 1),
+        ]  # fmt: skip
+        assert [line.color for line in panel.lines] == [0, 1]
         assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
+
+    def test_history_of_several_hosts_has_a_dash_and_a_name_for_each(self) -> None:
+        long = [f"{letter}{'-' * 70}" for letter in "xx"]
+        page = history_of([long[0] + "1"], [long[0] + "1"], [long[1] + "2"], [long[1] + "2"])
+        panel = line_panel(panels_of(page, "history"))
+        assert [line.dash for line in panel.lines] == [0, 1]
+        assert [line.name[-4:] for line in panel.lines] == ["… #1", "… #2"]
+        axes = Figure().subplots()
+        draw(panel, axes)
+        legend = axes.get_legend()
+        assert legend is not None and len(legend.get_texts()) == 2
+
+    def test_history_leaves_out_dates_that_cannot_be_drawn(self) -> None:
+        days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z"]
+        runs = [run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=day) for day in days]
+        panel = line_panel(panels_of(material(*runs), "history"))
+        assert panel.note == "2 runs left out: no date (1970 to 2200)"
+        assert len(panel.lines[0].marks) == 2
+        with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
+            panels_of(material(runs[0], runs[2]), "history")
+
+    def test_a_comparison_names_what_is_left_out(self) -> None:
+        names = ["base", *(f"run-{number}" for number in range(10))]
+        rows = {name: sweep(sizes=[1 << 20]) for name in names} | {"run-1": sweep(sizes=[1 << 10])}
+        panels = panels_of(runs_of(**rows), "compare")
+        assert [panel.title for panel in panels] == [f"run-{number} against base" for number in (0, *range(2, 8))]
+        assert panels[0].note == ("run-1 against base: not drawn, since no case has a time in both; the first 8 of 10 candidates are drawn")
+
+    def test_a_comparison_has_a_name_for_each_run(self) -> None:
+        runs = [run_of([(row, {}) for row in sweep()], f"{parent}/allreduce") for parent in ("old", "new")]
+        assert [panel.title for panel in panels_of(material(*runs), "compare")] == ["new/allreduce against old/allreduce"]
+        found = section(material(*runs))
+        assert found is not None
+        assert [chart.title for chart in found.charts] == ["new/allreduce against old/allreduce: time, case by case"]
 
     def test_a_comparison_shows_the_worst_case_first(self) -> None:
         before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
@@ -185,7 +281,7 @@ class TestKinds:
         [
             ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
             ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
-            ("history", of(*sweep()), "--kind history needs several runs with a date: these are 0"),
+            ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
             ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
             ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
             ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
@@ -207,6 +303,11 @@ class TestKinds:
         rows = [row for number in range(MOST_LINES + 2) for row in sweep(backend=f"library-{number}", sizes=[1 << 20])]
         panel = line_panel(panels_of(of(*rows), "bandwidth"))
         assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
+
+    def test_names_that_agree_at_their_beginning_stay_apart(self) -> None:
+        rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
+        names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
+        assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
 
     def test_too_many_panels_are_refused(self) -> None:
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
