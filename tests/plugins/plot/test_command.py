@@ -64,7 +64,7 @@ def test_what_was_not_read_is_named_before_a_failure(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(ROOT / RUN, copy)
     with (copy / "cells.jsonl").open("a") as file:
-        file.write('{"broken')
+        file.write('{"broken\n')
     done = run_here(tmp_path, "plot", "copy", "--kind", "scaling")
     warning, failure = done.stderr.splitlines()
     assert done.returncode == 2
