@@ -432,9 +432,9 @@ def distinct_names(tables: Sequence[Launches], most: int = 24) -> list[str]:
 
 
 def told_apart(names: Sequence[str], most: int) -> list[str]:
-    """Return the names cut to `most` characters; those that are equal then get their place as a number: "allreduce #2"."""
+    """Return the names cut to `most` characters; those that are equal then get numbers: "allreduce #1", "allreduce #2"."""
     cut = [short(name, most) for name in names]
-    return [f"{short(name, most - 4)} #{place + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
+    return [f"{short(name, most - 4)} #{cut[:place].count(name) + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
 
 
 def _chart(

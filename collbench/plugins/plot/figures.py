@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.compare import worst_first
@@ -52,6 +53,7 @@ from collbench.results.row import SERIES, Row
 from collbench.units import format_size, plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
@@ -303,7 +305,13 @@ _COLUMN = 3.5  # inches: the width of a panel on paper
 _SLIDE = (13.33, 7.5)  # inches: all panels of a slide
 _MOST_ON_SLIDE = 4
 _MOST_IN_LEGEND = 6  # inside the axes
-_LEGEND_INCHES = 1.75  # the width of a name in a legend
+_MOST_OF_WIDTH = 0.6  # of a panel, for a legend inside it
+_MOST_OF_HEIGHT = 0.4  # of a figure, for a legend below its panels
+_SMALL = 0.833  # the font of legends, as a part of the figure's
+_LEGEND_LINE = 1.4  # the height of a line of a legend, in parts of its font, like the next ones
+_LEGEND_KEY = 4.8  # the width of a line's picture, with the spaces around it
+_Y_LABELS, _X_LABELS = 6.0, 6.5  # the room for the labels of an axis, with the title above the panel
+_LONGEST_TITLE, _SHORTEST = 100, 8  # letters
 _WIDER = 1.6  # a panel with names of cases
 _ASPECT = 0.68
 
@@ -324,32 +332,96 @@ def figure_of(panels: Sequence[Panel], style: str = "paper", size: tuple[float, 
     if len(panels) == 1:
         columns = 1
     lines = ceil(len(panels) / columns)
-    names = _shared_names(panels)
     has_cases = any(isinstance(panel, RatioPanel) for panel in panels)
     width, height = size or (_COLUMN * columns * (_WIDER if has_cases else 1), None)
-    if height is None:
-        line_height = 1.6 * font_size / 72
-        heights = [_height_of(panel, width / columns, line_height) for panel in panels]
-        height = sum(max(heights[line * columns : (line + 1) * columns]) for line in range(lines)) + line_height * len(names) / columns
     with mpl.rc_context(_rc(style)):
+        names = _shared_names(panels, width / columns, font_size)
+        shown, in_a_line = _legend_names(names, width, height, font_size)
+        legend_height = ceil(len(names) / in_a_line) * _LEGEND_LINE * _SMALL * font_size / 72
+        if height is None:
+            heights = [_height_of(panel, width / columns, 1.6 * font_size / 72) for panel in panels]
+            height = sum(max(heights[line * columns : (line + 1) * columns]) for line in range(lines)) + legend_height
         figure = Figure(figsize=(width, height), layout="constrained")
         places = figure.subplots(lines, columns, squeeze=False).ravel()
         shared: dict[str, Any] = {}
         for panel, axes in zip(panels, places, strict=False):
-            drawn = draw(panel, axes, has_legend=not names)
+            drawn = draw(replace(panel, title=""), axes, has_legend=not names)
             shared |= {name: artist for name, artist in drawn.items() if name not in shared}
+            _set_title(axes, panel, width / columns, font_size)
+            _wrap_label(axes, (height - legend_height) / lines, font_size)
         for axes in places[len(panels) :]:
             axes.set_visible(False)
         if names:
-            in_a_line = max(1, min(len(names), int(width / _LEGEND_INCHES)))
-            figure.legend(shared.values(), map(printable, shared), loc="outside lower center", ncols=in_a_line)
+            figure.legend([shared[name] for name in names], shown, loc="outside lower center", ncols=in_a_line)
     return figure
 
 
-def _shared_names(panels: Sequence[Panel]) -> list[str]:
-    """Return the names of all lines for one legend below all panels; none if each panel has room for its own."""
-    names = list(dict.fromkeys(line.name for panel in panels if isinstance(panel, LinePanel) for line in panel.lines))
-    return names if len(panels) > 1 or len(names) > _MOST_IN_LEGEND else []
+def _shared_names(panels: Sequence[Panel], width: float, font_size: float) -> list[str]:
+    """Return the names of all limits and lines for one legend below all panels; none if each panel has room for its own."""
+    every: list[str] = []
+    for panel in panels:
+        if isinstance(panel, LinePanel):
+            every += [limit.name for limit in panel.limits]
+            every += [line.name for line in panel.lines]
+    names = list(dict.fromkeys(every))
+    is_wide = any(_entry_width(name, font_size) > _MOST_OF_WIDTH * width for name in names)
+    return names if len(panels) > 1 or len(names) > _MOST_IN_LEGEND or is_wide else []
+
+
+def _legend_names(names: Sequence[str], width: float, height: float | None, font_size: float) -> tuple[list[str], int]:
+    """Return the names for a legend of this width, cut where they are too long, and how many fit side by side (at least 1).
+
+    Of a figure with a fixed height the legend takes a part only, so that more and shorter names are side by side.
+    """
+    widest = max((_entry_width(name, font_size) for name in names), default=width)
+    in_a_line = max(1, min(len(names), int(width / widest)))
+    if height is not None:
+        most_lines = max(1, int(_MOST_OF_HEIGHT * height * 72 / (_LEGEND_LINE * _SMALL * font_size)))
+        in_a_line = max(in_a_line, ceil(len(names) / most_lines))
+    return _fitting(names, width / in_a_line - _entry_width("", font_size), _SMALL * font_size), in_a_line
+
+
+def _entry_width(name: str, font_size: float) -> float:
+    """Return the width of a name in a legend with its line, in inches."""
+    return _text_width(name, _SMALL * font_size) + _LEGEND_KEY * _SMALL * font_size / 72
+
+
+def _text_width(text: str, font_size: float) -> float:
+    """Return the width of a text in inches, with 2 % to spare."""
+    import warnings
+
+    from matplotlib.textpath import TextPath
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font lacks
+        return 1.02 * TextPath((0, 0), printable(text) or " ", size=font_size).get_extents().width / 72 if text else 0.0
+
+
+def _fitting(texts: Sequence[str], width: float, font_size: float) -> list[str]:
+    """Return the texts, cut to at most this width in inches, and with numbers where they are equal then."""
+    most = _LONGEST_TITLE
+    shown = told_apart(texts, most)
+    while most > _SHORTEST and any(_text_width(text, font_size) > width for text in shown):
+        most = max(_SHORTEST, int(0.9 * most))
+        shown = told_apart(texts, most)
+    return shown
+
+
+def _set_title(axes: Axes, panel: Panel, width: float, font_size: float) -> None:
+    """Set the title of a panel of this width: above the middle of the axes, or if it is longer than these, up to their right end."""
+    if not panel.title:
+        return
+    letter = font_size / 72
+    room = width / 2 if isinstance(panel, RatioPanel) else width - _Y_LABELS * letter
+    (title,) = _fitting([panel.title], width - 2 * letter, font_size)
+    axes.set_title(title, loc="center" if _text_width(title, font_size) <= room else "right")
+
+
+def _wrap_label(axes: Axes, height: float, font_size: float) -> None:
+    """Set the label of the y axis in two lines if a panel of this height has no room for one."""
+    label = axes.get_ylabel()
+    if _text_width(label, font_size) > height - _X_LABELS * font_size / 72:
+        axes.set_ylabel(fill(label, ceil(0.75 * len(label))))
 
 
 def _height_of(panel: Panel, width: float, line_height: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,76 @@ class TestSlides:
         many = of(*(row for number in range(5) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="a slide of 5 panels is not readable: select at most 4 with --operation"):
             figure_of(panels_of(many, "bandwidth"), "slide")
+
+
+def extents(figure: Figure) -> list[tuple[str, float, float]]:
+    """Return each title, label and legend with its first and last pixel from the left (of labels of a y axis: from below)."""
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.axes:
+        title = next(text for text in (axes.title, axes._right_title) if text.get_text())  # type: ignore[attr-defined]
+        box = title.get_window_extent()
+        found.append((title.get_text(), box.x0, box.x1))
+        box = axes.yaxis.label.get_window_extent()
+        found.append((axes.get_ylabel(), box.y0, box.y1))
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        found.append(("legend", box.x0, box.x1))
+    return found
+
+
+class TestTextsThatFit:
+    @pytest.mark.parametrize("style", ["paper", "slide"])
+    def test_long_names_are_cut_to_the_width_of_the_figure(self, style: str) -> None:
+        names = [f"WWW-{number}-{'library' * 9}" for number in range(9)]
+        rows = [row for name in names for row in sweep(name, operation="WMW_long_name_" * 12)]
+        figure = figure_of(panels_of(of(*rows), "bandwidth"), style)
+        figure_width = figure.bbox.width
+        for text, low, high in extents(figure):
+            assert 0 <= low < high <= figure_width, text
+        (legend,) = figure.legends
+        shown = [text.get_text() for text in legend.get_texts()]
+        assert len(set(shown)) == 10  # with that of what is expected
+        assert figure.axes[0].get_title(loc="right").endswith("…")
+
+    def test_the_columns_of_a_legend_follow_its_longest_name(self) -> None:
+        def columns(name: str, style: str) -> int:
+            rows = [row for number in range(9) for row in sweep(f"{name}-{number}")]
+            (legend,) = figure_of(panels_of(of(*rows), "bandwidth"), style, (7.0, 5.0)).legends
+            return int(legend._ncols)  # type: ignore[attr-defined]
+
+        assert columns("abc", "paper") > columns("a-longer-name", "paper") > columns("a-longer-name", "slide") >= 1
+
+    def test_a_long_name_moves_the_legend_below_the_panel(self) -> None:
+        rows = [row for number in range(2) for row in sweep(f"{'library' * 7}-{number}")]
+        figure = figure_of(panels_of(of(*rows), "bandwidth"))
+        assert len(figure.legends) == 1 and figure.axes[0].get_legend() is None
+
+    def test_labels_of_four_panels_on_a_slide_are_wrapped(self) -> None:
+        rows = [row for operation in ("allgather", "allreduce", "alltoall", "broadcast") for row in sweep(operation=operation)]
+        figure = figure_of(panels_of(of(*rows), "percent"), "slide")
+        assert [axes.get_ylabel() for axes in figure.axes] == ["% of expected\nbandwidth"] * 4
+        for text, low, high in extents(figure):
+            assert 0 <= low < high <= figure.bbox.width, text
+
+    def test_a_long_title_of_a_comparison_reaches_over_the_names_of_its_cases(self) -> None:
+        runs = [run_of([(row, {}) for row in sweep()], f"{parent}/{'allreduce-' * 2}name") for parent in ("old", "new")]
+        figure = figure_of(panels_of(material(*runs), "compare"))
+        assert figure.axes[0].get_title(loc="right").startswith("new/allreduce-allreduc")
+        (_, low, high), _ = extents(figure)
+        assert 0 <= low < high <= figure.bbox.width
+
+    def test_ticks_of_linear_sizes_are_apart(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
+        ticks = list(axes.get_xticks())
+        assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
+        assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
+
+    def test_ticks_of_powers_of_two_are_regular(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
+        assert list(axes.get_xticks()) == SIZES[1::2]
 
 
 class TestFiles:
