@@ -202,7 +202,7 @@ def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         return
-    places = sorted({mark.at for line in panel.lines for mark in line.marks})
+    places = sorted({mark.at for line in panel.lines for mark in line.marks if mark.at > 0})  # a damaged file has 0 ranks
     shown = _ticks(places)
     axes.set_xticks(shown, [format_size(int(at)) if panel.over == SIZES else f"{at:g}" for at in shown])
     axes.set_xticks([], minor=True)

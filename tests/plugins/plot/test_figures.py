@@ -395,6 +395,11 @@ class TestTextsThatFit:
         assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
         assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
 
+    def test_a_damaged_number_of_ranks_has_no_tick(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
+        assert list(axes.get_xticks()) == [2, 4]
+
     def test_ticks_of_powers_of_two_are_regular(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
