@@ -65,6 +65,7 @@ _OF_BOUND: Any = (0, (9, 3, 1, 3))
 _OF_MODEL: Any = (0, (1, 3))
 _MARKERS = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o", Outcome.INCONCLUSIVE: "D"}
 _MOST_TICKS = 7
+_MOST_DATES = 5  # their labels are long
 _FURTHEST = 5.0  # powers of two to either side; larger ratios are drawn at the edge
 _LONGEST_NAME, _LONGEST_WORDS = 46, 44
 # In the order of priority of their labels.
@@ -198,7 +199,7 @@ def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
     if panel.over == DATES:
         import matplotlib.dates as mdates
 
-        locator = mdates.AutoDateLocator(maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
+        locator = mdates.AutoDateLocator(minticks=2, maxticks=_MOST_DATES)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         return

@@ -107,7 +107,7 @@ def _scaling_panels(material: Material) -> list[Panel]:
             placed.append(_Placed(row, nodes if over_nodes else row.ranks, run))
     panels = _panels_over(placed, NODES if over_nodes else RANKS, _backends(material))
     if not panels:
-        counts = sorted({int(each.at) for each in placed})
+        counts = sorted({int(placed_row.at) for placed_row in placed})
         only = f"these have {', '.join(map(str, counts))}" if counts else "these have no times"
         raise UsageError(f"--kind scaling needs runs of one operation with several numbers of ranks or nodes, and a size in common: {only}")
     return panels
@@ -159,20 +159,22 @@ def _panels_over(placed: Sequence[_Placed], over: str, backends: Sequence[str], 
     """Return a panel for each operation with several places: its lines over them, at the largest size that all places have."""
     looks: dict[str, tuple[int, int]] = {}
     panels: list[Panel] = []
-    for operation, those in grouped(placed, lambda each: each.row.operation).items():
-        sizes = [{each.row.size_bytes for each in at_place} for at_place in grouped(those, lambda each: each.at).values()]
+    for operation, those in grouped(placed, lambda placed_row: placed_row.row.operation).items():
+        sizes = [
+            {placed_row.row.size_bytes for placed_row in at_place} for at_place in grouped(those, lambda placed_row: placed_row.at).values()
+        ]
         common = set.intersection(*sizes)
         if len(sizes) < 2 or not common:
             continue
         size = max(common)
-        at_size = [each for each in those if each.row.size_bytes == size]
-        has_rate = all(point_of(each.row).rate for each in at_size)
+        at_size = [placed_row for placed_row in those if placed_row.row.size_bytes == size]
+        has_rate = all(point_of(placed_row.row).rate for placed_row in at_size)
         lines = _lines_over(at_size, over, backends, has_rate, looks)
         limits: list[Limit] = []
         if has_rate and over != DATES:
-            compared = [(int(each.at), each.row) for each in at_size if each.row.comparison is not None]
+            compared = [(int(placed_row.at), placed_row.row) for placed_row in at_size if placed_row.row.comparison is not None]
             expected = [limit for limit in limit_lines(compared, backends) if limit.kind == "expected"]
-            limits = highest_limits(expected, len({each.row.backend for each in at_size}) > 1)
+            limits = highest_limits(expected, len({placed_row.row.backend for placed_row in at_size}) > 1)
         title = f"{operation}, {format_size(size)}" if size else operation
         panels.append(LinePanel(title, over, BANDWIDTH if has_rate else TIME, lines, limits, note))
     return panels
@@ -186,14 +188,14 @@ def _lines_over(
     looks: the color and dash of each line by name, in all panels; those of new lines are added
     """
     ignored = () if over == DATES else ("ranks", "nodes", "group")
-    rows = [each.row for each in placed]
+    rows = [placed_row.row for placed_row in placed]
     differing = [name for name in SERIES if name == "backend" or (name not in ignored and len({getattr(row, name) for row in rows}) > 1)]
     groups: list[list[_Placed]] = []
     names: list[str] = []
-    for group in grouped(placed, lambda each: (each.part, *(getattr(each.row, name) for name in differing))).values():
+    for group in grouped(placed, lambda placed_row: (placed_row.part, *(getattr(placed_row.row, name) for name in differing))).values():
         words = [" ".join(series_words(group[0].row, differing)), group[0].part_name]
         name = ", ".join(word for word in words if word)
-        of_runs = grouped(group, lambda each: each.run)
+        of_runs = grouped(group, lambda placed_row: placed_row.run)
         if _is_crowded(group) and not any(_is_crowded(of_run) or len(of_run) == 1 for of_run in of_runs.values()):
             groups += of_runs.values()
             names += [f"{name} ({run})" for run in of_runs]
@@ -206,11 +208,11 @@ def _lines_over(
         if name not in looks:
             looks[name] = _look(backends.index(group[0].row.backend), looks.values(), is_joined, len(backends))
         marks = []
-        for each in sorted(group, key=lambda each: each.at):
-            point = point_of(each.row)
+        for placed_row in sorted(group, key=lambda placed_row: placed_row.at):
+            point = point_of(placed_row.row)
             value = point.rate if has_rate else point.time and point.time.scaled(1e-6)
             if value is not None:
-                marks.append(FigureMark(each.at, value, point.state))
+                marks.append(FigureMark(placed_row.at, value, point.state))
         color, dash = looks[name]
         lines.append(MarkedLine(name, color, dash, marks, is_joined=is_joined))
     return lines
@@ -218,14 +220,14 @@ def _lines_over(
 
 def _is_crowded(placed: Sequence[_Placed]) -> bool:
     """Return whether several of these are at one place."""
-    return len({each.at for each in placed}) < len(placed)
+    return len({placed_row.at for placed_row in placed}) < len(placed)
 
 
-def _look(backend: int, used: Collection[tuple[int, int]], is_joined: bool, backends: int) -> tuple[int, int]:
+def _look(backend: int, used: Collection[tuple[int, int]], is_joined: bool, backend_count: int) -> tuple[int, int]:
     """Return a free color and dash; points that no line joins have a color of their own, if one is free, since they show no dash."""
     if is_joined or all(color != backend for color, _ in used):
         return free_look(backend, used)
-    taken = {*(color for color, _ in used), *range(backends)}
+    taken = {*(color for color, _ in used), *range(backend_count)}
     return free_look(backend, [(color, dash) for color in taken for dash in range(DASH_COUNT)])
 
 

@@ -388,6 +388,15 @@ class TestTextsThatFit:
         (_, low, high), _ = extents(figure)
         assert 0 <= low < high <= figure.bbox.width
 
+    @pytest.mark.parametrize("days", [2, 3, 5, 8])
+    def test_dates_do_not_overlap(self, days: int) -> None:
+        figure = figure_of(panels_of(history_of(*[["a"]] * days), "history"))
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(boxes) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
     def test_ticks_of_linear_sizes_are_apart(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
