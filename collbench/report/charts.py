@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collbench.gating.judge import TypicalTime
 
 MOST_LINES = 16
+LONGEST_NAME = 60  # of a line
 _MOST_OWNERS = 3  # with limits of their own
 COLOR_COUNT, DASH_COUNT = 7, 5  # that can be told apart; the eighth backend has the first color, with another dash
 _WITH_NAMES = ("ranks", "nodes", "root", "window", "streams")  # numbers, which say nothing without their name
@@ -107,8 +108,10 @@ class SizeLine:
 
 @dataclass
 class LimitLine:
-    """A rate that measured bandwidths are compared with, in GB/s by size. kind: "expected" or "hard limit"; what: what limits.
+    """A rate that measured bandwidths are compared with, in GB/s by place (a size, or a number of ranks or nodes).
 
+    kind    "expected" or "hard limit"
+    what    what limits
     colors  of the backends whose rows have it
     """
 
@@ -170,6 +173,7 @@ class MarkedLine:
     dash      the place among the lines of this color
     expected  by place, what the model of the expected time says
     missing   places at which other lines, or other values, are known: nothing joins the marks around them
+    is_joined whether a line joins the marks at all: it does not where several are at one place
     """
 
     name: str
@@ -178,6 +182,7 @@ class MarkedLine:
     marks: Sequence[FigureMark]
     expected: Mapping[float, float] = field(default_factory=dict)
     missing: frozenset[float] = frozenset()
+    is_joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -330,7 +335,10 @@ def size_panel(chart: SizeChart, values: str) -> LinePanel | None:
             lines.append(MarkedLine(line.name, line.color, line.dash, marks, _expected(line.points, values), missing))
     if not lines:
         return None
-    limits = _limits_of(chart) if values == BANDWIDTH else []
+    limits: list[Limit] = []
+    if values == BANDWIDTH:
+        everywhere = [replace(limit, rates=limit.rates_at(chart.sizes)) for limit in chart.limits]
+        limits = highest_limits(everywhere, len({line.color for line in chart.lines if line.color >= 0}) > 1)
     if values == PERCENT:
         limits = [Limit("expected", dict.fromkeys(map(float, chart.sizes), 100.0))]
     note = f"{chart.operation}: {plural(chart.left_out, 'line')} left out, since {MOST_LINES} are drawn" if chart.left_out else ""
@@ -356,23 +364,23 @@ def _expected(points: Sequence[SizePoint], values: str) -> dict[float, float]:
     return {}
 
 
-def _limits_of(chart: SizeChart) -> list[Limit]:
-    """Return the limits of a chart: of each kind and owner the highest one at each size.
+def highest_limits(lines: Sequence[LimitLine], has_backends: bool) -> list[Limit]:
+    """Return of each kind and owner the highest limit at each place. has_backends: whether there are several.
 
     A limit of several backends has no owner, and of many backends the highest one is common to all.
     """
-    owned = {tuple(limit.colors) for limit in chart.limits if len(limit.colors) == 1}
-    several = len({line.color for line in chart.lines if line.color >= 0}) > 1 and len(owned) <= _MOST_OWNERS
+    owned = {tuple(limit.colors) for limit in lines if len(limit.colors) == 1}
+    several = has_backends and len(owned) <= _MOST_OWNERS
     highest: dict[tuple[str, int | None], dict[float, float]] = {}
     owners: dict[int | None, str] = {}
-    for limit in chart.limits:
+    for limit in lines:
         color = None
         if several and len(limit.colors) == 1:
             color = next(iter(limit.colors))
             owners[color] = limit.colors[color]
         values = highest.setdefault((limit.kind, color), {})
-        for size, rate in limit.rates_at(chart.sizes).items():
-            values[size] = max(rate, values.get(size, 0.0))
+        for place, rate in limit.rates.items():
+            values[place] = max(rate, values.get(place, 0.0))
     limits = []
     for (kind, color), values in highest.items():
         name = kind if color is None else f"{kind} ({owners[color]})"
@@ -405,7 +413,7 @@ def case_line(case: CaseRatio, name: str) -> RatioLine:
 
 def size_charts(material: Material) -> list[SizeChart]:
     """Return a chart for each operation that moves bytes, in print order."""
-    names = _distinct_names(material.drawn)
+    names = distinct_names(material.drawn)
     every = [(name, row) for name, table in zip(names, material.drawn, strict=True) for row in material.rows(table)]
     rows = [(name, row) for name, row in every if 0 < row.size_bytes < _LARGEST]
     backends = list(dict.fromkeys(row.backend for _, row in rows))
@@ -416,12 +424,17 @@ def size_charts(material: Material) -> list[SizeChart]:
     return charts
 
 
-def _distinct_names(tables: Sequence[Launches]) -> list[str]:
-    """Return a name for each table, at most 24 characters: that of its folder; of equal ones with the folder above, or with a number."""
+def distinct_names(tables: Sequence[Launches], most: int = 24) -> list[str]:
+    """Return a name for each table, at most `most` characters: of its folder; of equal ones with the folder above, or with a number."""
     names = [table.name for table in tables]
     longer = ["/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(table.name) > 1 else table.name for table in tables]
-    cut = [short(name, 24) for name in longer]
-    return [f"{short(name, 20)} #{place + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
+    return told_apart(longer, most)
+
+
+def told_apart(names: Sequence[str], most: int) -> list[str]:
+    """Return the names cut to `most` characters; those that are equal then get numbers: "allreduce #1", "allreduce #2"."""
+    cut = [short(name, most) for name in names]
+    return [f"{short(name, most - 4)} #{cut[:place].count(name) + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
 
 
 def _chart(
@@ -433,26 +446,30 @@ def _chart(
     groups: dict[tuple[str, ...], dict[int, Row]] = {}
     for run, row in named:
         groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
-    lines: list[SizeLine] = []
+    names = []
     for (run, *_), sized in groups.items():
+        words = series_words(next(iter(sized.values())), differing)
+        names.append(" ".join([*words, f"({run})"] if len(runs) > 1 else words))
+    lines: list[SizeLine] = []
+    for name, sized in zip(told_apart(names, LONGEST_NAME), groups.values(), strict=True):
         first = next(iter(sized.values()))
-        name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
-        color, dash = _free_look(backends.index(first.backend), {(line.color, line.dash) for line in lines})
+        color, dash = free_look(backends.index(first.backend), {(line.color, line.dash) for line in lines})
         lines.append(SizeLine(name, color, dash, [point_of(sized[size]) for size in sorted(sized)]))
     lines = [*_baseline_lines(rows, differing, baseline), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
-    limits = _limits(rows, backends) if has_rate else []
+    limits = limit_lines([(row.size_bytes, row) for row in rows], backends) if has_rate else []
     return SizeChart(key, operation, lines[:MOST_LINES], limits, has_rate, max(0, len(lines) - MOST_LINES))
 
 
-def _free_look(backend: int, used: Collection[tuple[int, int]]) -> tuple[int, int]:
+def free_look(backend: int, used: Collection[tuple[int, int]]) -> tuple[int, int]:
     """Return the color and dash of a line: the color of its backend with the first free dash, else those of another color."""
     of_backend = [(backend % COLOR_COUNT, dash) for dash in range(DASH_COUNT)]
     others = [((backend + shift) % COLOR_COUNT, dash) for dash in reversed(range(DASH_COUNT)) for shift in range(1, COLOR_COUNT)]
     return next((look for look in (*of_backend, *others) if look not in used), of_backend[0])
 
 
-def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
+def series_words(row: Row, differing: Sequence[str]) -> list[str]:
+    """Return what these fields of a row have, in words: ["gloo", "ranks 4"]."""
     texts = [name_value(row, name) if name in _WITH_NAMES else value_of(row, name) for name in differing]
     return [text for text in texts if text not in ("", NOTHING)]
 
@@ -469,7 +486,7 @@ def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Map
         shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
         text = f"{shown}{format_span(known.time_s)}, {limit}"
         point = SizePoint(row.size_bytes, of_rate, _banded(1e6 * known.time_s, known.limit), "", text)
-        groups.setdefault(short(" ".join(_series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
+        groups.setdefault(short(" ".join(series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
     return [SizeLine(name, -1, place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
 
 
@@ -551,10 +568,10 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
     return (low, high) if low <= time_s <= high else (None, None)
 
 
-def _limits(rows: Iterable[Row], backends: Sequence[str]) -> list[LimitLine]:
-    """Return the expected rates and the hard limits, each rate once, with the text of its first row."""
+def limit_lines(placed: Iterable[tuple[int, Row]], backends: Sequence[str]) -> list[LimitLine]:
+    """Return the expected rates and the hard limits of rows with their places, each rate once, with the text of its first row."""
     found: list[LimitLine] = []
-    for row in rows:
+    for place, row in placed:
         for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
             rate = None if ceiling is None else ceiling.bytes_per_s
             is_compared = row.comparison is not None or "above_bound" in row.flags
@@ -562,7 +579,7 @@ def _limits(rows: Iterable[Row], backends: Sequence[str]) -> list[LimitLine]:
                 what = _what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by
                 shown_what = "" if ceiling.kind == "given" else short(what, 80)
                 colors = {backends.index(row.backend): short(row.backend, 40)}
-                _add_limit(found, LimitLine(kind, shown_what, {row.size_bytes: rate / 1e9}, colors))
+                _add_limit(found, LimitLine(kind, shown_what, {place: rate / 1e9}, colors))
     shown: list[LimitLine] = []
     for limit in sorted(found, key=lambda each: each.kind != "expected"):
         same = next((each for each in shown if _is_equal(limit.rates, each.rates)), None)
@@ -576,9 +593,9 @@ def _limits(rows: Iterable[Row], backends: Sequence[str]) -> list[LimitLine]:
 
 def _add_limit(limits: list[LimitLine], new: LimitLine) -> None:
     """Add the limit of one row: to one of the same text, where its rate fits."""
-    (size,) = new.rates
+    (place,) = new.rates
     alike = [limit for limit in limits if (limit.kind, limit.what) == (new.kind, new.what)]
-    same = next((limit for limit in alike if size not in limit.rates or _is_equal(limit.rates, new.rates)), None)
+    same = next((limit for limit in alike if place not in limit.rates or _is_equal(limit.rates, new.rates)), None)
     if same is None:
         limits.append(new)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, inf, log2, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ _OF_BOUND: Any = (0, (9, 3, 1, 3))
 _OF_MODEL: Any = (0, (1, 3))
 _MARKERS = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o", Outcome.INCONCLUSIVE: "D"}
 _MOST_TICKS = 7
+_MOST_DATES = 5  # their labels are long
 _FURTHEST = 5.0  # powers of two to either side; larger ratios are drawn at the edge
 _LONGEST_NAME, _LONGEST_WORDS = 46, 44
 # In the order of priority of their labels.
@@ -133,8 +135,12 @@ def _draw_line(axes: Axes, line: MarkedLine, number: int, over: str, look: Look)
     """Draw a line, its intervals, its expected values and its marks; return the line for the legend."""
     color = look.of_series(line.color)
     far = FAR if over == SIZES else inf
-    points = sorted([*((mark.at, mark.value.value) for mark in line.marks), *((at, nan) for at in line.missing)])
-    (drawn,) = axes.plot(*_interrupted(points, far), color=color, linestyle=DASHES[line.dash % len(DASHES)], zorder=2, gid=f"line {number}")
+    if line.is_joined:
+        points = sorted([*((mark.at, mark.value.value) for mark in line.marks), *((at, nan) for at in line.missing)])
+        dashes = DASHES[line.dash % len(DASHES)]
+        (drawn,) = axes.plot(*_interrupted(points, far), color=color, linestyle=dashes, zorder=2, gid=f"line {number}")
+    else:  # the legend shows a point
+        (drawn,) = axes.plot([], [], color=color, linestyle="none", marker="o", gid=f"points {number}")
     if line.expected:
         places, values = _interrupted(list(line.expected.items()), far)
         axes.plot(places, values, color=color, linestyle=_OF_MODEL, linewidth=1.2, zorder=1, gid=f"expected {number}")
@@ -193,18 +199,31 @@ def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
     if panel.over == DATES:
         import matplotlib.dates as mdates
 
-        locator = mdates.AutoDateLocator(maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
+        locator = mdates.AutoDateLocator(minticks=2, maxticks=_MOST_DATES)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         return
-    places = sorted({mark.at for line in panel.lines for mark in line.marks})
-    every = ceil(len(places) / _MOST_TICKS)
-    shown = places[::-1][::every][::-1]  # the largest always
+    places = sorted({mark.at for line in panel.lines for mark in line.marks if mark.at > 0})  # a damaged file has 0 ranks
+    shown = _ticks(places)
     axes.set_xticks(shown, [format_size(int(at)) if panel.over == SIZES else f"{at:g}" for at in shown])
     axes.set_xticks([], minor=True)
     if panel.over == SIZES:
         axes.tick_params(axis="x", labelrotation=look.turned)
     axes.set_xlabel(panel.over)
+
+
+def _ticks(places: Sequence[float]) -> list[float]:
+    """Return at most 8 of the ascending places of a logarithmic axis, the largest always: regular ones, or if these crowd spread ones."""
+    every = ceil(len(places) / _MOST_TICKS)
+    regular = list(places[::-1][::every])
+    factor = (places[-1] / places[0]) ** (1 / _MOST_TICKS)
+    if all(large >= small * sqrt(factor) for large, small in pairwise(regular)):
+        return regular[::-1]
+    spread = [places[-1]]
+    for place in places[::-1]:
+        if spread[-1] >= place * factor:
+            spread.append(place)
+    return spread[::-1]
 
 
 def set_time_axis(axes: Axes) -> None:

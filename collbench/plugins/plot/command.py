@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,20 @@ def call_plot(arguments: argparse.Namespace, argv: list[str]) -> int:
     check_file(out, "--out")
     runs = read(arguments.runs or [newest_run()], strict=False)
     material = Material(list(runs), out)
+    _note(runs.warnings)
     panels = panels_of(material, arguments.kind, arguments.operation)
-    write(figure_of(panels, arguments.style, arguments.size), out)
-    notes = [*runs.warnings, *(panel.note for panel in panels if panel.note)]
+    notes = list(dict.fromkeys(panel.note for panel in panels if panel.note))
     if arguments.kind in OVER_SIZES and len(material.tables) > MOST_DRAWN:
         notes.append(f"the first {MOST_DRAWN} of {len(material.tables)} runs are drawn")
-    for note in notes:
-        print(f"collbench: {printable(note)}", file=sys.stderr)
+    _note(notes)
+    write(figure_of(panels, arguments.style, arguments.size), out)
     confirm_written((out,), sys.stderr)
     return FINE
+
+
+def _note(notes: Sequence[str]) -> None:
+    """Print what was not read or is not drawn."""
+    from collbench.report.frame import printable
+
+    for note in notes:
+        print(f"collbench: {printable(note)}", file=sys.stderr)

@@ -8,7 +8,7 @@ from collbench.analysis.launches import grouped
 from collbench.analysis.outcome import Outcome
 from collbench.report.alternatives import foot as reading
 from collbench.report.alternatives import frame, head
-from collbench.report.charts import RatioPanel, case_line
+from collbench.report.charts import RatioPanel, case_line, distinct_names
 from collbench.report.compare import case_frame, case_name, foot, side_title
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
@@ -45,8 +45,11 @@ def section(material: Material) -> Section | None:
     if more > 0 and material.verdict is None:
         texts.append(f"{more} more runs are not compared here: `collbench compare` compares any two.")
     drawn = [each for each in found if any(case.time for case in each.cases)]
-    tables = [(_title(each), Table.of(case_frame(ordered(each)[:_MOST_ROWS]))) for each in found if each.cases and each not in drawn]
-    return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])
+    names = {id(table): name for table, name in zip(material.tables, distinct_names(material.tables, 80), strict=True)}
+    titles = {id(each): f"{names[id(each.b)]} against {names[id(each.a)]}: time, case by case" for each in found}
+    tables = [(titles[id(each)], Table.of(case_frame(ordered(each)[:_MOST_ROWS]))) for each in found if each.cases and each not in drawn]
+    charts = [_chart(number, titles[id(each)], each) for number, each in enumerate(drawn)]
+    return Section("against", "Against the baseline", texts, tables, charts)
 
 
 def _of_alternatives(found: Alternatives) -> Section:
@@ -87,17 +90,12 @@ def ordered(found: Comparison) -> list[CaseRatio]:
     return largest_first(found.cases) if found.without_intervals else worst_first(found.cases)
 
 
-def _chart(number: int, found: Comparison) -> Chart:
+def _chart(number: int, title: str, found: Comparison) -> Chart:
     frame = case_frame(ordered(found)[:_MOST_ROWS])
     shown = [case for case in frame.records if case.time is not None][:MOST_LINES]
-    key, title = f"against-{number}", _title(found)
     panel = RatioPanel("", [case_line(case, case_name(case, frame)) for case in shown], _AXIS, _LEAST)
     method = " ".join([_MADE, *(f"{short(text, 400)}." for text in foot(found))])
-    return ratio_chart(Chart(key, title, _caption(found, len(shown)), method, Table.of(frame)), panel)
-
-
-def _title(found: Comparison) -> str:
-    return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, case by case"
+    return ratio_chart(Chart(f"against-{number}", title, _caption(found, len(shown)), method, Table.of(frame)), panel)
 
 
 def _caption(found: Comparison, drawn: int) -> str:

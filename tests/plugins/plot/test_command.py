@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,15 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not installed')\n")
     done = run(tmp_path, "plot", str(ROOT / RUN), env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert (done.returncode, done.stderr) == (2, "collbench: a figure needs matplotlib: pip install 'collbench[report]'\n")
+
+
+def test_what_was_not_read_is_named_before_a_failure(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / RUN, copy)
+    with (copy / "cells.jsonl").open("a") as file:
+        file.write('{"broken\n')
+    done = run_here(tmp_path, "plot", "copy", "--kind", "scaling")
+    warning, failure = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert warning == "collbench: copy/cells.jsonl: 1 line is left out, the first is line 23: not JSON (JSONDecodeError)"
+    assert failure.startswith("collbench: --kind scaling needs runs of one operation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.plot.figures import MOST_PANELS, figure_of, panels_of, write
-from collbench.report.charts import MOST_LINES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
+from collbench.report.charts import MOST_LINES, NODES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
 from collbench.report.figures import draw
+from collbench.report.html.against import section
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
@@ -47,6 +49,15 @@ def runs_of(**rows: list[Row]) -> Material:
     """One run for each name, a day apart."""
     days = (f"2026-11-{day:02}T08:00:00Z" for day in range(1, 29))
     return material(*(run_of([(row, {}) for row in each], name, started_utc=next(days)) for name, each in rows.items()))
+
+
+def history_of(*hosts: list[str]) -> Material:
+    """One run for each of these lists of hosts, a day apart."""
+    runs = [
+        run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=f"2026-11-{day:02}T08:00:00Z", hosts=names)
+        for day, names in enumerate(hosts, 1)
+    ]
+    return material(*runs)
 
 
 def line_panel(panels: list[Panel]) -> LinePanel:
@@ -150,16 +161,102 @@ class TestKinds:
         assert (panel.title, panel.values) == ("barrier", TIME)
         assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
 
+    def test_runs_at_one_number_of_ranks_are_points_without_a_line(self) -> None:
+        page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
+        panel = line_panel(panels_of(page, "scaling"))
+        (line,) = panel.lines
+        assert (line.name, line.is_joined, [mark.at for mark in line.marks]) == ("mpi", False, [2, 4, 4])
+        artists = drawn(panel)
+        assert artists["points 0"] == [] and "line 0" not in artists
+        assert [at for at, _ in artists["sound 0"]] == [2, 4, 4]
+
+    def test_runs_with_several_numbers_of_ranks_have_lines_of_their_own(self) -> None:
+        page = runs_of(before=[*sweep(ranks=2), *sweep(ranks=4)], after=[*sweep(ranks=2, factor=2.0), *sweep(ranks=4, factor=2.0)])
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.dash, line.is_joined, [mark.at for mark in line.marks]) for line in lines] == [
+            ("mpi (before)", 0, True, [2, 4]), ("mpi (after)", 1, True, [2, 4]),
+        ]  # fmt: skip
+
+    def test_scaling_over_nodes_has_a_line_for_each_number_of_ranks_per_node(self) -> None:
+        page = runs_of(a=sweep(ranks=2, nodes=1), b=sweep(ranks=4, nodes=1), c=sweep(ranks=4, nodes=2), d=sweep(ranks=8, nodes=2))
+        panel = line_panel(panels_of(page, "scaling"))
+        assert panel.over == NODES
+        assert [(line.name, line.is_joined, [mark.at for mark in line.marks]) for line in panel.lines] == [
+            ("mpi, 2 ranks per node", True, [1, 2]), ("mpi, 4 ranks per node", True, [1, 2]),
+        ]  # fmt: skip
+
+    def test_scaling_of_equal_ranks_over_nodes_is_one_line(self) -> None:
+        (line,) = line_panel(panels_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling")).lines
+        assert (line.name, [mark.at for mark in line.marks]) == ("mpi", [1, 2])
+
+    def test_points_without_a_line_have_a_color_of_their_own(self) -> None:
+        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
+                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
+
+    def test_scaling_has_an_expected_line_for_each_backend(self) -> None:
+        def both(ranks: int) -> list[Row]:
+            mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi", ranks=ranks)]
+            return [*sweep("gloo", ranks=ranks), *mpi]
+
+        panel = line_panel(panels_of(runs_of(two=both(2), four=both(4)), "scaling"))
+        assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [
+            ("expected (gloo)", {2: 12.5, 4: 12.5}, 0), ("expected (mpi)", {2: 20.0, 4: 20.0}, 1),
+        ]  # fmt: skip
+
+    def test_scaling_of_many_backends_has_one_expected_line(self) -> None:
+        def all_of(ranks: int) -> list[Row]:
+            return [
+                replace(row, ceiling=Ceiling("measured", (10 + number) * 1e9, "memory copy"))
+                for number in range(4)
+                for row in sweep(f"library-{number}", ranks=ranks)
+            ]
+
+        panel = line_panel(panels_of(runs_of(two=all_of(2), four=all_of(4)), "scaling"))
+        assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [("expected", {2: 13.0, 4: 13.0}, None)]
+
     def test_history_joins_runs_of_the_same_hosts_only(self) -> None:
-        days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "2026-11-03T08:00:00Z"]
-        hosts = [["a", "b"], ["a", "b"], ["c", "d"]]
-        runs = [
-            run_of([(row, {}) for row in sweep()], f"run-{place}", started_utc=day, hosts=names)
-            for place, (day, names) in enumerate(zip(days, hosts, strict=True))
-        ]
-        panel = line_panel(panels_of(material(*runs), "history"))
-        assert [len(line.marks) for line in panel.lines] == [2, 1]
+        panel = line_panel(panels_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history"))
+        assert [(line.name, line.is_joined, len(line.marks)) for line in panel.lines] == [
+            ("mpi, a[1-2]", True, 2), ("mpi, b", False, 1),
+        ]  # fmt: skip
+        assert [line.color for line in panel.lines] == [0, 1]
         assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
+
+    def test_history_of_several_hosts_has_a_dash_and_a_name_for_each(self) -> None:
+        long = [f"{letter}{'-' * 70}" for letter in "xx"]
+        page = history_of([long[0] + "1"], [long[0] + "1"], [long[1] + "2"], [long[1] + "2"])
+        panel = line_panel(panels_of(page, "history"))
+        assert [line.dash for line in panel.lines] == [0, 1]
+        assert [line.name[-4:] for line in panel.lines] == ["… #1", "… #2"]
+        axes = Figure().subplots()
+        draw(panel, axes)
+        legend = axes.get_legend()
+        assert legend is not None and len(legend.get_texts()) == 2
+
+    def test_history_leaves_out_dates_that_cannot_be_drawn(self) -> None:
+        days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z"]
+        runs = [run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=day) for day in days]
+        panel = line_panel(panels_of(material(*runs), "history"))
+        assert panel.note == "2 runs left out: no date (1970 to 2200)"
+        assert len(panel.lines[0].marks) == 2
+        with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
+            panels_of(material(runs[0], runs[2]), "history")
+
+    def test_a_comparison_names_what_is_left_out(self) -> None:
+        names = ["base", *(f"run-{number}" for number in range(10))]
+        rows = {name: sweep(sizes=[1 << 20]) for name in names} | {"run-1": sweep(sizes=[1 << 10])}
+        panels = panels_of(runs_of(**rows), "compare")
+        assert [panel.title for panel in panels] == [f"run-{number} against base" for number in (0, *range(2, 8))]
+        assert panels[0].note == ("run-1 against base: not drawn, since no case has a time in both; the first 8 of 10 candidates are drawn")
+
+    def test_a_comparison_has_a_name_for_each_run(self) -> None:
+        runs = [run_of([(row, {}) for row in sweep()], f"{parent}/allreduce") for parent in ("old", "new")]
+        assert [panel.title for panel in panels_of(material(*runs), "compare")] == ["new/allreduce against old/allreduce"]
+        found = section(material(*runs))
+        assert found is not None
+        assert [chart.title for chart in found.charts] == ["new/allreduce against old/allreduce: time, case by case"]
 
     def test_a_comparison_shows_the_worst_case_first(self) -> None:
         before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
@@ -185,7 +282,7 @@ class TestKinds:
         [
             ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
             ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
-            ("history", of(*sweep()), "--kind history needs several runs with a date: these are 0"),
+            ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
             ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
             ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
             ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
@@ -208,6 +305,11 @@ class TestKinds:
         panel = line_panel(panels_of(of(*rows), "bandwidth"))
         assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
 
+    def test_names_that_agree_at_their_beginning_stay_apart(self) -> None:
+        rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
+        names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
+        assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
+
     def test_too_many_panels_are_refused(self) -> None:
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="select at most 12 with --operation"):
@@ -227,6 +329,90 @@ class TestSlides:
         many = of(*(row for number in range(5) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="a slide of 5 panels is not readable: select at most 4 with --operation"):
             figure_of(panels_of(many, "bandwidth"), "slide")
+
+
+def extents(figure: Figure) -> list[tuple[str, float, float]]:
+    """Return each title, label and legend with its first and last pixel from the left (of labels of a y axis: from below)."""
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.axes:
+        title = next(text for text in (axes.title, axes._right_title) if text.get_text())  # type: ignore[attr-defined]
+        box = title.get_window_extent()
+        found.append((title.get_text(), box.x0, box.x1))
+        box = axes.yaxis.label.get_window_extent()
+        found.append((axes.get_ylabel(), box.y0, box.y1))
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        found.append(("legend", box.x0, box.x1))
+    return found
+
+
+class TestTextsThatFit:
+    @pytest.mark.parametrize("style", ["paper", "slide"])
+    def test_long_names_are_cut_to_the_width_of_the_figure(self, style: str) -> None:
+        names = [f"WWW-{number}-{'library' * 9}" for number in range(9)]
+        rows = [row for name in names for row in sweep(name, operation="WMW_long_name_" * 12)]
+        figure = figure_of(panels_of(of(*rows), "bandwidth"), style)
+        figure_width = figure.bbox.width
+        for text, low, high in extents(figure):
+            assert 0 <= low < high <= figure_width, text
+        (legend,) = figure.legends
+        shown = [text.get_text() for text in legend.get_texts()]
+        assert len(set(shown)) == 10  # with that of what is expected
+        assert figure.axes[0].get_title(loc="right").endswith("…")
+
+    def test_the_columns_of_a_legend_follow_its_longest_name(self) -> None:
+        def columns(name: str, style: str) -> int:
+            rows = [row for number in range(9) for row in sweep(f"{name}-{number}")]
+            (legend,) = figure_of(panels_of(of(*rows), "bandwidth"), style, (7.0, 5.0)).legends
+            return int(legend._ncols)  # type: ignore[attr-defined]
+
+        assert columns("abc", "paper") > columns("a-longer-name", "paper") > columns("a-longer-name", "slide") >= 1
+
+    def test_a_long_name_moves_the_legend_below_the_panel(self) -> None:
+        rows = [row for number in range(2) for row in sweep(f"{'library' * 7}-{number}")]
+        figure = figure_of(panels_of(of(*rows), "bandwidth"))
+        assert len(figure.legends) == 1 and figure.axes[0].get_legend() is None
+
+    def test_labels_of_four_panels_on_a_slide_are_wrapped(self) -> None:
+        rows = [row for operation in ("allgather", "allreduce", "alltoall", "broadcast") for row in sweep(operation=operation)]
+        figure = figure_of(panels_of(of(*rows), "percent"), "slide")
+        assert [axes.get_ylabel() for axes in figure.axes] == ["% of expected\nbandwidth"] * 4
+        for text, low, high in extents(figure):
+            assert 0 <= low < high <= figure.bbox.width, text
+
+    def test_a_long_title_of_a_comparison_reaches_over_the_names_of_its_cases(self) -> None:
+        runs = [run_of([(row, {}) for row in sweep()], f"{parent}/{'allreduce-' * 2}name") for parent in ("old", "new")]
+        figure = figure_of(panels_of(material(*runs), "compare"))
+        assert figure.axes[0].get_title(loc="right").startswith("new/allreduce-allreduc")
+        (_, low, high), _ = extents(figure)
+        assert 0 <= low < high <= figure.bbox.width
+
+    @pytest.mark.parametrize("days", [2, 3, 5, 8])
+    def test_dates_do_not_overlap(self, days: int) -> None:
+        figure = figure_of(panels_of(history_of(*[["a"]] * days), "history"))
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(boxes) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+    def test_ticks_of_linear_sizes_are_apart(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
+        ticks = list(axes.get_xticks())
+        assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
+        assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
+
+    def test_a_damaged_number_of_ranks_has_no_tick(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
+        assert list(axes.get_xticks()) == [2, 4]
+
+    def test_ticks_of_powers_of_two_are_regular(self) -> None:
+        axes = Figure().subplots()
+        draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
+        assert list(axes.get_xticks()) == SIZES[1::2]
 
 
 class TestFiles:
