@@ -54,7 +54,11 @@ class AlternativeRow(Record, frozen=True, kw_only=True):
     run: Annotated[str, column("The name of the run's folder.")]
     case: Annotated[CaseKey, column("", key="", parts=_CASE)]
     outcome: Annotated[
-        str, column("fastest, slower, no change, inconclusive, unreliable, wrong data or n/a, compared with the shortest time.")
+        str,
+        column(
+            "fastest, slower, no change, inconclusive, unreliable, wrong data or n/a, compared with the shortest time. Empty where "
+            "efficiencies are compared."
+        ),
     ]
     time_ratio: Annotated[Estimate, column("The time divided by the shortest one of the group.")] = Estimate()
     interval_over_launches: Annotated[bool, column("Whether the interval of the ratio is over several launches of both.")] = False
@@ -103,7 +107,7 @@ ALTERNATIVES = RecordKind("compare", AlternativeRow)
 
 
 def outcome(group: AlternativeGroup, name: str) -> str:
-    """Return the outcome of a row in its group, in one of the words of the column `outcome`."""
+    """Return the outcome of a row in its group, in one of the words of the column `outcome`; "" if its group compares efficiencies."""
     each = group.times[name]
     if each.row.wrong:
         return WRONG_DATA
@@ -111,6 +115,8 @@ def outcome(group: AlternativeGroup, name: str) -> str:
         return NOT_MEASURED
     if not each.is_sound:
         return UNRELIABLE
+    if group.smallest is not None:
+        return ""
     if each.outcome is not None:
         return each.outcome.value
     return FASTEST if group.fastest == name else Outcome.INCONCLUSIVE.value

@@ -344,6 +344,7 @@ class TestCommand:
         two, four = csv.DictReader(run_here(tmp_path, "compare", "2", "4", "--format", "csv").stdout.splitlines())
         assert (two["efficiency"], two["efficiency_by"]) == ("", "")
         assert (float(four["efficiency"]), four["efficiency_by"]) == (pytest.approx(0.75), "busbw")
+        assert (two["outcome"], four["outcome"]) == ("", "")  # other rank counts are not ranked
 
     def test_markdown(self, tmp_path: Path) -> None:
         stored(tmp_path / "a", row("gloo", 1.8e-3))
