@@ -155,9 +155,9 @@ def _fastest_headline(found: Alternatives) -> str:
         texts.append(_lead(found, max(others, key=_size_and_lead), is_first=False))
     largest = found.groups[-1]
     if _has_sizes_only(found) and not largest.fastest and largest.followers:
-        names = largest.as_fast if len(largest.as_fast) > 1 else largest.without_interval
-        note = "" if names == largest.as_fast else "no interval of "
-        texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {note}{first_of(names, 3)}")
+        is_tied = len(largest.as_fast) > 1
+        undecided = first_of(largest.as_fast, 3) if is_tied else f"no interval of {first_of(largest.without_interval, 3)}"
+        texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {undecided}")
     return "; ".join(texts)
 
 

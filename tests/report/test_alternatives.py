@@ -211,6 +211,8 @@ def test_a_time_without_an_interval_is_named_as_such() -> None:
         "mpi is the fastest of 3 at 64 B: 2.00 times as fast as nccl (1.97–2.03, one launch each); undecided at 1 MiB: no interval of gloo"
     )
     assert "1 MiB|no interval|–|1000|2000 (2.00×)|90000 (no interval)|31.46" in table(*sides)
+    slow = run(PLACE / "f", row("mpi", 1.0), row("mpi", 1e-6, size=64))
+    assert headline(compared(slow, sides[2])).endswith("; undecided at 1 MiB: no interval of gloo")  # gloo has the shortest time
     without = compared(run(PLACE / "d", row("mpi", 1e-3)), run(PLACE / "e", bare))
     assert headline(without) == "inconclusive: no evidence which of mpi and gloo is faster (no interval)"
 
