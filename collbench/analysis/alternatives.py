@@ -1,8 +1,9 @@
 """Alternatives: the same operation over several backends, rank counts or runs. The fastest one at each size, and the lag of the others.
 
 The rows of a group agree in all fields of their case but one. A row is slower only if both are reliable and the 95 % interval of the ratio
-of times is above 1. Within one launch each the interval must be above the margin, since another launch may differ. If the state of the
-machine differs, it must be above the square of that difference, since a disturbed state may slow communication more than the state probe.
+of times is above 1. Within one launch each the interval must be above the margin, since another launch may differ; between runs of the same
+case it decides nothing, as in `analysis.compare`. If the state of the machine differs, the interval must be above the square of that
+difference, since a disturbed state may slow communication more than the state probe.
 Among three or more the intervals of both times must not overlap either: the fastest of a dozen equal ones looks fast by chance.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import log
 from typing import Any
 
@@ -38,6 +40,16 @@ _DEFAULTS = {"registration": "none", "streams": 1}  # what None means where anot
 _NAMED = ("root", "window", "streams")  # numbers, which need their name
 
 
+class Undecided(Enum):
+    """Why a row is not slower than the leader according to the evidence."""
+
+    NO_INTERVAL = "the ratio has no interval"
+    ONE_LAUNCH = "both are of the same case, and another launch may differ by more"
+    SMALL = "the interval is not above the least difference that counts"
+    STATE = "another state of the machine may explain the difference"
+    OVERLAP = "the intervals of the times overlap"
+
+
 @dataclass(frozen=True)
 class AlternativeTime:
     """The row of an alternative in a group.
@@ -46,6 +58,7 @@ class AlternativeTime:
     launches    the rows of its launches
     ratio       its time / that of the group's leader; None of the leader, and without a sound time
     outcome     SLOWER, or NO_CHANGE or INCONCLUSIVE: as fast as the leader, or it cannot be told; None where `ratio` is
+    undecided   why `outcome` is not SLOWER; None if it is, and where `ratio` is
     efficiency  of ranks and nodes: the bus bandwidth / that of the smallest count, 1 is ideal; for messages of less than 4 KiB, and without
                 bus bandwidth: the time of the smallest count / this time. None of the smallest count, and without a sound time
     """
@@ -54,6 +67,7 @@ class AlternativeTime:
     launches: Sequence[Row]
     ratio: CaseRatio | None = None
     outcome: Outcome | None = None
+    undecided: Undecided | None = None
     efficiency: Ratio | None = None
 
     @property
@@ -103,9 +117,15 @@ class AlternativeGroup:
 
     @property
     def as_fast(self) -> list[str]:
-        """Return the names of the leader and of those that are not slower according to the evidence."""
-        equal = [name for name in self.followers if self.times[name].outcome is not Outcome.SLOWER]
+        """Return the names of the leader and of those that are not slower according to the evidence; without those without an interval."""
+        equal = [name for name in self.followers if self.times[name].undecided not in (None, Undecided.NO_INTERVAL)]
         return [] if self.leader is None else [self.leader, *equal]
+
+    @property
+    def without_interval(self) -> list[str]:
+        """Return the names of the sound times without an interval, so that no ratio to them has one."""
+        names = [name for name in self.times if name == self.leader or self.times[name].ratio is not None]
+        return [name for name in names if (estimate_of(self.times[name].row).ci_low or 0.0) <= 0]
 
     @property
     def unranked(self) -> list[str]:
@@ -140,7 +160,7 @@ class AlternativeGroup:
 class Alternatives:
     """Alternatives compared in every group that has two of them or more.
 
-    field    in what they differ: BACKEND, RANKS, NODES, another field of a case; or RUN, if runs of one backend are among them
+    field    in what they differ: BACKEND, RANKS, NODES, another field of a case; or RUN, if runs of the same case are among them
     names    backends and runs from the fastest on, by the mean of their ratios to the leaders; counts ascending
     groups   by operation, the other fields of their cases, and size
     sides    the runs
@@ -240,7 +260,7 @@ def _placed(members: Sequence[_Found], field: str) -> list[list[_Found]]:
 
 def _compared(field: str, groups: Sequence[Sequence[_Found]], sides: Sequence[Launches], margin: float) -> Alternatives:
     every = [each for group in groups for each in group]
-    names, by_run = _names(field, every, sides)
+    names, is_by_run = _names(field, every, sides)
     in_order = sorted(groups, key=lambda group: _place(group[0].row, field))
     judged = [_group({names[each.side, each.value]: each for each in group}, field, margin) for group in in_order]
     if field == RANKS:
@@ -251,7 +271,7 @@ def _compared(field: str, groups: Sequence[Sequence[_Found]], sides: Sequence[La
     shown = field
     if field == RANKS and len({each.value[0] for each in every}) > 1:
         shown = NODES
-    if by_run:
+    if is_by_run and field != RANKS:
         shown = RUN
     compared = {id(each.row) for each in every}
     others = [row for side in sides for row in side.rows if id(row) not in compared]
@@ -274,6 +294,8 @@ def _names(field: str, every: Iterable[_Found], sides: Sequence[Launches]) -> tu
     titles = [side.name for side in sides]
     runs = ["/".join(side.runs[0].path.resolve().parts[-2:]) if titles.count(side.name) > 1 else side.name for side in sides]
     runs = [f"{name} #{number}" if runs.count(name) > 1 else name for number, name in enumerate(runs, start=1)]
+    if field == RANKS:
+        return {(side, value): f"{counts[value]} ({runs[side]})" for side, value in pairs}, True
     values_of = Counter(side for side, _ in pairs)
     return {(side, value): runs[side] if values_of[side] == 1 else f"{runs[side]} {counts[value]}" for side, value in pairs}, True
 
@@ -315,13 +337,14 @@ def _group(members: Mapping[str, _Found], field: str, margin: float) -> Alternat
     by_bandwidth = all(row.size_bytes >= LEAST_RATE_BYTES and known(row.busbw_bytes_per_s) and not is_shown_as_time(row) for row in rows)
     judged: dict[str, AlternativeTime] = {}
     for name, each in times.items():
-        ratio = outcome = efficiency = None
+        ratio = outcome = undecided = efficiency = None
         if leader is not None and name in sound and name != leader:
             ratio = _ratio(times[leader], each, margin)
-            outcome = _outcome(ratio, among=len(sound))
-        if smallest is not None and name in counted and name != smallest:
+            undecided = _undecided(ratio, among=len(sound), is_same_case=members[name].value == members[leader].value)
+            outcome = _outcome(ratio, undecided)
+        if smallest is not None and name in counted and members[name].value != members[smallest].value:
             efficiency = _efficiency(times[smallest], each, margin, by_bandwidth=by_bandwidth)
-        judged[name] = AlternativeTime(each.row, each.launches, ratio, outcome, efficiency)
+        judged[name] = AlternativeTime(each.row, each.launches, ratio, outcome, undecided, efficiency)
     placings = {each.row.in_place for each in members.values()}
     differ = field != "in_place" and len(placings) > 1
     return AlternativeGroup(judged, leader, smallest, by_bandwidth and smallest is not None, differ)
@@ -336,18 +359,28 @@ def _ratio(leader: AlternativeTime, other: AlternativeTime, margin: float) -> Ca
     return CaseRatio(leader.row, other.row, time, several, probes, (len(before), len(after)), margin)
 
 
-def _outcome(ratio: CaseRatio, among: int) -> Outcome:
-    """Return SLOWER, NO_CHANGE or INCONCLUSIVE for the ratio of a follower to the leader of `among` sound rows."""
+def _undecided(ratio: CaseRatio, *, among: int, is_same_case: bool) -> Undecided | None:
+    """Return why the ratio of a follower to the leader of `among` sound rows does not show that it is slower; None if it does."""
     time = ratio.time
     if time is None or time.low is None:
-        return Outcome.INCONCLUSIVE
+        return Undecided.NO_INTERVAL
+    if is_same_case and not ratio.launches:
+        return Undecided.ONE_LAUNCH
     least = 1.0 if ratio.launches else 1 + ratio.margin
-    if ratio.state_differs:
-        least *= _state_factor(ratio) ** 2
-    if time.low > least:
-        return Outcome.INCONCLUSIVE if among > 2 and _overlap(ratio.a, ratio.b) else Outcome.SLOWER
-    is_decided = ratio.launches and not ratio.state_differs
-    return outcome_of(time.low, time.high, ratio.margin) if is_decided else Outcome.INCONCLUSIVE
+    if time.low <= least:
+        return Undecided.SMALL
+    if ratio.state_differs and time.low <= least * _state_factor(ratio) ** 2:
+        return Undecided.STATE
+    return Undecided.OVERLAP if among > 2 and _overlap(ratio.a, ratio.b) else None
+
+
+def _outcome(ratio: CaseRatio, undecided: Undecided | None) -> Outcome:
+    """Return SLOWER, NO_CHANGE or INCONCLUSIVE for the ratio of a follower to the leader."""
+    if undecided is None:
+        return Outcome.SLOWER
+    if ratio.time is None or undecided is not Undecided.SMALL or ratio.state_differs or not ratio.launches:
+        return Outcome.INCONCLUSIVE
+    return outcome_of(ratio.time.low, ratio.time.high, ratio.margin)
 
 
 def _state_factor(ratio: CaseRatio) -> float:

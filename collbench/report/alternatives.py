@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import floor, log10
 from pathlib import Path
 from typing import Annotated, TextIO
 
-from collbench.analysis.alternatives import BACKEND, NODES, RANKS, AlternativeGroup, Alternatives, AlternativeTime, alternatives
+from collbench.analysis.alternatives import BACKEND, NODES, RANKS, AlternativeGroup, Alternatives, AlternativeTime, Undecided, alternatives
 from collbench.analysis.compare import side_of
 from collbench.analysis.differences import differences
 from collbench.analysis.launches import Launches, check_once, runs_in, sentence, time_of
@@ -37,6 +37,12 @@ FASTEST, UNRELIABLE, WRONG_DATA, NOT_MEASURED = "fastest", "unreliable", "wrong 
 _COARSE = 0.1  # an interval that is wider, as a part of the value, supports two digits only
 _MOST_SIDES = 4
 _MOST_CHANGES = 3
+_CAUSES: Mapping[Undecided | None, str] = {
+    Undecided.NO_INTERVAL: "no interval",
+    Undecided.ONE_LAUNCH: "one launch each of the same case, and another launch may differ by more",
+    Undecided.STATE: "another state of the machine may explain the differences",
+    Undecided.OVERLAP: "the intervals of the times overlap",
+}
 _OF_ROWS = {name: spec for name, spec, _ in declared(Row)}
 _CASE = {name: _OF_ROWS[name] for name in CaseKey._fields}
 
@@ -48,7 +54,11 @@ class AlternativeRow(Record, frozen=True, kw_only=True):
     run: Annotated[str, column("The name of the run's folder.")]
     case: Annotated[CaseKey, column("", key="", parts=_CASE)]
     outcome: Annotated[
-        str, column("fastest, slower, no change, inconclusive, unreliable, wrong data or n/a, compared with the shortest time.")
+        str,
+        column(
+            "fastest, slower, no change, inconclusive, unreliable, wrong data or n/a, compared with the shortest time. Empty where "
+            "efficiencies are compared."
+        ),
     ]
     time_ratio: Annotated[Estimate, column("The time divided by the shortest one of the group.")] = Estimate()
     interval_over_launches: Annotated[bool, column("Whether the interval of the ratio is over several launches of both.")] = False
@@ -97,7 +107,7 @@ ALTERNATIVES = RecordKind("compare", AlternativeRow)
 
 
 def outcome(group: AlternativeGroup, name: str) -> str:
-    """Return the outcome of a row in its group, in one of the words of the column `outcome`."""
+    """Return the outcome of a row in its group, in one of the words of the column `outcome`; "" if its group compares efficiencies."""
     each = group.times[name]
     if each.row.wrong:
         return WRONG_DATA
@@ -105,6 +115,8 @@ def outcome(group: AlternativeGroup, name: str) -> str:
         return NOT_MEASURED
     if not each.is_sound:
         return UNRELIABLE
+    if group.smallest is not None:
+        return ""
     if each.outcome is not None:
         return each.outcome.value
     return FASTEST if group.fastest == name else Outcome.INCONCLUSIVE.value
@@ -113,45 +125,68 @@ def outcome(group: AlternativeGroup, name: str) -> str:
 # The answer in sentences.
 
 
-def headline(found: Alternatives) -> str:
-    """Return the answer: "mpi is 1.8 times as fast as gloo at 16 MiB (1.6–2.0)", or of ranks and nodes the efficiency."""
+def headline(found: Alternatives, *, has_badge: bool = False) -> str:
+    """Return the answer: "mpi is 1.8 times as fast as gloo at 16 MiB (1.6–2.0)", or of ranks and nodes the efficiency.
+
+    has_badge  whether the word "inconclusive" is printed with it
+    """
     answer = _scaling_headline(found) if found.is_scaling else _fastest_headline(found)
     names = [name for name in found.names if any(name in group.times and group.times[name].row.wrong for group in found.groups)]
+    if not is_decided(found) and (names or not has_badge):
+        answer = f"inconclusive: {answer}"
     return f"WRONG DATA in {listed(names, 4)}; {answer}" if names else answer
+
+
+def is_decided(found: Alternatives) -> bool:
+    """Return whether one is the fastest in a case; of ranks and nodes whether there is an efficiency."""
+    return bool(_ends(found)) if found.is_scaling else any(group.fastest for group in found.groups)
 
 
 def _fastest_headline(found: Alternatives) -> str:
     decided = [group for group in found.groups if group.fastest]
     if not decided:
         tied = [group.as_fast for group in found.groups if len(group.as_fast) > 1]
-        names = tied[-1] if tied else found.names
-        return f"inconclusive: no evidence which of {listed(names, 4)} is faster ({_why(found)})"
+        names = max(reversed(tied), key=len) if tied else found.names
+        return f"no evidence which of {listed(names, 4)} is faster ({_why(found)})"
     main = max(decided, key=_size_and_lead)
     others = [group for group in decided if group.fastest != main.fastest]
     texts = [_lead(found, main, is_first=True)]
     if others:
         texts.append(_lead(found, max(others, key=_size_and_lead), is_first=False))
     largest = found.groups[-1]
-    if _has_sizes_only(found) and len(largest.as_fast) > 1:
-        texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {first_of(largest.as_fast, 3)}")
+    if _has_sizes_only(found) and not largest.fastest and largest.followers:
+        is_tied = len(largest.as_fast) > 1
+        undecided = first_of(largest.as_fast, 3) if is_tied else f"no interval of {first_of(largest.without_interval, 3)}"
+        texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {undecided}")
     return "; ".join(texts)
 
 
 def _why(found: Alternatives) -> str:
-    """Return why nothing is decided: "4 of 6 rows are unreliable: there are more ranks and busy threads than cores"."""
+    """Return the cause that most rows have: "4 of 6 rows are unreliable: there are more ranks and busy threads than cores"."""
     times = [each for group in found.groups for each in group.times.values()]
     unreliable = [each.row for each in times if not (each.is_sound or each.row.wrong) and time_of(each.row) is not None]
-    if unreliable:
-        causes = Counter(remedy for row in unreliable if (quality := quality_of(row)) for remedy in quality.remedies[:1])
-        cause = f": {REMEDIES[causes.most_common(1)[0][0]].cause}" if causes else ""
-        verb = "is" if len(unreliable) == 1 else "are"
-        return f"{len(unreliable)} of {plural(len(times), 'row')} {verb} unreliable{cause}"
-    compared = [each for each in times if each.ratio is not None]
-    if not compared:
-        return "at most one of them has a time in each case"
-    if not any(each.over_launches for each in compared):
-        return f"{_one_launch(found)}, and no difference above {format_margin(found.margin)}"
-    return "no interval excludes equal times"
+    causes = Counter(cause for group in found.groups for each in group.times.values() if (cause := _cause(found, group, each)))
+    nothing = f"at most one {'count' if found.is_scaling else 'of them'} has a time in each case"
+    cause, rows = causes.most_common(1)[0] if causes else (nothing, 0)
+    if not unreliable or rows > len(unreliable):
+        return cause
+    remedies = Counter(remedy for row in unreliable if (quality := quality_of(row)) for remedy in quality.remedies[:1])
+    reason = f": {REMEDIES[remedies.most_common(1)[0][0]].cause}" if remedies else ""
+    verb = "is" if len(unreliable) == 1 else "are"
+    return f"{len(unreliable)} of {plural(len(times), 'row')} {verb} unreliable{reason}"
+
+
+def _cause(found: Alternatives, group: AlternativeGroup, each: AlternativeTime) -> str:
+    """Return why a sound row is not ranked, or of ranks and nodes has no efficiency; "" for a row that is or has."""
+    if found.is_scaling:
+        if not each.is_sound or group.smallest is None or _count(each) == _count(group.times[group.smallest]):
+            return ""
+        return "a single rank sends nothing" if each.row.ranks == 1 else _CAUSES[Undecided.STATE]
+    if each.undecided is not Undecided.SMALL:
+        return _CAUSES.get(each.undecided, "")
+    if each.over_launches:
+        return "no interval excludes equal times"
+    return f"{_one_launch(found)}, and no difference above {format_margin(found.margin)}"
 
 
 def _size_and_lead(group: AlternativeGroup) -> tuple[int, float]:
@@ -191,8 +226,8 @@ def _operations(found: Alternatives) -> list[str]:
 
 
 def _has_sizes_only(found: Alternatives) -> bool:
-    """Return whether the groups differ in their size only."""
-    return len(_operations(found)) == 1 and not _differing(found)
+    """Return whether the groups have a size and differ in nothing else."""
+    return len(_operations(found)) == 1 and not _differing(found) and found.groups[-1].row.size_bytes > 0
 
 
 def factor_texts(ratio: Ratio) -> tuple[str, str]:
@@ -214,29 +249,35 @@ def _rounded(value: float, digits: int) -> str:
 def _scaling_headline(found: Alternatives) -> str:
     """Return "4 ranks reach 93 % of the bus bandwidth of 2 ranks at 16 MiB (90–96 %)": the lowest of the largest counts and sizes."""
     ends = _ends(found)
-    known = [(group, name, each.efficiency) for group, name, each in ends if each.efficiency is not None]
-    if not known:
-        return f"inconclusive: {listed(found.names, 4)} cannot be compared ({_why(found)})"
-    lowest = min(known, key=lambda end: end[2].value)
-    text = _efficiency(found, *lowest)
-    if len(known) > 1:
-        group, _, ratio = max(known, key=lambda end: end[2].value)
-        text += f"; the most is {format_percent(100 * ratio.value)}{_where(found, group)}"
-    return text
+    if not ends:
+        return f"{listed(found.names, 4)} cannot be compared ({_why(found)})"
+    lowest = min(ends, key=lambda end: end[2].value)
+    texts = [_efficiency(found, *lowest)]
+    if len(ends) > 1:
+        group, name, ratio = max(ends, key=lambda end: end[2].value)
+        of_run = "" if name == lowest[1] else f" with {name}"
+        texts.append(f"the most is {format_percent(100 * ratio.value)}{of_run}{_where(found, group)}")
+    if not any(name == found.names[-1] for _, name, _ in ends):
+        texts.append(f"{found.names[-1]}: no efficiency")
+    return "; ".join(texts)
 
 
-def _ends(found: Alternatives) -> list[tuple[AlternativeGroup, str, AlternativeTime]]:
-    """Return the largest size of each series, with its largest count."""
+def _ends(found: Alternatives) -> list[tuple[AlternativeGroup, str, Ratio]]:
+    """Return the efficiency of the largest count that has one, at the largest size at which it has one, of each series and run."""
     fields = _differing(found)
-    largest: dict[tuple[str, ...], AlternativeGroup] = {}
+    largest_size: dict[tuple[tuple[str, ...], str], tuple[AlternativeGroup, str, Ratio]] = {}
+    largest_count: dict[tuple[str, ...], tuple[int, int]] = {}
     for group in found.groups:
-        if group.smallest is not None:
-            largest[group.row.operation, *(value_of(group.row, name) for name in fields)] = group
-    ends = []
-    for group in largest.values():
-        name = list(group.times)[-1]
-        ends.append((group, name, group.times[name]))
-    return ends
+        series = group.row.operation, *(value_of(group.row, name) for name in fields)
+        for name, each in group.times.items():
+            if each.efficiency is not None:
+                largest_size[series, name] = group, name, each.efficiency
+                largest_count[series] = max(_count(each), largest_count.get(series, (0, 0)))
+    return [end for (series, name), end in largest_size.items() if _count(end[0].times[name]) == largest_count[series]]
+
+
+def _count(each: AlternativeTime) -> tuple[int, int]:
+    return each.row.nodes or 1, each.row.ranks
 
 
 def _efficiency(found: Alternatives, group: AlternativeGroup, name: str, ratio: Ratio) -> str:
@@ -260,9 +301,9 @@ def _percents(ratio: Ratio) -> str:
 def operation_of_answer(found: Alternatives) -> str:
     """Return the operation that `headline` is about."""
     decided = [group for group in found.groups if group.fastest]
-    ends = [(each.efficiency.value, group.row.operation) for group, _, each in _ends(found) if each.efficiency is not None]
-    if found.is_scaling and ends:
-        return min(ends)[1]
+    if found.is_scaling and (ends := _ends(found)):
+        group, _, _ = min(ends, key=lambda end: end[2].value)
+        return group.row.operation
     return max(decided, key=_size_and_lead).row.operation if decided else found.groups[0].row.operation
 
 
@@ -272,10 +313,10 @@ def largest_differences(found: Alternatives) -> Iterator[tuple[str, str]]:
     It is of the largest size of each operation; of a single operation of all sizes, the largest first.
     """
     if found.is_scaling:
-        for group, name, each in _ends(found):
-            if each.efficiency is not None and group.by_bandwidth:
+        for group, name, ratio in _ends(found):
+            if group.by_bandwidth:
                 what = f"of the bus bandwidth of {group.smallest}: {name}"
-                yield format_percent(100 * each.efficiency.value), f"{what}{_where(found, group)}"
+                yield format_percent(100 * ratio.value), f"{what}{_where(found, group)}"
         return
     decided = [group for group in found.groups if group.fastest]
     if len(_operations(found)) > 1:
@@ -399,10 +440,12 @@ def _differing(found: Alternatives) -> list[str]:
 
 
 def _fastest(group: AlternativeGroup) -> str:
-    """Return the fastest alternative, or those of which it is undecided: "impi", "ucc or openmpi"."""
+    """Return the fastest alternative, or those of which it is undecided: "impi", "ucc or openmpi"; "no interval" if only that is why."""
     if group.fastest:
         return group.fastest
-    return first_of(group.as_fast, 2, " or ") if len(group.as_fast) > 1 else NOTHING
+    if len(group.as_fast) > 1:
+        return first_of(group.as_fast, 2, " or ")
+    return _CAUSES[Undecided.NO_INTERVAL] if group.followers else NOTHING
 
 
 def _lead_text(group: AlternativeGroup) -> str:
@@ -418,18 +461,25 @@ def _expected(group: AlternativeGroup) -> str:
 
 def _column(found: Alternatives, name: str, place: int) -> Column[AlternativeGroup]:
     """Return the column of an alternative; a narrow terminal drops the slowest ones first, but never the first two."""
+    usual = _usual_reference(found)
 
     def text(group: AlternativeGroup) -> str:
-        return _time(group, name, is_scaling=found.is_scaling)
+        each = group.times.get(name)
+        if each is None:
+            return NOTHING
+        return _time(each, _scaling_note(group, each, usual) if found.is_scaling else _note(each))
 
     return Column("", f"{short(name, 40)} µs", text, right=True, drop=place + 1 if place > 1 else 0)
 
 
-def _time(group: AlternativeGroup, name: str, *, is_scaling: bool) -> str:
-    """Return "41.78 (5.1×)", "8.226", "3.250 (93 %)", "? 12.3", "n/a", "WRONG 3"; a dash if the row is missing."""
-    each = group.times.get(name)
-    if each is None:
-        return NOTHING
+def _usual_reference(found: Alternatives) -> str | None:
+    """Return the name with which most efficiencies compare; None without one."""
+    references = Counter(group.smallest for group in found.groups for each in group.times.values() if each.efficiency is not None)
+    return references.most_common(1)[0][0] if references else None
+
+
+def _time(each: AlternativeTime, note: str) -> str:
+    """Return "41.78 (5.1×)", "8.226", "3.250 (93 %)", "? 12.3", "n/a", "WRONG 3"."""
     if each.row.wrong:
         return wrong(each.row)
     time_s = time_of(each.row)
@@ -438,19 +488,23 @@ def _time(group: AlternativeGroup, name: str, *, is_scaling: bool) -> str:
     text = format_time(time_s)
     if not each.is_sound:
         return f"? {text}"
-    note = _scaling_note(group, each) if is_scaling else _note(each)
     return f"{text} ({note})" if note else text
 
 
-def _scaling_note(group: AlternativeGroup, each: AlternativeTime) -> str:
+def _scaling_note(group: AlternativeGroup, each: AlternativeTime, usual_reference: str | None) -> str:
+    """Return "93 %" or "1.9×"; with the name of the reference where it is not the usual one."""
     if each.efficiency is None:
         return ""
-    return format_percent(100 * each.efficiency.value) if group.by_bandwidth else f"{_rounded(1 / each.efficiency.value, 2)}×"
+    reference = "" if group.smallest == usual_reference else f" of {group.smallest}"
+    value = format_percent(100 * each.efficiency.value) if group.by_bandwidth else f"{_rounded(1 / each.efficiency.value, 2)}×"
+    return f"{value}{reference}"
 
 
 def _note(each: AlternativeTime) -> str:
     if each.ratio is None or each.ratio.time is None:
         return ""
+    if each.undecided is Undecided.NO_INTERVAL:
+        return _CAUSES[Undecided.NO_INTERVAL]
     if each.outcome is Outcome.SLOWER:
         value, _ = factor_texts(each.ratio.time)
         return f"{value}×"
@@ -470,7 +524,11 @@ def foot(found: Alternatives) -> list[str]:
     if any(each.over_launches for each in several):
         texts.append("intervals: 95 %, over the medians of the launches; of 100 equal pairs about 5 differ by chance")
     if not all(each.over_launches for each in several):
-        counts = "" if found.is_scaling else f", so only a difference above {format_margin(found.margin)} counts"
+        counts = f", so only a difference above {format_margin(found.margin)} counts"
+        if any(each.undecided is Undecided.ONE_LAUNCH for each in several):
+            counts += ", and none between runs of the same case"
+        if found.is_scaling:
+            counts = ""
         texts.append(f"{_one_launch(found)}: intervals do not include what differs between launches{counts}. Measure with --launches 5")
     if any(outcome(group, name) == UNRELIABLE for group in found.groups for name in group.times):
         texts.append("? before a time: unreliable, so not compared (`collbench report RUN` has the reason)")
@@ -491,11 +549,15 @@ def _reading(found: Alternatives) -> list[str]:
     if not found.is_scaling:
         return ["5.1×: the time as a multiple of the shortest one; ?: inconclusive; ±: no difference beyond this margin"]
     texts = []
-    if any(group.by_bandwidth for group in found.groups):
-        texts.append(f"93 %: the bus bandwidth as a share of that with {found.names[0]}; ideal is 100 %")
-    if not all(group.by_bandwidth for group in found.groups):
+    groups = [group for group in found.groups if any(each.efficiency is not None for each in group.times.values())]
+    reference = _usual_reference(found)
+    if any(group.smallest != reference for group in groups):
+        reference = f"{reference} or the named count"
+    if any(group.by_bandwidth for group in groups):
+        texts.append(f"93 %: the bus bandwidth as a share of that with {reference}; ideal is 100 %")
+    if not all(group.by_bandwidth for group in groups):
         where = f"below {format_size(LEAST_RATE_BYTES)}, and without bus bandwidth"
-        texts.append(f"1.9×: the time as a multiple of that with {found.names[0]}, {where}; ideal is 1×")
+        texts.append(f"1.9×: the time as a multiple of that with {reference}, {where}; ideal is 1×")
     return texts
 
 
@@ -524,9 +586,9 @@ def runs_line(found: Alternatives) -> str:
 # The output.
 
 
-def head(found: Alternatives) -> list[str]:
-    """Return the sentences above the table: the answer, where each is the fastest, and the runs."""
-    return [text for text in (headline(found), best_at(found), runs_line(found)) if text]
+def head(found: Alternatives, *, has_badge: bool = False) -> list[str]:
+    """Return the sentences above the table: the answer, where each is the fastest, and the runs; `has_badge` as of `headline`."""
+    return [text for text in (headline(found, has_badge=has_badge), best_at(found), runs_line(found)) if text]
 
 
 def lines(found: Alternatives, format: str, width: int | None = None) -> Iterator[Line]:

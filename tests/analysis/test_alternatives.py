@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.alternatives import BACKEND, NODES, RANKS, RUN, AlternativeGroup, Alternatives, alternatives
+from collbench.analysis.alternatives import BACKEND, NODES, RANKS, RUN, AlternativeGroup, Alternatives, Undecided, alternatives
+from collbench.analysis.compare import compare_pair
 from collbench.analysis.launches import Launches, combined_rows
 from collbench.analysis.outcome import Outcome
 from collbench.results.reader import Run
@@ -105,6 +106,43 @@ def test_without_an_interval_nothing_is_decided() -> None:
     bare = Times(3e-3, None, None, 3e-3, 3e-3, 3e-3, 3e-3)
     group = only_group(compared(run(PLACE / "a", replace(row("gloo", 3e-3), time_s=bare)), run(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
+
+
+def test_a_time_without_an_interval_is_not_one_of_the_fastest() -> None:
+    bare = replace(row("gloo", 100e-3), time_s=Times(100e-3, None, None, 100e-3, 100e-3, 100e-3, 100e-3))
+    sides = [run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("nccl", 1.01e-3)), run(PLACE / "c", bare)]
+    group = only_group(compared(*sides))
+    assert (group.fastest, group.as_fast, group.without_interval) == (None, ["mpi", "nccl"], ["gloo"])
+    assert [group.times[name].undecided for name in ("mpi", "nccl", "gloo")] == [None, Undecided.SMALL, Undecided.NO_INTERVAL]
+
+
+def test_runs_of_one_case_with_one_launch_each_are_inconclusive_as_two_of_them_are() -> None:
+    sides = [run(PLACE / name, row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 4e-3))]
+    two = compare_pair(sides[0], sides[1])
+    assert [case.outcome for case in two.cases] == [Outcome.INCONCLUSIVE]
+    found = compared(*sides)
+    group = only_group(found)
+    assert (found.field, group.fastest, group.as_fast) == (RUN, None, ["a", "b", "c"])
+    assert [group.times[name].undecided for name in ("b", "c")] == [Undecided.ONE_LAUNCH, Undecided.ONE_LAUNCH]
+    launches = only_group(compared(*(launched(PLACE / side.name, *side.rows) for side in sides)))
+    assert (launches.fastest, launches.times["b"].outcome) == ("a", Outcome.SLOWER)
+
+
+def test_another_backend_is_ranked_beside_runs_of_one_case() -> None:
+    gloo = run(PLACE / "c", row("gloo", 4e-3))
+    group = only_group(compared(run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("mpi", 2e-3)), gloo))
+    assert (group.as_fast, group.times["c"].outcome) == (["a", "b"], Outcome.SLOWER)
+
+
+def test_why_a_difference_is_not_decided() -> None:
+    probes = ({"before": 1.5e-9, "after": 1.5e-9}, {"before": 1e-9, "after": 1e-9})
+    state = [
+        run(PLACE / name, row(name, time_s, canary_s=probe)) for name, time_s, probe in zip(("a", "b"), (2e-3, 1e-3), probes, strict=True)
+    ]
+    assert only_group(compared(*state)).times["a"].undecided is Undecided.STATE
+    few = (0.97, 1.03, 0.97, 1.03)
+    overlap = [launched(PLACE / name, row(name, time_s), factors=few) for name, time_s in (("a", 1.08e-3), ("b", 1e-3), ("c", 2e-3))]
+    assert only_group(compared(*overlap)).times["a"].undecided is Undecided.OVERLAP
 
 
 def test_another_state_of_the_machine_needs_a_larger_difference() -> None:
@@ -253,6 +291,21 @@ def test_one_rank_has_no_bus_and_is_not_the_reference() -> None:
 def test_nodes(places: list[tuple[int, int]], names: list[str]) -> None:
     found = compared(*(run(PLACE / f"{nodes}", row("mpi", 1e-3, ranks=ranks, nodes=nodes)) for nodes, ranks in places))
     assert (found.field, found.names) == (NODES, names)
+
+
+def test_two_runs_of_one_count_have_their_count_and_their_run_as_names_and_are_not_ranked() -> None:
+    times = {"r2": (2, 1e-3), "r4": (4, 2e-3), "r4b": (4, 4e-3)}
+    found = compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items()))
+    group = only_group(found)
+    assert (found.field, found.is_scaling, group.smallest) == (RANKS, True, "2 ranks (r2)")
+    efficiencies = {name: each.efficiency and round(each.efficiency.value, 3) for name, each in group.times.items()}
+    assert efficiencies == {"2 ranks (r2)": None, "4 ranks (r4)": 0.75, "4 ranks (r4b)": 0.375}
+
+
+def test_a_second_run_of_the_smallest_count_has_no_efficiency() -> None:
+    times = {"r2": (2, 1e-3), "r2b": (2, 3e-3), "r4": (4, 2e-3)}
+    group = only_group(compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items())))
+    assert [name for name, each in group.times.items() if each.efficiency is not None] == ["4 ranks (r4)"]
 
 
 def test_unreliable_counts_have_no_efficiency() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from collbench.report.alternatives import best_at, factor_texts, fastest_backend
 from collbench.report.html.against import equal_section, section
 from collbench.report.html.first_screen import BAD, DOUBT, LargeFigure, first_screen
 from collbench.report.material import Material
-from collbench.results.row import Row
+from collbench.results.row import Row, Times
 from collbench.stats.launches import Ratio
 from tests.analysis.test_alternatives import BY_LAUNCH, compared, launched, row, run, scaled
 from tests.cli.command import run_here
@@ -122,6 +124,114 @@ def test_the_largest_count_reaches_a_share_of_the_bus_bandwidth() -> None:
         "93 %: the bus bandwidth as a share of that with 2 ranks; ideal is 100 %",
         "1.9×: the time as a multiple of that with 2 ranks, below 4 KiB, and without bus bandwidth; ideal is 1×",
     ]
+
+
+def scaled_runs(sizes: Sequence[int], **times_s: Sequence[float | None]) -> list[Launches]:
+    """A run for each number of ranks ("r4", "r4b"), with a time at each size; None is n/a."""
+    sides = []
+    for name, times in times_s.items():
+        ranks = int(name[1:2])
+        rows = [
+            row("mpi", time_s, size=size, ranks=ranks) if time_s is not None
+            else not_measured("no memory", size_bytes=size, backend="mpi", ranks=ranks)
+            for size, time_s in zip(sizes, times, strict=True)
+        ]  # fmt: skip
+        sides.append(launched(PLACE / name, *rows))
+    return sides
+
+
+def test_the_answer_is_of_the_largest_size_at_which_the_largest_count_has_a_time() -> None:
+    lost = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r8=[2e-3, None])
+    answer = "8 ranks reach 88 % of the bus bandwidth of 2 ranks at 1 MiB (85–90 %)"
+    assert headline(compared(*lost)) == answer
+    two, four = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r4=[2e-3, 32e-3])
+    (eight,) = scaled_runs([1 << 20], r8=[2e-3])
+    assert headline(compared(two, four, eight)) == answer
+
+
+def test_a_count_without_an_efficiency_is_named() -> None:
+    assert headline(compared(*scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r8=[None]))) == (
+        "4 ranks reach 75 % of the bus bandwidth of 2 ranks at 1 MiB (73–77 %); 8 ranks: no efficiency"
+    )
+
+
+def test_a_single_rank_is_the_reason() -> None:
+    found = compared(*scaled_runs([64, 1 << 20], r1=[1e-6, 1e-3], r4=[2e-6, 2e-3]))
+    assert headline(found) == "inconclusive: 1 rank and 4 ranks cannot be compared (a single rank sends nothing)"
+    assert not any(text.startswith(("93 %", "1.9×")) for text in foot(found))
+
+
+def test_one_count_with_a_time_is_the_reason() -> None:
+    found = compared(*scaled_runs([1 << 20], r2=[1e-3], r4=[None]))
+    assert headline(found) == "inconclusive: 2 ranks and 4 ranks cannot be compared (at most one count has a time in each case)"
+
+
+def test_the_reference_is_the_smallest_count_with_more_than_one_rank() -> None:
+    found = compared(*scaled_runs([1 << 20], r1=[5e-4], r2=[1e-3], r4=[2e-3]))
+    assert foot(found)[0] == "93 %: the bus bandwidth as a share of that with 2 ranks; ideal is 100 %"
+
+
+def test_another_reference_is_named_on_its_line() -> None:
+    sides = scaled_runs([64, 1 << 20, 1 << 24], r2=[None, 1e-3, 16e-3], r4=[1e-6, 2e-3, 32e-3], r8=[3e-6, 2e-3, 32e-3])
+    assert table(*sides)[3:7] == [
+        "size|2 ranks µs|4 ranks µs|8 ranks µs", "64 B|n/a|1.000|3.000 (3.0× of 4 ranks)",
+        "1 MiB|1000|2000 (75 %)|2000 (88 %)", "16 MiB|16000|32000 (75 %)|32000 (88 %)",
+    ]  # fmt: skip
+    assert foot(compared(*sides))[0] == "93 %: the bus bandwidth as a share of that with 2 ranks or the named count; ideal is 100 %"
+
+
+def test_runs_of_one_count_have_their_efficiencies_and_no_fastest() -> None:
+    sides = scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r4b=[4e-3])
+    found = compared(*sides)
+    assert headline(found) == (
+        "4 ranks (r4b) reach 38 % of the bus bandwidth of 2 ranks (r2) at 1 MiB (36–39 %); the most is 75 % with 4 ranks (r4) at 1 MiB"
+    )
+    assert best_at(found) == ""
+    assert "size|2 ranks (r2) µs|4 ranks (r4) µs|4 ranks (r4b) µs" in table(*sides)
+
+
+def test_three_runs_of_one_case_with_one_launch_each_have_no_fastest() -> None:
+    sides = [run(PLACE / name, row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 4e-3))]
+    found = compared(*sides)
+    assert headline(found) == (
+        "inconclusive: no evidence which of a, b and c is faster (one launch each of the same case, and another launch may differ by more)"
+    )
+    assert best_at(found) == "fastest: none; undecided: 1 MiB"
+    assert any("counts, and none between runs of the same case. Measure with --launches 5" in text for text in foot(found))
+
+
+def test_a_time_without_an_interval_is_named_as_such() -> None:
+    bare = replace(row("gloo", 90e-3), time_s=Times(90e-3, None, None, 90e-3, 90e-3, 90e-3, 90e-3))
+    sides = [
+        run(PLACE / "a", row("mpi", 1e-3), row("mpi", 1e-6, size=64)),
+        run(PLACE / "b", row("nccl", 2e-3), row("nccl", 2e-6, size=64)),
+        run(PLACE / "c", bare, row("gloo", 9e-6, size=64)),
+    ]
+    assert headline(compared(*sides)) == (
+        "mpi is the fastest of 3 at 64 B: 2.00 times as fast as nccl (1.97–2.03, one launch each); undecided at 1 MiB: no interval of gloo"
+    )
+    assert "1 MiB|no interval|–|1000|2000 (2.00×)|90000 (no interval)|31.46" in table(*sides)
+    slow = run(PLACE / "f", row("mpi", 1.0), row("mpi", 1e-6, size=64))
+    assert headline(compared(slow, sides[2])).endswith("; undecided at 1 MiB: no interval of gloo")  # gloo has the shortest time
+    without = compared(run(PLACE / "d", row("mpi", 1e-3)), run(PLACE / "e", bare))
+    assert headline(without) == "inconclusive: no evidence which of mpi and gloo is faster (no interval)"
+
+
+def test_the_cause_is_the_one_of_most_rows() -> None:
+    rows = [row(f"back{number}", 1e-3) for number in range(8)]
+    lost = [row("gloo", 1e-3, flags=("oversubscribed",)), row("ucc", 1e-3, flags=("oversubscribed",))]
+    found = alternatives([run(PLACE / "a", *rows, *lost)])
+    assert found is not None
+    assert headline(found).endswith("is faster (within one launch, and no difference above ±5 %)")
+    most = alternatives([run(PLACE / "b", *rows[:2], *lost)])
+    assert most is not None
+    assert headline(most).endswith("is faster (2 of 4 rows are unreliable: there are more ranks and busy threads than cores)")
+
+
+def test_a_barrier_has_no_size_to_name() -> None:
+    nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+    sides = [launched(PLACE / name, row(name, 1e-6, size=0, operation="barrier", **nothing)) for name in ("gloo", "mpi")]
+    assert best_at(compared(*sides)) == "fastest of 1 case: none; undecided: 1"
 
 
 def test_several_operations_scale_from_the_lowest_to_the_highest() -> None:
@@ -236,6 +346,7 @@ class TestCommand:
         two, four = csv.DictReader(run_here(tmp_path, "compare", "2", "4", "--format", "csv").stdout.splitlines())
         assert (two["efficiency"], two["efficiency_by"]) == ("", "")
         assert (float(four["efficiency"]), four["efficiency_by"]) == (pytest.approx(0.75), "busbw")
+        assert (two["outcome"], four["outcome"]) == ("", "")  # other rank counts are not ranked
 
     def test_markdown(self, tmp_path: Path) -> None:
         stored(tmp_path / "a", row("gloo", 1.8e-3))
@@ -319,6 +430,16 @@ class TestPage:
         equal = Material([*run(PLACE / "a", row("gloo", 1e-3)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
         badges = [screen and screen.badge for screen in map(first_screen, (wrong, equal))]
         assert badges == [(BAD, "WRONG DATA"), (DOUBT, "INCONCLUSIVE")]
+        screen = first_screen(equal)
+        assert screen is not None
+        assert screen.title == "no evidence which of gloo and mpi is faster (one launch each, and no difference above ±5 %)"
+
+    def test_a_decided_barrier_is_not_inconclusive(self) -> None:
+        nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+        sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
+        screen = first_screen(Material([run for side in sides for run in side.runs], Path("page.html")))
+        assert screen is not None
+        assert (screen.badge, screen.title) == (None, "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)")
 
     def test_ranks(self) -> None:
         sides = [launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n)) for n in (2, 4)]

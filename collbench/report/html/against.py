@@ -60,10 +60,10 @@ def _of_alternatives(found: Alternatives) -> Section:
 
 
 def equal_section(material: Material) -> Section | None:
-    """Return the tables of the operations without a difference between the alternatives; None without any."""
+    """Return the tables of the operations without a decided difference between the alternatives; None without any."""
     found = material.alternatives
     tables = [] if found is None else [(operation, table) for operation, table, differs in _tables(found) if not differs]
-    return Section("equal", "Operations without a difference", [], tables) if tables else None
+    return Section("equal", "Operations without a decided difference", [], tables) if tables else None
 
 
 def _tables(found: Alternatives) -> list[tuple[str, Table, bool]]:

@@ -28,7 +28,7 @@ from collbench.analysis.health import (
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, MOST_OF_MEASURED, is_above_limit
-from collbench.report.alternatives import head, largest_differences, operation_of_answer
+from collbench.report.alternatives import head, is_decided, largest_differences, operation_of_answer
 from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.kinds import kinds
@@ -133,8 +133,8 @@ def _of_alternatives(material: Material) -> FirstScreen | None:
         return None
     is_wrong = any(each.row.wrong for group in found.groups for each in group.times.values())
     figures = [LargeFigure(value, label) for value, label in largest_differences(found)]
-    badge = (BAD, "WRONG DATA") if is_wrong else None if figures else (DOUBT, "INCONCLUSIVE")
-    answer, *more = head(found)
+    badge = (BAD, "WRONG DATA") if is_wrong else None if is_decided(found) else (DOUBT, "INCONCLUSIVE")
+    answer, *more = head(found, has_badge=True)
     operation = operation_of_answer(found)
     return FirstScreen(answer, badge, figures, line_of(material.runs[0]), more, operation=operation)
 
