@@ -164,10 +164,8 @@ def _interrupted(points: Sequence[tuple[float, float]], far: float) -> tuple[lis
     return places, values
 
 
-def draw_intervals(
-    axes: Axes, intervals: Iterable[tuple[float, float | None, float | None]], color: str, look: Look, gid: str, *, across: bool = False
-) -> None:
-    """Draw a bar from low to high at each place where both are known; `across`: the places are those of lines, the bars horizontal."""
+def draw_intervals(axes: Axes, intervals: Iterable[tuple[float, float | None, float | None]], color: str, look: Look, gid: str) -> None:
+    """Draw a bar from low to high at each place where both are known."""
     places: list[float] = []
     ends: list[float] = []
     for at, low, high in intervals:
@@ -176,8 +174,7 @@ def draw_intervals(
             ends += [low, high, nan]
     width, alpha = look.interval
     if places:
-        both = (ends, places) if across else (places, ends)
-        axes.plot(*both, color=color, linewidth=width, alpha=alpha, solid_capstyle="butt", zorder=2, gid=gid)
+        axes.plot(places, ends, color=color, linewidth=width, alpha=alpha, solid_capstyle="butt", zorder=2, gid=gid)
 
 
 def draw_marks(axes: Axes, marks: Sequence[FigureMark], color: str, look: Look, name: str) -> None:
