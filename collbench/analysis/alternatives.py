@@ -57,7 +57,7 @@ class AlternativeTime:
     row         its row; of several launches the combined one
     launches    the rows of its launches
     ratio       its time / that of the group's leader; None of the leader, and without a sound time
-    outcome     SLOWER, or NO_CHANGE or INCONCLUSIVE: as fast as the leader, or it cannot be told; None where `ratio` is
+    outcome     SLOWER, or NO_CHANGE or INCONCLUSIVE: as fast as the leader, or undecided; None where `ratio` is
     undecided   why `outcome` is not SLOWER; None if it is, and where `ratio` is
     efficiency  of ranks and nodes: the bus bandwidth / that of the smallest count, 1 is ideal; for messages of less than 4 KiB, and without
                 bus bandwidth: the time of the smallest count / this time. None of the smallest count, and without a sound time

@@ -340,11 +340,15 @@ def best_at(found: Alternatives) -> str:
         counts = Counter(group.fastest for group in found.groups)
         parts = [f"{name} in {counts[name]}" for name in names]
         texts = [f"fastest of {plural(total, 'case')}: {', '.join(parts) or 'none'}"]
-        return "; ".join([*texts, *([f"undecided: {len(undecided)}"] if undecided else [])])
+        if undecided:
+            texts.append(f"undecided: {len(undecided)}")
+        return "; ".join(texts)
     sizes = [group.row.size_bytes for group in found.groups]
     parts = [f"{name} at {size_spans(_sizes_of(found, name), sizes)}" for name in names]
     texts = [f"fastest: {', '.join(parts) or 'none'}"]
-    return "; ".join([*texts, *([f"undecided: {size_spans(_sizes_of(found, None), sizes)}"] if undecided else [])])
+    if undecided:
+        texts.append(f"undecided: {size_spans(_sizes_of(found, None), sizes)}")
+    return "; ".join(texts)
 
 
 def _sizes_of(found: Alternatives, name: str | None) -> list[int]:

@@ -39,7 +39,7 @@ class HeadlineRate(Fact, frozen=True):
 
     @property
     def is_above_limit(self) -> bool:
-        """Return whether the rate exceeds a measured reference; the rate of a ring over links is no limit."""
+        """Return whether the rate exceeds a measured reference; the rate of a ring over links may be exceeded."""
         return self.measured and is_above_limit(self.percent)
 
     def render(self) -> str:

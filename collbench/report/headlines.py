@@ -1,4 +1,4 @@
-"""Texts of a report beside its rows: what was measured, the headlines, α–β fits, and the ranks that finish last."""
+"""Texts of a report above and below its rows: what was measured, the headlines, α–β fits, and the ranks that finish last."""
 
 from __future__ import annotations
 

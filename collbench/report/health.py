@@ -45,8 +45,11 @@ class CheckAnswer:
         if isinstance(cause, health.SevereProblem):
             return ("collbench", "explain", cause.finding)
         if isinstance(cause, health.MissesExpected):
-            return ("collbench", "hunt" if self.nodes > 2 else "pairs" if self.nodes > 1 else "doctor")
-        return ("collbench", *_NEXT.get(type(cause), ("report", *([str(self.run)] if self.run else []))))
+            if self.nodes > 1:
+                return ("collbench", "hunt" if self.nodes > 2 else "pairs")
+            return ("collbench", "doctor")
+        report = ("report", str(self.run)) if self.run else ("report",)
+        return ("collbench", *_NEXT.get(type(cause), report))
 
 
 def write_check(answer: CheckAnswer, format: str, stream: TextIO, *, color: str = "auto", quiet: bool = False) -> int:

@@ -30,13 +30,14 @@ class ExaminedLog:
 def examined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> str:
     """Return what was examined as text: "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
     virtual = sum(nic.virtual is not None for machine in machines for nic in machine.nics)
-    counts = ", ".join([
+    parts = [
         plural(sum(len(machine.gpus) for machine in machines), "GPU"),
         plural(sum(len(physical_nics(machine)) for machine in machines), "NIC"),
-        *([plural(virtual, "virtual interface")] if virtual else []),
-        plural(sum(len(machine.pci) for machine in machines), "PCI device"),
-    ])  # fmt: skip
-    known = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
+    ]
+    if virtual:
+        parts.append(plural(virtual, "virtual interface"))
+    parts.append(plural(sum(len(machine.pci) for machine in machines), "PCI device"))
+    known = [f"{plural(len(machines), 'machine')}: {', '.join(parts)}"] if machines else []
     return "; ".join([*known, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
 
 

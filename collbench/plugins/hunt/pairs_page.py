@@ -236,8 +236,15 @@ class Mark:
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    known = [(each, each.ratio if each.quantity == quantity.name else each.latency_ratio if quantity.symmetric else None) for each in found]
-    return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
+    ratios = [(finding, _ratio_in(finding, quantity)) for finding in found]
+    return [_mark(finding, ratio, quantity, groups.rows) for finding, ratio in ratios if ratio is not None]
+
+
+def _ratio_in(finding: PairFinding, quantity: Quantity) -> float | None:
+    """Return the ratio of a finding in this quantity; None if it has none."""
+    if finding.quantity == quantity.name:
+        return finding.ratio
+    return finding.latency_ratio if quantity.symmetric else None
 
 
 def _mark(found: PairFinding, ratio: float, quantity: Quantity, row_of: dict[int, int]) -> Mark:

@@ -229,7 +229,7 @@ class RunServer(ReadOnlyServer):
         paths = [run_named(self.folder, unquote(name, errors="surrogateescape")) for name in names]
         known = [path for path in paths if path is not None]
         if len(known) < len(paths):
-            return HttpReply(HTTPStatus.NOT_FOUND, "There is no such run.")
+            return HttpReply(HTTPStatus.NOT_FOUND, "The run is not in this folder.")
         found = readable(known)
         material = Material(found.runs, known[0] / "page.html", found.warnings, linked=False)
         return HttpReply(HTTPStatus.OK, html(material, _INDEX), _HTML)

@@ -133,7 +133,9 @@ def _of_alternatives(material: Material) -> FirstScreen | None:
         return None
     is_wrong = any(each.row.wrong for group in found.groups for each in group.times.values())
     figures = [LargeFigure(value, label) for value, label in largest_differences(found)]
-    badge = (BAD, "WRONG DATA") if is_wrong else None if is_decided(found) else (DOUBT, "INCONCLUSIVE")
+    badge = None if is_decided(found) else (DOUBT, "INCONCLUSIVE")
+    if is_wrong:
+        badge = (BAD, "WRONG DATA")
     answer, *more = head(found, has_badge=True)
     operation = operation_of_answer(found)
     return FirstScreen(answer, badge, figures, line_of(material.runs[0]), more, operation=operation)
@@ -164,7 +166,7 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     title = "; ".join([title, *fallen[:1]])
     badge = next(badge for badge, holds in badges if holds)
     of_most = worst[-1].b.operation if worst else ""
-    # of one operation its chart shows both runs; of several the cases are at a glance beside each other
+    # the chart of one operation shows both runs; of several operations the ratios of all cases are the overview
     section = "curves" if len({case.b.operation for case in found.cases}) == 1 else "against"
     return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, section=section, operation=of_most)
 

@@ -87,10 +87,6 @@ class SvgRenderer(RendererBase):
             steps += [_circle(x, y, radius)] if is_circle else _steps(marker_path, shape + Affine2D().translate(x, y))
         self._add(gc, rgbFace, steps)
 
-    def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
-        """Refuse an image: a page has none."""
-        raise NotImplementedError("a picture of a page has no images")
-
     def draw_text(self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False, mtext: Any = None) -> None:  # noqa: PLR0917
         """Add a text. The browser aligns it, since its font has another width."""
         more = ""

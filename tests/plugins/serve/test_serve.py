@@ -209,7 +209,7 @@ def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:
     "/run/empty", "/run/night-1%00", "/index.html", "/runs/night-1", "/run//night-1", "http://[", "/run/outside", "/run/linked", "?q=x",
 ])  # fmt: skip
 def test_nothing_else_is_reachable(get: Get, path: str) -> None:
-    assert get(path) == (404, "There is no such run.")
+    assert get(path) == (404, "The run is not in this folder.")
 
 
 def test_other_host_names_and_methods_are_refused(get: Get) -> None:
