@@ -20,7 +20,7 @@ from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.backends.backend import Backend
-    from collbench.measuring.open_backends import Work
+    from collbench.measuring.open_backends import PlannedCase
     from collbench.measuring.request import Request
     from collbench.operations.case import Case
     from collbench.operations.operation import Operation
@@ -92,7 +92,7 @@ def check_sizes(request: Request, processes: int) -> None:
     from collbench.measuring.memory import too_large
     from collbench.measuring.open_backends import OpenBackend
 
-    work: list[Work] = []
+    work: list[PlannedCase] = []
     for operation, case, backend in _work(request, processes):
         if case.device == "cpu" and _unsupported(backend, operation, case) is None:
             work.append((operation, case, OpenBackend(backend.name, backend)))

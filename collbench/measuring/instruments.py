@@ -16,6 +16,7 @@ from collbench.control.world import World
 from collbench.measuring import counters
 from collbench.measuring.counters import Counts, Gpus, Grown, entries
 from collbench.measuring.crossing import CaseActivity, MovedBytes, moved_bytes
+from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.telemetry import Telemetry
 from collbench.results.row import SharedCores
@@ -245,7 +246,7 @@ _SMALL_BYTES = 1 << 20  # cases of smaller messages show nothing about clocks, a
 
 
 @dataclass
-class Instruments:
+class Instruments(Listener):
     """This process's instruments. NVML and telemetry run only on a host's first rank, and only if cases use GPUs.
 
     reads   whether this process reads its host's counters

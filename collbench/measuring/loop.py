@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -207,13 +208,30 @@ class Timed:
 WRAP_NS = 2**40  # start stamps are stored modulo 18 minutes, exact in a float64; ranks are never so far apart
 
 
-class Loop:
-    """A program that is ready to run repeatedly. It is not thread-safe.
+class TimedLoop(ABC):
+    """What is timed, ready to run repeatedly.
 
-    starts_ns       when each sample of the last run began, [ranks driven here × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
-    enqueue_s       the host's median seconds per iteration of the last run, where calls only enqueue work; else None
-    iterations_run  iterations since the loop was made
+    iterations       how many a turn holds
+    native           whether C takes the stamps; could_be_native: or would if the native loop had been built
+    starts_ns        when each sample of the last run began, [ranks driven here × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
+    enqueue_s        the host's median seconds per iteration of the last run, where calls only enqueue work; else None
+    iterations_run   iterations since the loop was made
     """
+
+    iterations: int = 1
+    native: bool = False
+    could_be_native: bool = False
+    starts_ns: NDArray[np.float64]
+    enqueue_s: float | None = None
+    iterations_run: int = 0
+
+    @abstractmethod
+    def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
+        """Return the seconds of n samples of `batch` turns each, [ranks this process drives × n]. slot: the only buffers to use."""
+
+
+class Loop(TimedLoop):
+    """A program of calls that is ready to run repeatedly. It is not thread-safe."""
 
     def __init__(self, timed: Timed) -> None:
         self._timed = timed
@@ -221,8 +239,6 @@ class Loop:
         self.could_be_native = timed.all_native
         self.iterations = timed.program.iterations
         self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
-        self.enqueue_s: float | None = None
-        self.iterations_run = 0
         self._next = 0
         # the calls around a run's samples, on the same clock
         around = [

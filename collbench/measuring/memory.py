@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from collbench.control.world import World
-from collbench.measuring.open_backends import Work
+from collbench.measuring.open_backends import PlannedCase
 from collbench.measuring.prepared_case import placed
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
-from collbench.results.row import HeldResources
 from collbench.units import format_bytes, format_size, plural
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], str | None]:
+def fitting_sizes(work: list[PlannedCase], world: World) -> tuple[list[PlannedCase], str | None]:
     """Return the cases below the smallest size that does not fit everywhere, and a sentence if there is one. All ranks must call it."""
     own = min((case.size_bytes for _, case, _ in _misfits(work, world.me.host, len(world.on_host()))), default=None)
     sizes = [size for size in world.allgather(own, "looking at the memory") if size is not None]
@@ -27,14 +25,14 @@ def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], str | Non
     return kept, f"sizes from {format_size(min(sizes))} on are left out, because they do not fit the free memory: use --sizes for others"
 
 
-def check_memory(work: list[Work], world: World) -> None:
+def check_memory(work: list[PlannedCase], world: World) -> None:
     """Raise UsageError on all ranks if the largest case does not fit the memory of some host or GPU. Call it before measuring."""
     own = too_large(work, world.me.host, len(world.on_host()))
     if wrong := world.first_error(own, "looking at the memory"):
         world.refuse(wrong)
 
 
-def too_large(work: list[Work], host: str, ranks: int) -> str | None:
+def too_large(work: list[PlannedCase], host: str, ranks: int) -> str | None:
     """Return why the largest case does not fit this host, which has so many ranks, or its GPUs; None if all fit."""
     missing = _misfits(work, host, ranks)
     if not missing:
@@ -47,7 +45,7 @@ def too_large(work: list[Work], host: str, ranks: int) -> str | None:
     return f"{case.title()} needs {why}: {remedy}"
 
 
-def _misfits(work: list[Work], host: str, ranks: int) -> list[tuple[int, Case, str]]:
+def _misfits(work: list[PlannedCase], host: str, ranks: int) -> list[tuple[int, Case, str]]:
     """Return the cases that do not fit this host with so many ranks: (missing bytes, case, error text without the remedy)."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here = virtual or ranks
@@ -78,15 +76,3 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
     except (OSError, ValueError):  # no container, or no limit ("max")
         return free
     return min(free, max(0, limit - used))
-
-
-# Leaks: what a process holds before and after a case that makes groups.
-
-
-def held_resources() -> HeldResources:
-    """Return what this process holds (Linux: /proc/self/fd and statm, proc(5)); zeros where /proc is missing."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return HeldResources(sum(1 for _ in Path("/proc/self/fd").iterdir()), pages * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, IndexError, ValueError):
-        return HeldResources(0, 0)

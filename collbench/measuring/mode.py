@@ -7,35 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collbench.backends.backend import Backend
-    from collbench.control.world import World
-    from collbench.measuring.monitored import MonitoredMeasurement
-    from collbench.measuring.prepared_case import BackendContext, PreparedCase
-    from collbench.measuring.row import RowContext
-    from collbench.reason import Fact
+    from collbench.measuring.tasks.cases import CaseWork
     from collbench.results.row import Row
-
-
-class CaseInMode(ABC):
-    """A prepared case of such a mode. `ready` is what is measured."""
-
-    ready: PreparedCase
-
-    @abstractmethod
-    def evaluate(self, watched: MonitoredMeasurement | None, world: World) -> Any:
-        """Return the figures of the mode at rank 0, None elsewhere and without a measurement. All ranks must call it."""
-
-    @abstractmethod
-    def row(self, figures: Any, backend: Backend, watched: MonitoredMeasurement, around: RowContext) -> tuple[Row, dict[str, Any]]:
-        """Return the row with these figures, and its arrays."""
 
 
 class MeasurementMode(ABC):
     """A mode of measuring. The field of a row with the name of the mode has its figures."""
 
+    @property
     @abstractmethod
-    def prepare(self, ready: PreparedCase, context: BackendContext, world: World) -> CaseInMode | Fact:
-        """Return the case as the mode measures it, or why it cannot run, the same at all ranks. All ranks must call it."""
+    def work(self) -> type[CaseWork]:
+        """The class of the cases that are measured in this mode: how they are prepared and sampled, and their rows."""
 
     @abstractmethod
     def text_of(self, row: Row, column: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from collbench.control.world import World
 from collbench.measuring import disturbances
 from collbench.measuring.crossing import MovedBytes, OtherPath
 from collbench.measuring.disturbances import CaseDisturbed, HostNetwork, NetworkCounts, Stall, of_host, stalls
-from collbench.measuring.instruments import Instruments, between, explains_spread, moved_evidence, noticeable, now, shared_cores
+from collbench.measuring.instruments import between, explains_spread, moved_evidence, noticeable, now, shared_cores
+from collbench.measuring.listeners import Listener
 from collbench.measuring.phases import Phases
-from collbench.measuring.prepared_case import PreparedCase, time_case
+from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement, slowest
 from collbench.measuring.sync import shared_page
@@ -106,6 +107,7 @@ class MonitoredMeasurement:
     paused_s   by rank the seconds for which its process was paused; only ranks that were
     networks   with several hosts, the disturbances of each host's network; stalls: samples far longer than the median
     phases     warm-up and samples at rank 0, of all repetitions
+    reports    what the listeners of each rank reported
     sharing    how the ranks' threads shared the cores of the host with the most threads per core; None: not known
     """
 
@@ -125,6 +127,7 @@ class MonitoredMeasurement:
     networks: tuple[HostNetwork, ...] = ()
     stalls: tuple[Stall, ...] = ()
     phases: Phases = field(default_factory=Phases)
+    reports: Sequence[Mapping[str, Any]] = ()
     sharing: SharedCores | None = None
 
     @property
@@ -172,37 +175,49 @@ class MonitoredMeasurement:
 
 
 def measure_monitored(
-    ready: PreparedCase, world: World, budget: Budget, probe: StateProbe | None, instruments: Instruments | None = None
+    ready: PreparedCase,
+    world: World,
+    budget: Budget,
+    sample: Callable[[Budget], Measurement | None],
+    probe: StateProbe | None,
+    *,
+    listeners: Sequence[Listener] = (),
 ) -> MonitoredMeasurement | None:
-    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
+    """Take the samples of a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
 
-    Without `instruments` no counter is read.
+    sample: takes samples within a budget, as `Engine.sample`
     """
-    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
-    loop_s, phases = 0.0, Phases()
+    ends_s = time.monotonic() + budget.max_time_s
+    what = f"{ready.case.title()}: reading the machine state"
+    repeats = 0
+    loop_s = 0.0
+    phases = Phases()
     while True:
         before = probe.measure() if probe else None  # before the counters: reading them delays a rank
-        if instruments:
-            instruments.begin(ready, world)
+        for listener in listeners:
+            listener.begin(ready, world)
         began, paused_s = now(), world.watchdog.paused_s
-        measured = time_case(ready, world, budget)
+        measured = sample(budget)
         span, after = between(began, now()), probe.measure() if probe else None
         own = {"before": before, "after": after, **asdict(span), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
-        seen = instruments.end(ready) if instruments else {}
-        all_ranks = world.gather({**own, **seen}, what)
-        left = ending - time.monotonic()
-        if measured:
+        for listener in listeners:
+            own |= listener.end(ready)
+        all_ranks = world.gather(own, what)
+        left_s = ends_s - time.monotonic()
+        result = None
+        if measured and all_ranks:
             loop_s += measured.loop_s
             phases += measured.phases
-        found = _result(measured, all_ranks, probe is not None, repeats) if measured and all_ranks else None
-        again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
-        left = world.broadcast(left if again else 0.0, what)
-        if not left:
-            if not (found and all_ranks):
+            result = _result(measured, all_ranks, probe is not None, repeats)
+        again = result is not None and result.flipped and repeats < _MOST_REPEATS and left_s > _LEAST_LEFT * budget.max_time_s
+        left_s = world.broadcast(left_s if again else 0.0, what)
+        if not left_s:
+            if result is None or all_ranks is None:
                 return None
-            return _with_evidence(replace(found, loop_s=loop_s, phases=phases), ready, world, all_ranks, instruments)
-        repeats, budget = repeats + 1, replace(budget, max_time_s=left)
+            return _with_evidence(replace(result, loop_s=loop_s, phases=phases), ready, world, all_ranks)
+        repeats += 1
+        budget = replace(budget, max_time_s=left_s)
 
 
 def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
@@ -212,12 +227,11 @@ def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_prob
     silent = has_probe and None in probe_s.values()
     paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(all_ranks) if one["paused_s"]}
     preempted = max(one["preempted"] for one in all_ranks)
-    return MonitoredMeasurement(measured, probe_s if has_probe else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+    probes = probe_s if has_probe else {}
+    return MonitoredMeasurement(measured, probes, silent, stolen, preempted, repeats, changed, paused_s=paused, reports=all_ranks)
 
 
-def _with_evidence(
-    found: MonitoredMeasurement, ready: PreparedCase, world: World, all_ranks: list[dict[str, Any]], instruments: Instruments | None
-) -> MonitoredMeasurement:
+def _with_evidence(found: MonitoredMeasurement, ready: PreparedCase, world: World, all_ranks: list[dict[str, Any]]) -> MonitoredMeasurement:
     """Return the measurement with evidence from the hosts' counters and the host's share of the time.
 
     It is computed when the ranks no longer wait for it.
@@ -233,7 +247,7 @@ def _with_evidence(
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
     return replace(
         found,
-        moved=moved_evidence(ready, world, all_ranks) if instruments else None,
+        moved=moved_evidence(ready, world, all_ranks) if "moved" in all_ranks[0] else None,
         enqueue_s=enqueue_s,
         launch_bound=enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s,
         telemetry=telemetry,

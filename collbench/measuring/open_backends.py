@@ -66,7 +66,7 @@ class OpenBackend:
         return self.backend.ranks if self.backend else world.size
 
 
-Work = tuple[Operation, Case, OpenBackend]
+PlannedCase = tuple[Operation, Case, OpenBackend]
 
 
 def open_backends(request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None) -> list[OpenBackend]:

@@ -1,13 +1,12 @@
-"""Prepare one case on all ranks together: groups, buffers, program and first call; then time, verify and release it."""
+"""Prepare one case on all ranks together: groups, buffers, program and first call; and release it."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.clock import DeviceClock, ProcessClock
@@ -15,34 +14,17 @@ from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, WaitExpired
 from collbench.measuring.crossing import LeastBytes
-from collbench.measuring.loop import CallFailed, Loop, Timed, Unfinished
-from collbench.measuring.request import Budget
-from collbench.measuring.sampling import Measurement, SamplingPlan, measure, schedule, short_schedule
+from collbench.measuring.loop import CallFailed, Loop, Timed, TimedLoop, Unfinished
 from collbench.operations.case import Case
-from collbench.operations.data import Mismatch, slots_checked, slots_for
+from collbench.operations.data import slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, PythonCall, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
 from collbench.reason import Fact, as_json
-from collbench.units import format_time, plural
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
 T = TypeVar("T")
-
-
-class DataError(Protocol):
-    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about them."""
-
-    @property
-    def wrong(self) -> int:
-        """The number of wrong elements, or ranks."""
-
-    def sentence(self) -> str:
-        """Return the sentence for rows and errors."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the rank and its errors, JSON-ready, for a row's evidence."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +35,6 @@ class PreparedCase:
     synchronised  whether the ranks synchronize before each sample, not only before the first of a batch of samples
     program       the calls that `loop` runs, to be joined with others
     must          of several operations in one: the bytes that must cross hosts; None: it is one operation
-    plan          rank 0's plan of the samples, where turns of the loop are not alike; None: `sampling.schedule`
     first_call_s  seconds of the first call, until it has returned at all ranks
     """
 
@@ -62,12 +43,11 @@ class PreparedCase:
     groups: tuple[tuple[int, ...], ...]
     own_groups: tuple[Group, ...]
     buffers: tuple[AnyBuffers, ...]
-    loop: Loop
-    checking: Loop
+    loop: TimedLoop
+    checking: TimedLoop
     synchronised: bool = True
     program: Program = field(default_factory=lambda: Program(((),)))
     must: Callable[[Mapping[int, str]], LeastBytes] | None = None
-    plan: Callable[[Budget], SamplingPlan] | None = None
     first_call_s: float = 0.0
 
     @property
@@ -306,179 +286,3 @@ def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
             yield
     except Unfinished as error:
         raise Unfinished(f"{ready.case.title()}: {error}") from None
-
-
-def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
-    """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
-    plan = ready.plan(budget) if ready.plan else None
-    plan = plan or schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
-    return _run_plan(ready, ready.loop, world, budget, plan)
-
-
-def time_shortly(
-    ready: PreparedCase, world: World, budget: Budget, loop: Loop | None = None, timed: list[int] | None = None
-) -> Measurement | None:
-    """Measure one of many cases, with few batches; the result is at rank 0, None elsewhere.
-
-    loop, timed: another loop of the case than its own, and the ranks that it times.
-    """
-    plan = short_schedule(budget, ready.case.size_bytes, ready.case.mode if loop is None else "isolated", timed or ready.timed)
-    return _run_plan(ready, loop or ready.loop, world, budget, plan)
-
-
-def _run_plan(ready: PreparedCase, loop: Loop, world: World, budget: Budget, plan: SamplingPlan) -> Measurement | None:
-    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(loop, world, plan if world.rank == 0 else None, ready.case.title())
-
-
-def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
-    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None elsewhere."""
-    found: list[dict[str, Any]] = []
-    # Phases of their own, since each is progress: with many calls, slots or bytes, all of them may exceed the timeout.
-    for _ in range(calls):
-        for slot in slots_checked(ready.case):
-            for buffers in ready.buffers:
-                with phase(ready, world, "verifying: filling buffers"):
-                    buffers.fill(slot, for_check=True)
-            with phase(ready, world, "verifying"):
-                ready.checking.run(1, slot=slot)
-            with phase(ready, world, "verifying: comparing data"):
-                found += mismatches_in(ready, slot)
-    everyone = world.gather(found, f"{ready.case.title()}: verifying")
-    return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
-
-
-def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
-    """Return the wrong data that this process's ranks received in a slot, JSON-ready. Ranks are numbered as in the job."""
-    found: list[dict[str, Any]] = []
-    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
-        wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
-        found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
-    return found
-
-
-# Whether a barrier works: no rank may leave it before all ranks have entered.
-#
-# Some ranks enter late, one per attempt. All ranks meet over the control plane, then the late rank waits for a delay. The other ranks
-# record how long after their own arrival at the meeting they left the barrier. The late rank enters at least its delay after the meeting,
-# which ends only after all ranks have arrived. So a rank that left within the delay has left too early, independent of its own delays. Such
-# delays can hide an error: if a rank reached the barrier only after the delay, the attempt is repeated with a longer one.
-
-_MOST_LATE = 4
-_ATTEMPTS = 3
-_DELAY_S = 0.01
-_MEETINGS = 5  # the delay as a multiple of the slowest rank's meeting
-_LONGER = 4  # factor of the delay at the next attempt
-_CLOCKS = 0.98  # clocks of hosts differ by up to 500 ppm, and timers round
-
-
-@dataclass(frozen=True)
-class LeftEarly:
-    """A rank that left a barrier before another rank had entered it.
-
-    It left `after_s` seconds after the meeting. Rank `late` had not entered yet: it waited `delay_s` seconds.
-    """
-
-    rank: int
-    late: int
-    after_s: float
-    delay_s: float
-    wrong: int = 1
-
-    def sentence(self) -> str:
-        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
-        after, delay = format_time(self.after_s), format_time(self.delay_s)
-        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields for the control plane and a row's evidence."""
-        return asdict(self)
-
-
-def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
-    """Return (calls verified, the ranks that left a barrier early, each once), the same at all ranks. All ranks must call it.
-
-    The number is 0 if it cannot be verified, since ranks of one process or of a simulating backend have no separate time.
-    """
-    found: dict[int, LeftEarly] = {}
-    known = True
-    for late in _late_ranks(ready) * calls:
-        seen, early = _turn(ready, world, late)
-        known = known and seen
-        for one in early:
-            found.setdefault(one.rank, one)
-    return calls if known or found else 0, [found[rank] for rank in sorted(found)]
-
-
-def _late_ranks(ready: PreparedCase) -> list[int]:
-    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the case's seed."""
-    n = len(ready.groups[0])
-    return sorted(random.Random(ready.case.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
-
-
-def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
-    others, early, what = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly](), f"{ready.case.title()}: verifying"
-    for attempt in range(_ATTEMPTS):
-        world.allgather(None, what)  # the ranks leave it nearly at the same time
-        began = time.monotonic()
-        world.allgather(None, what)
-        meeting_s = max(world.allgather(time.monotonic() - began, what))
-        delay_s = max(meeting_s * _MEETINGS, _DELAY_S * _LONGER**attempt)
-        everyone = world.allgather(_attempt(ready, world, late, delay_s, what), what)
-        early += [LeftEarly(**one) for reply in everyone for one in reply["early"]]
-        if early or not any(reply["late_itself"] for reply in everyone):
-            return bool(early) or sum(reply["told"] for reply in everyone) == others, early
-    return False, early
-
-
-def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, what: str) -> dict[str, Any]:
-    """Run one barrier.
-
-    Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
-    """
-    waits = any(late in group.driven for group in ready.own_groups)
-    began = time.monotonic()
-    world.allgather(None, what)
-    if waits:
-        time.sleep(delay_s)
-    came_s = time.monotonic() - began
-    with phase(ready, world, "verifying"):
-        ready.checking.run(1, slot=0)
-    left_s = time.monotonic() - began
-    others = [] if waits else [(group, rank) for group in ready.own_groups for rank in group.driven]
-    early = others if left_s < delay_s * _CLOCKS else []
-    return {
-        "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
-        "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
-    }  # fmt: skip
-
-
-# Wrong data between places, for launches that measure rounds.
-
-_MOST_LISTED = 4  # groups, and places of each
-
-
-def wrong_data(
-    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
-) -> list[str]:
-    """Return a sentence for each of the first groups with wrong data, and one with the number of further groups.
-
-    met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
-    or None.
-    """
-    bad = []
-    for places, wrong, detail in met:
-        if not wrong:
-            continue
-        listed = [names[place] for place in places]
-        where = f"between {' and '.join(listed)}" if len(listed) > 1 else f"inside {listed[0]}"
-        if len(listed) > _MOST_LISTED:
-            where = f"among {', '.join(listed[:_MOST_LISTED])} and {len(listed) - _MOST_LISTED} more"
-        differ = "differs" if wrong == 1 else "differ"
-        about = f" ({detail})" if detail else ""
-        bad.append(f"wrong data {where}: {plural(wrong, 'element')} {differ} from what was sent{about}")
-    left = len(bad) - _MOST_LISTED
-    if left > 0:
-        bad[_MOST_LISTED:] = [f"wrong data in {plural(left, f'more {what}')}"]
-    return bad

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.measuring.open_backends import Work
+from collbench.measuring.open_backends import PlannedCase
 from collbench.measuring.prepared_case import placed
 from collbench.measuring.request import Request
 from collbench.measuring.row import row_without
@@ -46,7 +46,7 @@ _NOT_MEASURED = frozenset(
 Facts = dict[str, str]
 
 
-def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
+def planned(work: Sequence[PlannedCase], world: World) -> list[tuple[Row, Row]]:
     """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not possible)."""
     found = []
     for operation, case, one in work:

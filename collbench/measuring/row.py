@@ -17,13 +17,13 @@ from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED, TOLERANCE, Ceiling
 from collbench.measuring.loop import WRAP_NS, exit_skew
 from collbench.measuring.monitored import MonitoredMeasurement
-from collbench.measuring.prepared_case import DataError, PreparedCase
+from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.sampling import Measurement, sound
 from collbench.operations.case import Case
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
-from collbench.results.row import Row, SampleStarts, StartSkew, Times, WrongData
+from collbench.results.row import Row, SampleStarts, StartSkew, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
@@ -222,18 +222,6 @@ def _starts(measured: Measurement, ready: PreparedCase, around: RowContext, usab
     starts: Samples = now_s - around.began_s - np.mod(now_s * 1e9 - stamps, WRAP_NS) * 1e-9
     starts[[rank not in here for rank in ready.timed]] = np.nan
     return starts if np.isfinite(starts).any() else None
-
-
-def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:
-    """Return the fields of a row that verification sets."""
-    detail = "; ".join(mismatch.sentence() for mismatch in mismatches[:4]) or None
-    return {"checked": calls, "wrong": sum(mismatch.wrong for mismatch in mismatches) if calls else None, "wrong_detail": detail}
-
-
-def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
-    """Return for a row's evidence how many ranks had wrong data, and the errors of the first one; empty if all data was right."""
-    first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
-    return WrongData(len(mismatches), first).entry() if first else {}
 
 
 def times_of(series: Samples, known: Median | None = None) -> Times:

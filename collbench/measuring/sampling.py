@@ -1,20 +1,24 @@
-"""Decide how many samples a case gets: warm-up until times settle, then until the median is precise enough, within the
-budget.
+"""Decide how many samples a measurement gets: warm-up until times settle, then until the result is precise enough, within the budget.
 
 Rank 0 decides between batches and sends its decision. Every rank keeps its own samples and sends them after each batch.
+A measurement of several states, such as an overlap, takes whole rounds: one sample of each state.
+
+With many short measurements, as of pairs of nodes, batches cost most of the time: each needs a message from rank 0 to all ranks and a
+reply of each. With a thousand ranks, or few cores, that takes as long as all samples of a ping-pong. So a short measurement counts this
+time separately, warms up with a fixed number of calls, and has two batches at most, of which the second is as large as the time allows.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.control.world import World
-from collbench.measuring.loop import Loop
+from collbench.measuring.loop import TimedLoop
 from collbench.measuring.phases import Phases
 from collbench.measuring.request import Budget
 from collbench.stats.median import median
@@ -25,8 +29,9 @@ FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations between two stamps in the pipelined and batched modes, as nccl-tests' -n 20
 _GROWTH = 1.5
 _HOPELESS = 4  # missing samples as a multiple of those that fit into the remaining time: the rest of the budget would not help
-_FIRST = 6  # samples of the first batch: the smallest number with an interval
+_FIRST = 6  # rounds of the first batch: the smallest number with an interval
 _FEWEST = 12  # samples that must fit into the budget: two windows of 3 and a first batch of 6
+_WINDOW = (3, 20)  # rounds of a window of the warm-up
 Samples = NDArray[np.float64]
 
 
@@ -34,6 +39,7 @@ Samples = NDArray[np.float64]
 class Measurement:
     """The samples of a case at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
+    width      the relative half-width of the result's interval; None: it has none
     stopped    why sampling ended: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
     loop_s     seconds that rank 0 spent in the loop, including the first call and the warm-up
@@ -46,6 +52,7 @@ class Measurement:
     target: float
     reached: bool | None = None
     stopped: str | None = None
+    width: float | None = None
     warmups: int = 0
     batch: int = 1
     iterations: int = 1
@@ -66,7 +73,7 @@ class WarmUp(Batch):
 SamplingPlan = Generator[Batch, Samples, Measurement]
 
 
-def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> Measurement | None:
+def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, what: str) -> Measurement | None:
     """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
 
     what: the name of the case, for messages.
@@ -102,194 +109,229 @@ def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> M
             return measured
 
 
-def slowest(samples: Samples, timed: list[int]) -> Samples:
-    """Return for each sample the maximum over the timed ranks. Invalid samples are left out."""
-    value: Samples = samples[timed][:, sound(samples, timed)].max(axis=0)
-    return value
+def slowest(samples: Samples, timed: Sequence[int], turns: int = 1) -> Samples:
+    """Return the maximum over the timed ranks for each sample, [n]; with several turns for each turn of each round, [rounds × turns].
+
+    Invalid samples are left out, with their round.
+    """
+    usable = sound(samples, timed)
+    if turns == 1:
+        value: Samples = samples[list(timed)][:, usable].max(axis=0)
+        return value
+    of_rounds: Samples = samples[list(timed)].max(axis=0).reshape(-1, turns)[usable.reshape(-1, turns).all(axis=1)]
+    return of_rounds
 
 
-def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
+def sound(samples: Samples, timed: Sequence[int]) -> NDArray[np.bool_]:
     """Return which samples are finite and not negative at every timed rank."""
-    chosen = samples[timed]
+    chosen = samples[list(timed)]
     all_sound: NDArray[np.bool_] = np.all(np.isfinite(chosen) & (chosen >= 0), axis=0)
     return all_sound
 
 
-def schedule(
-    budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
-) -> SamplingPlan:
-    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the measurement.
+@dataclass(frozen=True)
+class Stopping:
+    """How many samples a measurement takes, and when they are enough. Its numbers are of rounds, which are single turns as a rule.
 
-    iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
+    budget      the user's limits: the time limit takes precedence over numbers
+    size_bytes  of the case: the intended precision depends on it
+    timed       the ranks that count
+    mode        of the case: in some modes a sample has several iterations
+    iterations  how many one turn of the loop holds (graphs hold several); samples are seconds of one of them
+    turns       turns of the loop that make a round, such as the states of an overlap: only whole rounds are taken
+    first       rounds of the first batch
+    few         fewer rounds are flagged, and never precise enough
+    warmup      rounds before the samples if the user gave no number, with the first call; None: until times settle
+    window      the fewest and the most rounds of a window of the warm-up
+    short       whether this is one of many short measurements
+    least       rounds that are taken even if less time is left, as far as so many fit into all of the time
+    half_width  returns the relative half-width of the result's interval; None: the result is the median time of a round
     """
+
+    budget: Budget
+    size_bytes: int
+    timed: Sequence[int]
+    mode: str = "isolated"
+    iterations: int = 1
+    turns: int = 1
+    first: int = _FIRST
+    few: int = FEW
+    warmup: int | None = None
+    window: tuple[int, int] = _WINDOW
+    short: bool = False
+    least: int = 1
+    half_width: Callable[[Samples], float | None] | None = None
+
+    @classmethod
+    def short_measurement(cls, budget: Budget, size_bytes: int, timed: Sequence[int], mode: str = "isolated") -> Stopping:
+        """Return the rule of one of many short measurements: all samples in one batch, or in two if they scatter."""
+        return cls(budget, size_bytes, timed, mode, first=FEW, warmup=1, short=True, least=_FIRST)
+
+    def rounds(self, samples: Samples) -> int:
+        """Return how many rounds these samples are."""
+        return int(samples.shape[1]) // self.turns
+
+    def times(self, samples: Samples) -> Samples:
+        """Return the seconds of each valid round at the slowest rank."""
+        series = slowest(samples, self.timed, self.turns)
+        total: Samples = series if self.turns == 1 else series.sum(axis=1)
+        return total
+
+    def width(self, samples: Samples) -> float | None:
+        """Return the relative half-width of the result's interval; None without one."""
+        if self.half_width:
+            return self.half_width(samples)
+        times = self.times(samples)
+        return median(times).half_width if len(times) else None
+
+    def mean_s(self, samples: Samples) -> float:
+        """Return the mean seconds of a round, since rare long iterations take time too."""
+        times = self.times(samples)
+        return max(float(times.mean()) if len(times) else 0.0, 1e-7)
+
+    def batch(self, round_s: float) -> int:
+        """Return the number of iterations of a sample, given the seconds of one."""
+        if self.mode in ("isolated", "graph"):
+            return 1
+        return max(1, min(_PIPELINE, int(self.budget.max_time_s / _FEWEST / round_s)))
+
+
+def schedule(rule: Stopping, now: Callable[[], float] = time.monotonic) -> SamplingPlan:
+    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the measurement."""
+    budget = rule.budget
     began = now()
-    first = yield WarmUp((1, 1))
-    turn = max([*slowest(first, timed), 1e-7]) * iterations
-    once = max(turn / iterations, now() - began)
-    batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
-    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
-    if turn > budget.max_time_s:
-        measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
+    first = yield WarmUp((rule.turns, 1))
+    elapsed_s = now() - began
+    turn_s = rule.mean_s(first) * rule.iterations
+    ends_s = began + budget.max_time_s
+    if rule.short:
+        once_s = turn_s
+        ends_s -= max(0.0, elapsed_s - turn_s)  # the messages between the ranks
+    else:
+        once_s = max(turn_s / rule.iterations, elapsed_s)
+    batch = rule.batch(once_s)
+    measured = Measurement(np.empty((len(first), 0)), budget.target(rule.size_bytes), batch=batch, iterations=rule.iterations)
+    if turn_s > budget.max_time_s:
+        measured.samples = first
+        measured.stopped = "max_time"
+        measured.flags = ["budget_exceeded"]
         measured.reached = None if budget.iterations else False
     else:
-        yield from _warm_up(budget, once, timed, measured)
+        last = yield from _warm_up(rule, once_s, measured)
+        sample_s = (rule.mean_s(last) if rule.short and last is not None else once_s) * batch
         # If messages between the ranks alone used up the time, one batch more costs no more for the fewest samples with an interval.
-        least = _FIRST if once > budget.max_time_s >= _FIRST * turn * batch else 1
-        yield from _sample(budget, (began + budget.max_time_s, once * batch), timed, measured, now, least=least)
-    _judge(measured)
+        least = max(rule.least, _FIRST) if once_s > budget.max_time_s else rule.least
+        if least * turn_s * batch > budget.max_time_s:
+            least = 1
+        yield from _sample(rule, (ends_s, sample_s), measured, now, least=least)
+    if rule.rounds(measured.samples) < rule.few:
+        measured.flags.append("few_samples")
+    if measured.reached is False:
+        measured.flags.append("target_missed")
     return measured
 
 
-def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Batch, Samples, None]:
-    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the budget."""
-    if budget.warmup is not None:
-        if budget.warmup > 1:  # the first call was one
-            yield WarmUp((budget.warmup - 1, 1))
-        measured.warmups = budget.warmup
-        return
-    spent, before, each = once, None, once * measured.batch
-    of_one = measured.batch * measured.iterations
-    while measured.warmups < MOST_WARMUPS and spent < budget.max_time_s / 4:
-        window = int(min(max(budget.max_time_s / (5 * each), 3), 20))
-        if spent + window * each > budget.max_time_s / 2:
+def _warm_up(rule: Stopping, once_s: float, measured: Measurement) -> Generator[Batch, Samples, Samples | None]:
+    """Yield a number of rounds, or windows until two in a row agree, a cap, or a quarter of the budget. Return the last samples, if any.
+
+    once_s: the seconds of a round, with what the ranks exchange
+    """
+    budget = rule.budget
+    number = budget.warmup
+    if number is None and rule.warmup is not None:
+        number = rule.warmup if rule.warmup * once_s < budget.max_time_s / 2 else 1
+    if number is not None:
+        measured.warmups = number * rule.turns
+        if number < 2:  # the first call was one
+            return None
+        return (yield WarmUp(((number - 1) * rule.turns, 1)))
+    spent_s = once_s
+    round_s = once_s * measured.batch
+    before = None
+    while measured.warmups < MOST_WARMUPS * rule.turns and spent_s < budget.max_time_s / 4:
+        fewest, most = rule.window
+        window = int(min(max(budget.max_time_s / (5 * round_s), fewest), most))
+        if spent_s + window * round_s > budget.max_time_s / 2:
             break
-        series = slowest((yield WarmUp((window, measured.batch))), timed)
-        measured.warmups += window
-        each = max(float(np.median(series)) if len(series) else each, 1e-9) * (of_one if len(series) else 1)
-        spent += window * each
-        if before is not None and _alike(before, series):
-            return
-        before = series if len(series) else None
+        times = rule.times((yield WarmUp((window * rule.turns, measured.batch))))
+        measured.warmups += window * rule.turns
+        if len(times):
+            round_s = max(float(np.median(times)), 1e-9) * measured.batch * measured.iterations
+        spent_s += window * round_s
+        if before is not None and len(times) and _alike(before, times):
+            return None
+        before = times if len(times) else None
     measured.flags.append("warmup_unsettled")
+    return None
 
 
 def _alike(a: Samples, b: Samples) -> bool:
+    """Return whether two windows agree: medians within 2 %, quartiles within 5 %."""
     middle, quartiles = 0.02, 0.05
     (a1, a2, a3), (b1, b2, b3) = np.quantile(a, [0.25, 0.5, 0.75]), np.quantile(b, [0.25, 0.5, 0.75])
     return bool(abs(a2 - b2) <= middle * b2 and abs(a1 - b1) <= quartiles * b1 and abs(a3 - b3) <= quartiles * b3)
 
 
 def _sample(
-    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float], *, least: int = 1
+    rule: Stopping, limits: tuple[float, float], measured: Measurement, now: Callable[[], float], *, least: int = 1
 ) -> Generator[Batch, Samples, None]:
     """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the budget ends.
 
-    `limits`: when the budget ends, and the seconds that a sample takes; `least`: samples of a batch, if the time is used up.
+    limits: when the budget ends, and the seconds of a round; least: rounds of the first batch, even if the time is used up.
     """
-    ending, each = limits
+    ends_s, round_s = limits
     while measured.stopped is None:
-        affordable = max(least, int((ending - now()) / each))
-        batch, started = min(_samples_needed(measured.samples.shape[1], budget), affordable), now()
-        part = yield batch, measured.batch
-        each = max((now() - started) / batch, 1e-7)
-        measured.samples = np.concatenate([measured.samples, part], axis=1)
-        left_s = ending - now()
-        measured.stopped = _enough(measured, budget, timed, (left_s, each)) or ("max_time" if left_s < each else None)
-
-
-def _samples_needed(n: int, budget: Budget) -> int:
-    """Return how many more samples to take next, after n."""
-    if budget.iterations:
-        return budget.iterations - n
-    if n < FEW:
-        return FEW - n if n else _FIRST
-    return min(int(n * (_GROWTH - 1)) + 1, MOST_SAMPLES - n)
-
-
-def _enough(measured: Measurement, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
-    """Return why sampling can end, or None. `limits`: the seconds left, and the seconds that a sample takes."""
-    n = measured.samples.shape[1]
-    if budget.iterations:
-        return "iterations" if n >= budget.iterations else None
-    series = slowest(measured.samples, timed)
-    known = median(series).half_width if len(series) else None
-    measured.reached = known is not None and known <= measured.target
-    if measured.reached and n >= FEW:
-        return "precision"
-    if n >= MOST_SAMPLES:
-        return "most_samples"
-    # an interval narrows with the square root of the number of samples
-    missing = n * ((known / measured.target) ** 2 - 1) if known else 0.0
-    left_s, each = limits
-    halfway = left_s < budget.max_time_s / 2 and n >= FEW
-    return "out_of_reach" if halfway and missing > _HOPELESS * left_s / each else None
-
-
-def _judge(measured: Measurement) -> None:
-    if measured.samples.shape[1] < FEW:
-        measured.flags.append("few_samples")
-    if measured.reached is False:
-        measured.flags.append("target_missed")
-
-
-# The plan of one of many short measurements: like `schedule`, but with few batches.
-#
-# Each batch needs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or few cores, that takes as long as all
-# samples of a ping-pong. So this time is counted separately, and warm-up is a fixed number of calls. Samples are taken in at most two
-# batches, of which the second is as large as the time allows.
-
-_SHORT_FEWEST = 6  # the smallest number with an interval
-_BATCH = 20  # iterations between two stamps if the ranks do not synchronize before each
-_BATCHES = 12  # at least as many batches fit into the time
-
-
-def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> SamplingPlan:
-    """Return rank 0's plan like `schedule`, but short: a first call, warm-up (`budget.warmup` calls in all), samples.
-
-    It takes at least 6 samples if they fit into the budget, even if each sample is long.
-    """
-    began = now()
-    first = yield WarmUp((1, 1))
-    each = _seconds(first, timed)
-    look_s = max(0.0, now() - began - each)
-    batch = 1 if mode == "isolated" else max(1, min(_BATCH, int(budget.max_time_s / _BATCHES / each)))
-    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), warmups=budget.warmup or 1, batch=batch)
-    if each > budget.max_time_s:
-        measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
-        measured.reached = None if budget.iterations else False
-    else:
-        if measured.warmups > 1:
-            each = _seconds((yield WarmUp((measured.warmups - 1, 1))), timed)
-        yield from _sample_short(budget, (began + budget.max_time_s - look_s, each), timed, measured, now)
-    _judge(measured)
-    return measured
-
-
-def _sample_short(
-    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
-) -> Generator[Batch, Samples, None]:
-    """Yield up to two batches. `limits`: when the last one must begin, and the seconds of an iteration."""
-    ending, each = limits
-    least = _SHORT_FEWEST if _SHORT_FEWEST * each * measured.batch <= budget.max_time_s else 1
-    needed = budget.iterations or FEW
-    while measured.stopped is None:
-        n = measured.samples.shape[1]
-        affordable = int((ending - now()) / (each * measured.batch))
-        batch = min(needed, max(affordable, 0 if n else least))
-        if batch == 0:
+        taken = rule.rounds(measured.samples)
+        affordable = max(int((ends_s - now()) / round_s), 0 if taken else least)
+        number = min(_rounds_needed(rule, measured), affordable)
+        if number == 0:
             measured.stopped = "max_time"
             return
-        part = yield batch, measured.batch
+        started = now()
+        part = yield number * rule.turns, measured.batch
         measured.samples = np.concatenate([measured.samples, part], axis=1)
-        each = _seconds(part, timed)
-        measured.stopped, needed = _enough_short(budget, timed, measured, second=n > 0)
+        round_s = rule.mean_s(part) * measured.batch if rule.short else max((now() - started) / number, 1e-7)
+        left_s = ends_s - now()
+        measured.stopped = _enough(rule, measured, (left_s, round_s))
+        if measured.stopped is None and (taken if rule.short else left_s < round_s):
+            measured.stopped = "max_time"
 
 
-def _enough_short(budget: Budget, timed: list[int], measured: Measurement, second: bool) -> tuple[str | None, int]:
-    """Return (why sampling can end, or None; how many more samples would be enough)."""
-    n = measured.samples.shape[1]
-    if budget.iterations:
-        missing = budget.iterations - n
-        return ("max_time" if second else None) if missing else "iterations", missing
-    known = median(slowest(measured.samples, timed)).half_width
-    measured.reached = known is not None and known <= measured.target
-    if measured.reached and n >= FEW:
-        return "precision", 0
-    missing = FEW if not known else max(FEW - n, int(n * ((known / measured.target) ** 2 - 1)))
-    return "max_time" if second else None, max(1, min(missing, MOST_SAMPLES - n))
+def _rounds_needed(rule: Stopping, measured: Measurement) -> int:
+    """Return how many more rounds to take next."""
+    taken = rule.rounds(measured.samples)
+    if rule.budget.iterations:
+        return rule.budget.iterations - taken
+    if taken == 0:
+        return rule.first
+    if rule.short:
+        return max(1, min(_missing(rule, measured), MOST_SAMPLES - taken))
+    if taken < rule.few:
+        return rule.few - taken
+    return min(int(taken * (_GROWTH - 1)) + 1, MOST_SAMPLES - taken)
 
 
-def _seconds(samples: Samples, timed: list[int]) -> float:
-    """Return the seconds of an iteration of the slowest pair: the mean, since rare long iterations take time too."""
-    series = slowest(samples, timed)
-    return max(float(series.mean()) if len(series) else 0.0, 1e-7)
+def _missing(rule: Stopping, measured: Measurement) -> int:
+    """Return how many rounds are missing for the intended precision. An interval narrows with the square root of their number."""
+    taken = rule.rounds(measured.samples)
+    if not measured.width:
+        return rule.few
+    return max(rule.few - taken, int(taken * ((measured.width / measured.target) ** 2 - 1)))
+
+
+def _enough(rule: Stopping, measured: Measurement, limits: tuple[float, float]) -> str | None:
+    """Return why sampling can end, or None. `limits`: the seconds left, and the seconds of a round."""
+    taken = rule.rounds(measured.samples)
+    if rule.budget.iterations:
+        return "iterations" if taken >= rule.budget.iterations else None
+    measured.width = rule.width(measured.samples)
+    measured.reached = measured.width is not None and measured.width <= measured.target
+    if measured.reached and taken >= rule.few:
+        return "precision"
+    if taken >= MOST_SAMPLES:
+        return "most_samples"
+    if rule.short or rule.turns > 1 or not measured.width:  # the turns of a round have results of their own, which gain from more rounds
+        return None
+    left_s, round_s = limits
+    halfway = left_s < rule.budget.max_time_s / 2 and taken >= rule.few
+    return "out_of_reach" if halfway and _missing(rule, measured) > _HOPELESS * left_s / round_s else None

@@ -21,18 +21,19 @@ from collbench.errors import FAILED, FINE, USAGE, CollbenchError, Interrupted, U
 from collbench.launch import signals, software
 from collbench.launch.spawn import command_began_s, record_run
 from collbench.measuring.ceilings import Ceilings
+from collbench.measuring.engine import Engine
 from collbench.measuring.instruments import Instruments, binding, settings
-from collbench.measuring.monitored import MonitoredMeasurement, StateProbe, measure_monitored, state_probe
+from collbench.measuring.monitored import StateProbe, state_probe
 from collbench.measuring.open_backends import (
     OpenBackend,
-    Work,
+    PlannedCase,
     close_backends,
     first_available,
     open_backends,
 )
 from collbench.measuring.phases import switch_on_ranges
-from collbench.measuring.prepared_case import BackendContext, PreparedCase, make_groups
-from collbench.measuring.request import Budget, Request
+from collbench.measuring.prepared_case import BackendContext, make_groups
+from collbench.measuring.request import Request
 from collbench.measuring.resume import Stored, open_folder, options_of, stored_order_seed
 from collbench.measuring.sync import HostSync, host_sync
 from collbench.operations.case import Case
@@ -303,7 +304,12 @@ class LaunchSession:
         cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
         self.conditions = {**same, "binding": binding(cpus)}
 
-    def context_of(self, items: Sequence[Work], backend: Backend) -> BackendContext:
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that samples and verifies."""
+        return Engine(self.world, self.request.check, self)
+
+    def context_of(self, items: Sequence[PlannedCase], backend: Backend) -> BackendContext:
         """Return the state that the cases of one backend share. All ranks must call it.
 
         The ranks synchronize before a sample by the backend's own calls, else over shared memory and sockets.
@@ -320,12 +326,6 @@ class LaunchSession:
         """Return whether ranks, or the busy threads of their library, wait for cores, so that percentages are left out."""
         crowded = bool(self.world.oversubscribed) or "oversubscribed" in backend.flags
         return crowded and not backend.virtual and device == "cpu"
-
-    def measured(self, ready: PreparedCase, backend: Backend, budget: Budget) -> MonitoredMeasurement | None:
-        """Measure a prepared case on all ranks, with the state probe and the instruments that apply to it. The result is at rank 0."""
-        on_host = not backend.virtual and ready.case.device == "cpu"
-        instruments = None if backend.virtual else self.instruments
-        return measure_monitored(ready, self.world, budget, self.probe if on_host else None, instruments)
 
     def flags(self, backend: Backend, cases: Sequence[Case], fell_back: bool = False) -> list[str]:
         """Return the quality flags that follow from the launch. fell_back: Python times what the C loop could time."""

@@ -172,8 +172,8 @@ _CHUNK = PERIOD * 64  # elements compared at a time: bounds the extra memory at 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A verification error of one rank: number of wrong elements, index of the first, its expected and received value, and a likely
-    cause.
+    """A verification error of one rank: number of wrong elements, index of the first, its expected and received value, a likely cause, and
+    the part of the work, if it has parts ("gradients, bucket 3 of 14").
     """
 
     rank: int
@@ -182,16 +182,20 @@ class Mismatch:
     wanted: str
     got: str
     hint: str = ""
+    what: str = ""
 
     def sentence(self) -> str:
         """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"."""
         hint = f" ({self.hint})" if self.hint else ""
         noun = "element" if self.wrong == 1 else "elements"
-        return f"rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
+        part = f"{self.what}: " if self.what else ""
+        return f"{part}rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for the control plane."""
-        return asdict(self)
+        """Return the fields for the control plane and for a row's evidence, where the part of the work is first."""
+        values = asdict(self)
+        what = values.pop("what")
+        return {"what": what, **values} if what else values
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ class TestBroken:
     @pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
     @pytest.mark.parametrize("rank", [0, 1])
     def test_an_exception_without_a_handler(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
-        done = broken(backend, rank, "monitored", "time_case", "raise ZeroDivisionError('made by the test')")
+        done = broken(backend, rank, "engine", "measure", "raise ZeroDivisionError('made by the test')")
         assert done.returncode == 4
         assert "ZeroDivisionError: made by the test" in done.stderr and "a bug of collbench" in done.stderr
         until(lambda: not running(tmp_path), "the ranks' end", 10)

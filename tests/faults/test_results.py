@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
 STRUCK = """
 import os, sys, time
 from pathlib import Path
-import collbench.results.folder as folder, collbench.measuring.tasks.cases as turn
+import collbench.results.folder as folder, collbench.measuring.engine as engine
 from collbench.operations.data import Mismatch
-append, verify, cases = folder.RunFolder.append, turn.verify_case, []
+append, verify, cases = folder.RunFolder.append, engine.verify, []
 def appending(self, row, arrays):
     if self.rows == 2:
         {stored}
@@ -31,7 +31,7 @@ def verifying(ready, world, calls):
     cases.append(ready)
     found = verify(ready, world, calls)
     return [Mismatch(1, 5, 17, "3.0", "2.0")] if {wrong} and found is not None and len(cases) == 3 else found
-folder.RunFolder.append, turn.verify_case = appending, verifying
+folder.RunFolder.append, engine.verify = appending, verifying
 sys.argv[0] = "collbench"
 from collbench.cli.main import main
 main()

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.launch.software import Build, mismatch
 from collbench.measuring.open_backends import NO_BACKEND
-from collbench.measuring.prepared_case import LeftEarly
+from collbench.measuring.verification import LeftEarly
 from tests.helpers import Call, said
 
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")

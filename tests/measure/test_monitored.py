@@ -37,7 +37,7 @@ def seen(monkeypatch):
     def run(*readings, each=0.0, stolen=0, threads=1, working=90, series=(1.0, 1.0, 1.0), ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
 
-        def time_case(ready, world, budget):
+        def sample(budget):
             budgets.append(budget.max_time_s)
             clock.now += each
             return Measurement(np.array([series]), 0.03)
@@ -48,12 +48,11 @@ def seen(monkeypatch):
                 for k in range(9)
             ]
         )
-        monkeypatch.setattr(watched_module, "time_case", time_case)
         monkeypatch.setattr(watched_module, "now", lambda: next(moments))
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
         try:
-            return measure_monitored(ready, world, Budget(4.0), MadeUpProbe(*readings) if readings else None, **more), budgets
+            return measure_monitored(ready, world, Budget(4.0), sample, MadeUpProbe(*readings) if readings else None, **more), budgets
         finally:
             world.close()
 
@@ -77,7 +76,7 @@ def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_r
     monkeypatch.setattr(MadeUpProbe, "measure", lambda probe: heard.append("probe") or probe.readings.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
     monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: None)
-    seen(65e-9, 66e-9, instruments=instruments)
+    seen(65e-9, 66e-9, listeners=[instruments])
     assert heard == ["probe", "begin", "probe", "end"]
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from collbench.backends.backend import Group
 from collbench.errors import PeerFailed, WaitExpired
-from collbench.measuring import prepared_case
+from collbench.measuring import verification
 from collbench.measuring.open_backends import open_everywhere
-from collbench.measuring.prepared_case import BackendContext, LeftEarly, left_early, prepare, wrong_data
+from collbench.measuring.prepared_case import BackendContext, prepare
+from collbench.measuring.verification import LeftEarly, left_early, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json
@@ -133,7 +134,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    monkeypatch.setattr(prepared_case, "_DELAY_S", PATIENT_S)
+    monkeypatch.setattr(verification, "_DELAY_S", PATIENT_S)
 
 
 def right(n):
@@ -164,9 +165,9 @@ def test_a_rank_that_was_held_up_on_its_way_raises_no_alarm():
 
 
 def test_a_rank_that_always_comes_too_late_leaves_it_open(monkeypatch):
-    monkeypatch.setattr(prepared_case, "_LONGER", 1)
-    monkeypatch.setattr(prepared_case, "_DELAY_S", 0.01)
-    monkeypatch.setattr(prepared_case, "_MEETINGS", 0)
+    monkeypatch.setattr(verification, "_LONGER", 1)
+    monkeypatch.setattr(verification, "_DELAY_S", 0.01)
+    monkeypatch.setattr(verification, "_MEETINGS", 0)
     assert Ranks(right(2), ((0, 1),), held_up_s=0.05).verify() == (0, [])
 
 
@@ -183,7 +184,7 @@ def test_ranks_of_one_process_have_no_time_of_their_own():
 
 def test_of_many_ranks_four_are_late():
     ready = SimpleNamespace(groups=(tuple(range(100)),), case=make_case(seed=3))
-    assert len(set(prepared_case._late_ranks(ready))) == 4 and prepared_case._late_ranks(ready) == prepared_case._late_ranks(ready)
+    assert len(set(verification._late_ranks(ready))) == 4 and verification._late_ranks(ready) == verification._late_ranks(ready)
 
 
 def test_the_sentence():

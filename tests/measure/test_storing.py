@@ -11,10 +11,10 @@ import pytest
 
 from collbench.control.diagnosis import RankStalled
 from collbench.errors import RunFailed, UsageError
+from collbench.measuring import engine
 from collbench.measuring import session as launching
 from collbench.measuring.request import Request
 from collbench.measuring.session import LaunchSession, WrongDataStop
-from collbench.measuring.tasks import cases as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
 from collbench.results.folder import RunFolder
@@ -37,13 +37,13 @@ def wrong(monkeypatch):
     """Makes the data of the case that is measured as the nth (from 1) wrong."""
 
     def at(number):
-        real, cases = turn.verify_case, []
+        real, cases = engine.verify, []
 
-        def verify(ready, world, calls):
+        def verify(ready, world, checks):
             cases.append(ready.case)
-            return list(WRONG) if len(cases) == number else real(ready, world, calls)
+            return list(WRONG) if len(cases) == number else real(ready, world, checks)
 
-        monkeypatch.setattr(turn, "verify_case", verify)
+        monkeypatch.setattr(engine, "verify", verify)
 
     return at
 

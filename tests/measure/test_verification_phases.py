@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from collbench.measuring.prepared_case import slots_checked, verify_case
+from collbench.measuring.verification import checks_of_buffers, verify
 from collbench.operations.case import Case
+from collbench.operations.data import slots_checked
 from collbench.operations.dtypes import DTYPES
 
 CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
@@ -51,7 +52,8 @@ def prepared(world: Watched) -> Any:
 @pytest.mark.parametrize("calls", [1, 3])
 def test_each_slot_and_call_of_a_case_is_progress(calls: int) -> None:
     world = Watched()
-    assert verify_case(prepared(world), world, calls) == []  # type: ignore[arg-type]
+    ready = prepared(world)
+    assert verify(ready, world, checks_of_buffers(ready, calls)) == []  # type: ignore[arg-type]
     slots = len(list(slots_checked(CASE)))
     assert slots > 1
     assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls

@@ -11,12 +11,12 @@ from collbench.measuring.sampling import (
     MOST_SAMPLES,
     MOST_WARMUPS,
     Measurement,
+    Stopping,
     _alike,
     _enough,
-    _enough_short,
+    _rounds_needed,
     measure,
     schedule,
-    short_schedule,
     slowest,
     sound,
 )
@@ -28,7 +28,7 @@ class Bench:
 
     def __init__(self, budget, series, *, mode="isolated", size_bytes=8, ranks=2, timed=(0, 1), overhead_s=0.0, iterations=1):
         self.now, self.looks, self.started, self._i, self._iterations = 0.0, [], [], 0, iterations
-        plan = schedule(budget, size_bytes, mode, list(timed), lambda: self.now, iterations=iterations)
+        plan = schedule(Stopping(budget, size_bytes, list(timed), mode, iterations), lambda: self.now)
         look = next(plan)
         while True:
             self.looks.append(look)
@@ -253,7 +253,7 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
             return np.full((1, n), 2e-3 * batch * self.iterations)
 
     world, stub, graph = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub(), Stub(iterations=20)
-    one, several = (schedule(Budget(5.0, 3, 2), 8, mode, [0], now=lambda: 0.0) for mode in ("pipelined", "graph"))
+    one, several = (schedule(Stopping(Budget(5.0, 3, 2), 8, [0], mode), lambda: 0.0) for mode in ("pipelined", "graph"))
     try:
         found = measure(stub, world, one, "a case")
         of_graph = measure(graph, world, several, "a case of a graph that holds 20 iterations")
@@ -276,7 +276,7 @@ def test_the_watchdog_knows_which_batches_are_warm_up():
 
     phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
     try:
-        measure(Stub(), world, schedule(Budget(5.0, 3, 2), 8, "isolated", [0]), "a case")
+        measure(Stub(), world, schedule(Stopping(Budget(5.0, 3, 2), 8, [0])), "a case")
     finally:
         world.close()
     assert phases == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
@@ -298,7 +298,7 @@ def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left
     """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 100."""
     measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
     measured.target = median(measured.samples[0]).half_width / factor
-    assert _enough(measured, Budget(1.0), [0], (left_s, left_s / 100)) == stopped
+    assert _enough(Stopping(Budget(1.0), 8, [0]), measured, (left_s, left_s / 100)) == stopped
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ class ShortBench:
 
     def __init__(self, budget, seconds, *, look_s=0.0, spread=0.0, mode="isolated", size_bytes=8):
         self.now, self.looks, random = 0.0, [], np.random.default_rng(1)
-        plan = short_schedule(budget, size_bytes, mode, [0, 2], lambda: self.now)
+        plan = schedule(Stopping.short_measurement(budget, size_bytes, [0, 2], mode), lambda: self.now)
         look = next(plan)
         while True:
             self.looks.append(look)
@@ -392,6 +392,10 @@ def test_a_clock_that_reports_nothing_ends_too():
 def test_the_second_batch_is_as_large_as_the_interval_demands(factor, missing):
     """Of 100 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
     series = np.random.default_rng(1).lognormal(0, 0.1, (1, 100))
-    target = median(series[0]).half_width / factor
-    stopped, more = _enough_short(Budget(1.0), [0], Measurement(series, target), second=False)
-    assert stopped == ("precision" if factor < 1 else None) and more == pytest.approx(missing, abs=1)
+    rule = Stopping.short_measurement(Budget(1.0), 8, [0])
+    measured = Measurement(series, median(series[0]).half_width / factor)
+    if missing == 0:
+        assert _enough(rule, measured, (1.0, 1e-3)) == "precision"
+    else:
+        assert _enough(rule, measured, (1.0, 1e-3)) is None
+        assert _rounds_needed(rule, measured) == pytest.approx(missing, abs=1)

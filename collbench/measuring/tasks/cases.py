@@ -5,24 +5,26 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
+from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch.mpi import BackendStartFailed
-from collbench.measuring.memory import check_memory, fitting_sizes, held_resources
+from collbench.measuring.engine import Measured, Work
+from collbench.measuring.memory import check_memory, fitting_sizes
 from collbench.measuring.monitored import MonitoredMeasurement
-from collbench.measuring.open_backends import OpenBackend, Work, ranks_by_host
-from collbench.measuring.phases import Phase, Phases, nvtx_range
-from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
+from collbench.measuring.open_backends import OpenBackend, PlannedCase
+from collbench.measuring.phases import Phase, nvtx_range
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare
 from collbench.measuring.request import Budget, Request, SharedTime
 from collbench.measuring.resume import planned, requested_of, rows_by_place
-from collbench.measuring.row import RowContext, check_fields, make_row, row_without, wrong_evidence
+from collbench.measuring.row import RowContext, make_row, row_without
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, member_places, run_task
+from collbench.measuring.verification import DataError, check_fields, left_early, wrong_evidence
 from collbench.operations.case import Case
+from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.operations.sweep import OWN_MODES, Sweep, Sweeps
@@ -31,7 +33,7 @@ from collbench.plugin import measurement_mode
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CASES
 from collbench.results.reader import Run
-from collbench.results.row import CommunicatorBytes, HeldResources, LoopTime, Row
+from collbench.results.row import LoopTime, Row
 from collbench.units import format_bytes, plural
 
 _LEAST_S = 2.0  # with less time for all cases only the smallest ones are measured
@@ -44,7 +46,7 @@ class CasesTask(Task):
     identities  for each case how its stored row names it, see `resume.planned`
     """
 
-    work: list[Work] = field(default_factory=list)
+    work: list[PlannedCase] = field(default_factory=list)
     identities: Sequence[tuple[Row, Row]] = ()
 
     def plan(self, session: LaunchSession) -> Plan:
@@ -97,12 +99,12 @@ class CasesTask(Task):
         left = [place for place in range(len(self.work)) if place not in session.stored.done]
         order = [left[turn] for turn in shuffled(len(left), session.order_seed, session.request.launch_index)]
         reasons: dict[int, Fact | None] = {}
-        runners: dict[str, BackendRunner] = {}
+        of_backend: dict[str, BackendCases] = {}
         for one in {one.name: one for _, _, one in self.work}.values():
             places = [place for place, item in enumerate(self.work) if item[2].name == one.name]
             items = [self.work[place] for place in places]
             reasons |= zip(places, _reasons(items, session.world), strict=True)
-            runners[one.name] = BackendRunner(session, one, session.context_of(items, one.backend) if one.backend else None)
+            of_backend[one.name] = BackendCases(session, one, session.context_of(items, one.backend) if one.backend else None)
         session.lap()
         measurable = [place for place in order if not reasons[place]]
         is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
@@ -119,9 +121,9 @@ class CasesTask(Task):
         omitted: list[Case] = []
         for done, place in enumerate(order):
             operation, case, one = self.work[place]
-            runner, reason = runners[one.name], reasons[place]
+            cases, reason = of_backend[one.name], reasons[place]
             if reason:
-                row = runner.without(operation, case, reason, place)
+                row = cases.without(operation, case, reason, place)
             elif session.ends_s is not None and not session.world.broadcast(times.fits(case.size_bytes), "deciding whether time is left"):
                 times.omit()
                 omitted.append(case)
@@ -130,7 +132,7 @@ class CasesTask(Task):
                 session.progress(case.title(), measurable.index(place), len(measurable), times.left_s)
                 began_s = time.monotonic()
                 with nvtx_range(case.title()):
-                    row = runner.take(operation, case, place, times.next())
+                    row = cases.take(operation, case, place, times.next())
                 in_loop = LoopTime.of(row.evidence) if row else None
                 sampled_s = in_loop.measured if in_loop else 0.0
                 times.spent(case.size_bytes, time.monotonic() - began_s - sampled_s)
@@ -199,7 +201,7 @@ def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
     return order
 
 
-def _reasons(items: list[Work], world: World) -> list[Fact | None]:
+def _reasons(items: list[PlannedCase], world: World) -> list[Fact | None]:
     """Return for each case None, or why it cannot be measured: the reason of the first rank that has one."""
     own = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
             for operation, case, one in items]  # fmt: skip
@@ -210,8 +212,36 @@ def _reasons(items: list[Work], world: World) -> list[Fact | None]:
 
 
 @dataclass
-class BackendRunner:
-    """Measures the cases of one backend, with the state that they share."""
+class CaseWork(Work):
+    """An operation over the groups of its case.
+
+    groups  such as a round of pairs; None: those of the case
+    """
+
+    operation: Operation
+    case: Case
+    groups: Groups | None = None
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the case with its buffers and calls, or the first reason of a rank."""
+        return prepare(self.operation, self.case, self.context, world, self.groups)
+
+    def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
+        """Compare the data; of a barrier verify that no rank leaves before all have entered. The making of groups has no data."""
+        if ready.operation.creates:
+            return 0, []
+        if ready.operation.is_barrier:
+            return (0, []) if self.backend.virtual else left_early(ready, world, calls)
+        return super().verify(ready, world, calls)
+
+    def row(self, result: Measured, watched: MonitoredMeasurement, around: RowContext) -> tuple[Row, dict[str, Any]]:
+        """Return the row with its figures, and its arrays, at rank 0."""
+        return make_row(result.ready, self.backend, watched, around)
+
+
+@dataclass
+class BackendCases:
+    """The cases of one backend, with the state that they share. context: None if it is not open."""
 
     session: LaunchSession
     opened: OpenBackend
@@ -225,46 +255,24 @@ class BackendRunner:
 
     def take(self, operation: Operation, case: Case, place: int, budget: Budget) -> Row | None:
         """Measure one case on all ranks and store its row. Return the row at rank 0, None elsewhere. Only rank 0's budget counts."""
-        session, context = self.session, self.context
-        if context is None:
+        if self.context is None:
             return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
-        world, backend = session.world, context.backend
-        phases = Phases()
-        with phases.record("set-up"):
-            ready = prepare(operation, placed(case, operation, backend), context, world)
-        if isinstance(ready, Fact):
-            return self.without(operation, case, ready, place)
+        backend = self.context.backend
         mode = None if case.mode in OWN_MODES else measurement_mode(case.mode)
-        in_mode = mode.prepare(ready, context, world) if mode else None
-        if isinstance(in_mode, Fact):
-            release(ready, backend)
-            return self.without(operation, case, in_mode, place)
-        if in_mode:
-            ready = in_mode.ready
-        before = held_resources() if operation.creates else None
-        watched = session.measured(ready, backend, budget)
-        held = (self._held(before) if before else {}) | self._communicators(ready, backend)
-        phases += watched.phases if watched else ()
-        figures = in_mode.evaluate(watched, world) if in_mode else None
-        with phases.record("verification"):
-            checked, mismatches, choices = self._verified(ready)
-        release(ready, backend)
-        paths = self.opened.paths
-        evidence = paths.evidence(world, choices, session.ceilings.machines, watched.moved if watched else None) if paths else {}
-        if choices and not paths:
-            evidence = {backend.name: {"choices": choices}}
-        if watched is None or mismatches is None:
+        work = (mode.work if mode else CaseWork)(self.context, operation, placed(case, operation, backend))
+        result = self.session.engine.measure(work, budget)
+        if isinstance(result, Fact):
+            return self.without(operation, case, result, place)
+        watched = result.watched
+        if watched is None or result.wrong is None:
             return None
-        around = self._row_context(ready, backend, watched)
-        if in_mode and figures:
-            row, arrays = in_mode.row(figures, backend, watched, around)
-        else:
-            row, arrays = make_row(ready, backend, watched, around)
-        if session.folder and watched.telemetry:
-            session.folder.event("telemetry", case=place, hosts=watched.telemetry)
-        self._note_network(ready.case, watched)
-        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | held | evidence | wrong_evidence(mismatches))
-        return self._store(row, arrays, place, phases if checked else phases[:-1])
+        row, arrays = work.row(result, watched, self._around(result.ready, backend, watched))
+        if self.session.folder and watched.telemetry:
+            self.session.folder.event("telemetry", case=place, hosts=watched.telemetry)
+        self._note_network(result.ready.case, watched)
+        evidence = {**row.evidence, **result.evidence, **wrong_evidence(result.wrong)}
+        row = replace(row, **check_fields(result.checked, result.wrong), evidence=evidence)
+        return self._store(row, arrays, place, result.phases)
 
     def _note_network(self, case: Case, watched: MonitoredMeasurement) -> None:
         """Report what happened to the network while the case was measured."""
@@ -278,53 +286,11 @@ class BackendRunner:
             for port in network.port_errors:
                 session.note_once(f"errors of {port.port} on {port.host}", port)
 
-    def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
-        """Return (number of verified calls, wrong data at rank 0, the library's choices during them on this rank)."""
-        calls, paths, backend = self.session.request.check, self.opened.paths, self.opened.backend
-        if not calls or backend is None:
-            return 0, [], []
-        if ready.operation.creates:
-            return 0, [], []
-        if ready.operation.is_barrier:
-            return (0, [], []) if backend.virtual else (*left_early(ready, self.session.world, calls), [])
-        witness: AbstractContextManager[list[dict[str, Any]]] = nullcontext([])
-        if paths:
-            witness = paths.witness(backend, ready.case)
-        elif isinstance(backend, WitnessedBackend):
-            witness = backend.witness(ready.case)
-        with witness as choices:
-            mismatches = verify_case(ready, self.session.world, calls)
-        return calls, mismatches, choices
-
-    def _held(self, before: HeldResources) -> dict[str, Any]:
-        """Return the evidence of a leak check: by how much the open files and memory of the worst rank grew meanwhile. All ranks call."""
-        after = held_resources()
-        own = [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]
-        of_ranks = self.session.world.allgather(own, "counting open files")
-        return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
-
-    def _communicators(self, ready: PreparedCase, backend: Backend) -> dict[str, Any]:
-        """Return the evidence of the GPU memory that a communicator of the case takes, at the worst rank. All ranks call."""
-        if not isinstance(backend, CountingBackend):
-            return {}
-        own = [found for group in ready.own_groups if (found := backend.communicator_bytes(group))]
-        of_ranks = self.session.world.allgather(own, "counting the memory of communicators")
-        taken = [CommunicatorBytes(*of_group) for of_rank in of_ranks for of_group in of_rank]
-        return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
-
-    def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
-        session = self.session
+    def _around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         directly = watched.moved.copied_directly if watched.moved else None
-        ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
-        slowdown = session.request.slowed.of(ready.case)
-        operation = ready.operation
-        at_once = ["pairs_at_once"] if operation.pair and not operation.aggregate and len(ready.groups) > 1 else []
-        known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
-        evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | known
-        on = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back), *at_once)
-        withheld = "oversubscribed" in on or watched.other_path is not None
-        began_s = session.run_began_s if session.request.trace else None
-        return RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, on, evidence, began_s)
+        limits = self.session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
+        at_once = ready.operation.pair and not ready.operation.aggregate and len(ready.groups) > 1
+        return self.session.engine.context_of_row(ready, backend, watched, limits, flags=["pairs_at_once"] if at_once else [])
 
     def _store(self, row: Row, arrays: dict[str, Any], place: int, phases: Sequence[Phase] = ()) -> Row | None:
         """Store and show a row, at rank 0. Its evidence has when the case ran, and how long it took.
@@ -339,9 +305,10 @@ class BackendRunner:
         began_s, ended_s = session.lap()
         in_loop = LoopTime.of(row.evidence) or LoopTime(0.0)
         when = LoopTime(in_loop.measured, ended_s - began_s - in_loop.measured).entry()
-        if at_s := session.since_start(began_s, ended_s):
+        at_s = session.since_start(began_s, ended_s)
+        if at_s:
             when["at_s"] = at_s
         if at_s and phases:
-            when["phases"] = [[each.name, *session.since_start(each.began_s, each.ended_s)] for each in phases]
+            when["phases"] = [[phase.name, *session.since_start(phase.began_s, phase.ended_s)] for phase in phases]
         session.store(replace(row, evidence=row.evidence | when), CASES, place, arrays)
         return row

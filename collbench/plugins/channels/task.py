@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,17 @@ from collbench.launch.supervise import report_error
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.links import Link
 from collbench.measuring import counters
-from collbench.measuring.instruments import grown, moved, read
+from collbench.measuring.engine import Engine
+from collbench.measuring.instruments import Counters, grown, moved, read
+from collbench.measuring.listeners import Listener
 from collbench.measuring.loop import Loop, Timed
 from collbench.measuring.open_backends import missing_anywhere, open_everywhere
-from collbench.measuring.prepared_case import BackendContext, PreparedCase, make_groups, prepare, time_case, verify_case
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, make_groups
 from collbench.measuring.probing import together_or_alone
 from collbench.measuring.references import bound, copy_memory, first_wrong, repetitions, write_pattern
 from collbench.measuring.request import Budget
 from collbench.measuring.row import doubts
+from collbench.measuring.tasks.cases import CaseWork
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
@@ -371,6 +374,26 @@ def _misfit(world: World) -> str | None:
     return None
 
 
+@dataclass
+class CountedBytes(Listener):
+    """The changes of this host's counters while the samples were taken, and the iterations that were run."""
+
+    before: Counters = field(default_factory=Counters)
+    iterations: int = 0
+    moved: Mapping[str, Any] = field(default_factory=dict)
+
+    def begin(self, ready: PreparedCase, world: World) -> None:
+        """Read the counters."""
+        self.iterations = -ready.loop.iterations_run
+        self.before = read()
+
+    def end(self, ready: PreparedCase) -> Mapping[str, Any]:
+        """Read them again."""
+        self.moved = moved(self.before, read())
+        self.iterations += ready.loop.iterations_run
+        return {}
+
+
 def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
     device = _DEVICES[row.channel]
     case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
@@ -379,16 +402,15 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
         return row.replace(na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
-    ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
-    if isinstance(ready, Fact):
-        return row.replace(na=ready.render())
-    before, already = read(), ready.loop.iterations_run
-    measured = time_case(ready, world, Budget(seconds))
-    way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
-    wrong = verify_case(ready, world, 1)
+    context = BackendContext(backend, members, backend.sync(whole) if whole else None)
+    counted = CountedBytes()
+    result = Engine(world, check=1).measure(CaseWork(context, P2P_BANDWIDTH, case), Budget(seconds), listeners=[counted])
+    if isinstance(result, Fact):
+        return row.replace(na=result.render())
+    ready, measured, wrong = result.ready, result.measured, result.wrong
     if measured is None:
         return row
-    row = _with_path(row, way, links, backend)
+    row = _with_path(row, _way(counted.moved, counted.iterations * _bytes_each(ready)), links, backend)
     if device == "cuda":
         row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)

@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, WaitExpired
+from collbench.measuring.engine import Engine, Measured
 from collbench.measuring.monitored import StateProbe
-from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare, release, time_shortly, verify_case
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed
 from collbench.measuring.request import Budget
-from collbench.measuring.sampling import Measurement, slowest
+from collbench.measuring.sampling import Measurement, Stopping, slowest
+from collbench.measuring.tasks.cases import CaseWork
+from collbench.measuring.verification import DataError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.case import Case
-from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Round
 from collbench.operations.operation import Operation
@@ -97,7 +99,7 @@ def of_pairs(number: int, request: RoundRequest, played: Sequence[PairRound], si
     return hunt_round(number, request, result.figures, result.flags)
 
 
-def wrong_by(key_of: Mapping[int, Hashable], mismatches: Sequence[Mismatch]) -> tuple[Counter[Hashable], dict[Hashable, str]]:
+def wrong_by(key_of: Mapping[int, Hashable], mismatches: Sequence[DataError]) -> tuple[Counter[Hashable], dict[Hashable, str]]:
     """Return the number of wrong elements and the first description of them, by the pair or group of the rank that received them."""
     wrong: Counter[Hashable] = Counter()
     details: dict[Hashable, str] = {}
@@ -127,7 +129,7 @@ class PairTimes:
     wrong_detail: tuple[str | None, ...]
 
 
-def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> PairTimes:
+def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[DataError]) -> PairTimes:
     """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks.
 
     width: the number of ranks of a place.
@@ -147,6 +149,15 @@ def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatche
     )
 
 
+@dataclass
+class RoundWork(CaseWork):
+    """A case over the groups of a round: one of many short measurements."""
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return few batches."""
+        return Stopping.short_measurement(budget, ready.case.size_bytes, ready.timed, ready.case.mode)
+
+
 @dataclass(frozen=True)
 class RoundRunner:
     """A runner of rounds on all ranks: the open backend, the places and the three measurements of pairs.
@@ -158,7 +169,7 @@ class RoundRunner:
     """
 
     request: PairsRequest
-    world: World
+    engine: Engine
     context: BackendContext
     places: Places
     ways: tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]
@@ -166,6 +177,11 @@ class RoundRunner:
     probe: StateProbe | None = None
     rails: Rails | None = None
     no_groups: str | None = None
+
+    @property
+    def world(self) -> World:
+        """The ranks."""
+        return self.engine.world
 
     def play(self, number: int, request: RoundRequest) -> HuntRound | None:
         """Return a hunt's round at rank 0, None elsewhere. All ranks call with the same request."""
@@ -183,19 +199,6 @@ class RoundRunner:
         else:
             figures, flags = self._reduced(request)
         return hunt_round(number, request, figures, flags) if self.world.rank == 0 else None
-
-    def _timed(
-        self, operation: Operation, case: Case, groups: Groups, context: BackendContext, budget: Budget
-    ) -> tuple[PreparedCase, Measurement | None, Sequence[Mismatch] | None] | Fact:
-        """Measure and verify a case over the groups of a round. Results are at rank 0; a rejection is the same at all ranks."""
-        ready = prepare(operation, case, context, self.world, groups)
-        if isinstance(ready, Fact):
-            return ready
-        check = self.request.launch.check
-        measured = time_shortly(ready, self.world, budget)
-        mismatches = verify_case(ready, self.world, check) if check else []
-        release(ready, context.backend)
-        return ready, measured, mismatches
 
     # Disjoint pairs: latency, then the bandwidth in each direction, for all pairs at once and in step on all ranks.
 
@@ -261,11 +264,13 @@ class RoundRunner:
         """
         shared = self.places.by == "rank" or self.places.width > 1
         context = replace(self.context, each_time=shared and way.operation is P2P_BANDWIDTH)
-        timed = self._timed(way.operation, way.case, self.places.groups(pairs, way.backward), context, way.budget)
-        if isinstance(timed, Fact):
-            return timed.render()
-        ready, measured, mismatches = timed
-        return None if measured is None or mismatches is None else pair_times(self.places.width, ready, measured, mismatches)
+        work = RoundWork(context, way.operation, way.case, self.places.groups(pairs, way.backward))
+        result = self.engine.measure(work, way.budget, monitored=False)
+        if isinstance(result, Fact):
+            return result.render()
+        if result.measured is None or result.wrong is None:
+            return None
+        return pair_times(self.places.width, result.ready, result.measured, result.wrong)
 
     # All-reduces in disjoint groups, all at the same time. A group is several places, or the ranks of one place.
 
@@ -284,20 +289,21 @@ class RoundRunner:
         backend = self.context.backend
         with self.world.watchdog.phase(f"making groups on {backend.name}"):
             refusal, made = _made(backend, [ranks for ranks in groups if ranks not in self.context.members])
-        timed: Any = self.world.first_error(refusal, "making the groups of a round")
-        if not timed:
+        reason = self.world.first_error(refusal, "making the groups of a round")
+        result: Measured | Fact | None = None
+        if not reason:
             context = replace(self.context, members=self.context.members | made)
-            budget = _warmed(self.request.launch.budget, _GROUP_WARMUPS)
-            timed = self._timed(ALLREDUCE, group_case(self.request, backend), groups, context, budget)
+            work = RoundWork(context, ALLREDUCE, group_case(self.request, backend), groups)
+            result = self.engine.measure(work, _warmed(self.request.launch.budget, _GROUP_WARMUPS), monitored=False)
         for group in made.values():
             if group is not None:
                 backend.release(group)
-        if not isinstance(timed, tuple):
-            return dict.fromkeys(groups, GroupFigure(None, na=str(timed))), ()
-        ready, measured, mismatches = timed
-        if measured is None or mismatches is None:
+        if not isinstance(result, Measured):
+            return dict.fromkeys(groups, GroupFigure(None, na=str(reason or result))), ()
+        ready, measured = result.ready, result.measured
+        if measured is None or result.wrong is None:
             return {}, ()
-        wrong, details = wrong_by({rank: ranks for ranks in groups for rank in ranks}, mismatches)
+        wrong, details = wrong_by({rank: ranks for ranks in groups for rank in ranks}, result.wrong)
         figures = {}
         for ranks in groups:  # the median over the samples of the group's slowest rank
             moved = ready.case.size_bytes * ALLREDUCE.bus_factor(len(ranks))

@@ -16,9 +16,9 @@ from collbench.control.world import World
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageError
 from collbench.measuring.memory import check_memory
 from collbench.measuring.monitored import state_probe
-from collbench.measuring.open_backends import Work, members_of, ranks_by_host
-from collbench.measuring.prepared_case import wrong_data
+from collbench.measuring.open_backends import PlannedCase, members_of, ranks_by_host
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0, run_task
+from collbench.measuring.verification import wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.groups import Pair, Schedule
 from collbench.plugins.channels.wire_tools import FLAGS, LATENCY, ToolPair, ToolRequest, Tools, installed_tools, run_tool
@@ -90,7 +90,7 @@ class RoundsTask(Task):
     what = "round"
     in_order = True
 
-    def check(self, session: LaunchSession, others: Sequence[Work] = ()) -> None:
+    def check(self, session: LaunchSession, others: Sequence[PlannedCase] = ()) -> None:
         """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
 
         others: cases that are measured in addition to the messages.
@@ -111,7 +111,7 @@ class RoundsTask(Task):
         context = session.context_of([(way.operation, way.case, session.backend) for way in ways], backend)
         on = (*backend.flags, *session.flags(backend, [way.case for way in ways]))
         return RoundRunner(
-            self.request, world, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
+            self.request, session.engine, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
         )  # fmt: skip
 
     def about_places(self, backend: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,14 +18,16 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.engine import Measured, Work
 from collbench.measuring.loop import Loop, Timed
 from collbench.measuring.memory import free_memory
-from collbench.measuring.monitored import MonitoredMeasurement
-from collbench.measuring.open_backends import OpenBackend, ranks_by_host
+from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
 from collbench.measuring.request import Request
-from collbench.measuring.row import RowContext, check_fields, make_row, wrong_evidence
+from collbench.measuring.row import make_row
+from collbench.measuring.sampling import Measurement
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.verification import Check, check_fields, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
@@ -137,6 +139,89 @@ def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> st
 
 
 @dataclass
+class KvWork(Work):
+    """A transfer of blocks: an operation over all ranks.
+
+    series  its name among the test cases; seed: of the contents of the blocks
+    """
+
+    method: TransferMethod
+    plan: BlockPlan
+    series: str
+    seed: int
+
+    @property
+    def what(self) -> str:
+        """The name for messages."""
+        return f"kv by {self.method.name}"
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Allocate, connect and bind on all ranks. Return the transfer as a case, or why a rank cannot."""
+        refusal = self.method.refusal()
+        reason = world.first_error(None if refusal is None else as_json(refusal), f"{self.what}: asking for memory")
+        if reason:
+            fact: Fact = decode_or_text(reason, SharedMemoryTooSmall)
+            return fact
+        programs: list[Program] = []
+        steps = (self.method.allocate, self.method.meet, lambda: programs.append(self.method.bind()))
+        for number, step in enumerate(steps):
+            reason = self._failing(world, step)
+            if reason:
+                if number or not self.method.frees_together:  # else some ranks lack what all must free
+                    self._failing(world, self.method.free)
+                return Text(reason)
+        case = Case(CASE, self.backend.name, dtype_named("uint8"), self.plan.size_bytes, traffic=Traffic(self.series), in_place=False)
+        operation = Operation(CASE, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+        # A target's MPI_Waitall may end with acknowledgements unsent. Only a call of MPI sends them: the sources would wait for these, and
+        # the target for rank 0's next words.
+        sync = self.context.sync
+        loop = Loop(Timed(programs[0], sync, self.backend.clock(), world.watchdog.progress, parting=sync))
+        groups = (tuple(range(world.size)),)
+        own = (self.context.whole,) if self.context.whole else ()
+        return PreparedCase(operation, case, groups, own, (), loop, loop, program=programs[0], must=partial(must_cross, self.plan))
+
+    def _failing(self, world: World, step: Callable[[], object]) -> str | None:
+        """Take a step on all ranks, and return why one of them cannot, or None."""
+        wrong = None
+        with world.watchdog.phase(f"{self.what}: preparing"):
+            try:
+                step()
+            except Exception as error:  # libraries have exceptions of their own
+                wrong = f"{world.me}: {str(error) or type(error).__name__}"
+        reason = world.first_error(wrong, f"{self.what}: preparing")
+        return None if reason is None else str(reason)
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> list[list[float]] | None:
+        """Return the seconds of all copies of each rank, alone; empty without copies."""
+        calls = self.method.copy_calls()
+        times = []
+        for _ in range(_COPIES if calls else 0):
+            began = time.monotonic()
+            for call in calls:
+                call()
+            times.append(time.monotonic() - began)
+        seconds: list[list[float]] | None = world.gather([float(np.median(times))] if times else [], f"{self.what}: timing the copies")
+        return seconds
+
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+        """Send new contents, and compare each byte. One-sided puts must not come before the target has filled its memory."""
+        for call in range(calls):
+            pattern = BlockPattern(self.plan.block_bytes, self.seed + call)
+            fill = partial(pattern.fill, self.method)
+            yield Check([fill], partial(ready.loop.run, 1), [partial(_mismatches, pattern, self.method)], meets=True)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free the memory on all ranks."""
+        with self.method.world.watchdog.phase(f"{self.what}: ending"):
+            self.method.free()
+
+
+def _mismatches(pattern: BlockPattern, method: TransferMethod) -> list[Mismatch]:
+    mismatch = pattern.check(method)
+    return [mismatch] if mismatch else []
+
+
+@dataclass
 class KvTask(Task):
     """The rows of one launch."""
 
@@ -212,75 +297,29 @@ class KvTask(Task):
                           cache_dtype=blocks.dtype)  # fmt: skip
         if isinstance(opened, Fact):
             return row.replace(na=str(opened), na_fact=as_json(opened))
-        backend = opened.of.running
-        method = kind(plan, world, backend)
-        what = f"kv by {kind.name}"
-        refusal = method.refusal()
-        if reason := world.first_error(None if refusal is None else as_json(refusal), f"{what}: asking for memory"):
-            fact = decode_or_text(reason, SharedMemoryTooSmall)
-            return row.replace(na=str(fact), na_fact=reason)
-        programs: list[Program] = []
-        steps = (method.allocate, method.meet, lambda: programs.append(method.bind()))
-        for number, step in enumerate(steps):
-            if reason := self._failing(session, step, what):
-                if number or not method.frees_together:  # else some ranks lack what all must free
-                    self._failing(session, method.free, what)
-                return row.replace(na=reason, na_fact=as_json(Text(reason)))
-        ready = self._prepared(row, plan, programs[0], opened, session)
-        watched = session.measured(ready, backend, session.request.budget)
-        copies = world.gather(self._copies(method), f"{what}: timing the copies")
-        mismatches = self._verify(session, method, ready.loop, what)
-        with world.watchdog.phase(f"{what}: ending"):
-            method.free()
-        if watched is None or mismatches is None or copies is None:
+        work = KvWork(opened.context, kind(plan, world, opened.of.running), plan, series_of(row), session.request.seed)
+        result = session.engine.measure(work, session.request.budget)
+        if isinstance(result, Fact):
+            return row.replace(na=str(result), na_fact=as_json(result))
+        watched, copies = result.watched, result.gathered
+        if watched is None or result.wrong is None or copies is None:
             return row
         if watched.other_path:
             session.note_once(f"other path of {kind.name}", watched.other_path)
         copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
         copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
-        row = row.replace(copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
-        return self._stored(row, session, ready, backend, watched=watched, wrong=wrong_evidence(mismatches))
+        row = row.replace(copy_s=copy_s or None, **check_fields(result.checked, result.wrong))
+        return self._stored(row, session, work, result)
 
-    def _failing(self, session: LaunchSession, step: Callable[[], object], what: str) -> str | None:
-        """Take a step on all ranks, and return why one of them cannot, or None."""
-        wrong = None
-        with session.world.watchdog.phase(f"{what}: preparing"):
-            try:
-                step()
-            except Exception as error:  # libraries have exceptions of their own
-                wrong = f"{session.world.me}: {str(error) or type(error).__name__}"
-        reason = session.world.first_error(wrong, f"{what}: preparing")
-        return None if reason is None else str(reason)
-
-    def _prepared(self, row: KvRow, plan: BlockPlan, program: Program, opened: _Opened, session: LaunchSession) -> PreparedCase:
-        """Return the transfer as a case that can be timed: an operation over all ranks."""
-        world, backend = session.world, opened.of.running
-        case = Case(CASE, backend.name, dtype_named("uint8"), plan.size_bytes, traffic=Traffic(series_of(row)), in_place=False)
-        operation = Operation(CASE, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-        # A target's MPI_Waitall may end with acknowledgements unsent. Only a call of MPI sends them: the sources would wait for these, and
-        # the target for rank 0's next words.
-        sync = opened.context.sync
-        loop = Loop(Timed(program, sync, backend.clock(), world.watchdog.progress, parting=sync))
-        groups = (tuple(range(world.size)),)
-        own = (opened.context.whole,) if opened.context.whole else ()
-        return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(must_cross, plan))
-
-    def _stored(
-        self, row: KvRow, session: LaunchSession, ready: PreparedCase, backend: Backend, *, watched: MonitoredMeasurement,
-        wrong: dict[str, Any],
-    ) -> KvRow:  # fmt: skip
-        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures.
-
-        wrong: the evidence of wrong data
-        """
-        ceiling = self._ceiling(ready, backend, session)
-        evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence | watched.evidence
-        flags = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back))
-        withheld = "oversubscribed" in flags or watched.other_path is not None
-        bound = ceiling if ceiling.bytes_per_s else None
-        context = RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, flags, evidence | wrong)
-        case, arrays = make_row(ready, backend, watched, context)
-        case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail)
+    def _stored(self, row: KvRow, session: LaunchSession, work: KvWork, result: Measured) -> KvRow:
+        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures."""
+        assert result.watched is not None
+        ceiling = self._ceiling(result.ready, work.backend, session)
+        limits = (ceiling, ceiling if ceiling.bytes_per_s else None)
+        context = session.engine.context_of_row(result.ready, work.backend, result.watched, limits)
+        case, arrays = make_row(result.ready, work.backend, result.watched, context)
+        evidence = {**case.evidence, **result.evidence, **wrong_evidence(result.wrong or [])}
+        case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, evidence=evidence)
         if session.folder:
             session.folder.append(case, arrays)
         limit, times = ceiling.bytes_per_s, case.time_s
@@ -289,32 +328,6 @@ class KvTask(Task):
             expected_s=case.size_bytes / limit if limit and case.comparison is not None else None,
             limited_by=f"{ceiling.limited_by} ({ceiling.source})" if limit else "", flags=case.flags, evidence=case.evidence,
         )  # fmt: skip
-
-    def _copies(self, method: TransferMethod) -> list[float]:
-        """Return the seconds of all copies of this rank, alone; empty without copies."""
-        calls = method.copy_calls()
-        times = []
-        for _ in range(_COPIES if calls else 0):
-            began = time.monotonic()
-            for call in calls:
-                call()
-            times.append(time.monotonic() - began)
-        return [float(np.median(times))] if times else []
-
-    def _verify(self, session: LaunchSession, method: TransferMethod, loop: Loop, what: str) -> list[Mismatch] | None:
-        """Send new contents, and compare each byte. Return the mismatches at rank 0."""
-        world, found = session.world, list[dict[str, Any]]()
-        for call in range(session.request.check):
-            pattern = BlockPattern(method.plan.block_bytes, session.request.seed + call)
-            with world.watchdog.phase(f"{what}: filling"):
-                pattern.fill(method)
-            world.allgather(None, f"{what}: filled")  # one-sided puts must not come before the target has filled its memory
-            with world.watchdog.phase(f"{what}: verifying"):
-                loop.run(1)
-                mismatch = pattern.check(method)
-            found += [mismatch.as_json()] if mismatch else []
-        everyone = world.gather(found, f"{what}: verifying")
-        return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
     def _ceiling(self, ready: PreparedCase, backend: Backend, session: LaunchSession) -> Ceiling:
         """Return the rate of all blocks at which the busiest link of a host is full, at rank 0; without a rate inside one host."""

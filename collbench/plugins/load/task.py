@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,13 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch import signals
 from collbench.measuring.crossing import LeastBytes, least
-from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare, release, verify_case
-from collbench.measuring.request import Request
-from collbench.measuring.row import check_fields, wrong_evidence
+from collbench.measuring.engine import Measured, Work
+from collbench.measuring.loop import Loop, Timed, TimedLoop
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase, placed, prepare, release
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.sampling import Measurement, SamplingPlan, WarmUp
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.verification import DataError, check_fields, checks_of_buffers, verify, wrong_evidence
 from collbench.operations.case import Case, Split
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
@@ -46,6 +48,8 @@ from collbench.results.reader import Run
 from collbench.results.row import UNDER_LOAD, Row, Times
 from collbench.stats.median import quantiles
 from collbench.units import format_size, plural
+
+T = TypeVar("T")
 
 # The request, and the sides: victims and aggressors.
 
@@ -206,6 +210,126 @@ class Course:
     total: int
 
 
+class BlockLoop(TimedLoop):
+    """A block in each run: the victims take samples while the aggressors send, and all agree that it has ended.
+
+    turns     for each block whether aggressors send; the same at all ranks
+    sample_s  seconds of a sample in the last block, at a victim
+    sent      of each block with aggressors that counts: this rank's iterations and seconds
+    """
+
+    def __init__(self, measuring: Measuring, row: LoadedRow, turns: Sequence[bool]) -> None:
+        self._measuring = measuring
+        self._row = row
+        self._turns = turns
+        self._next = 0
+        self.sample_s = 0.0
+        self.sent: list[tuple[float, float]] = []
+
+    def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
+        """Return the seconds of n samples at a victim, [1 × n]; NaN at aggressors."""
+        measuring = self._measuring
+        on = self._turns[self._next]
+        self._next += 1
+        samples, sent = measuring.block(self._row, on, lambda: self._sample(n))
+        if on:
+            self.sent.append(sent)
+        self.starts_ns = np.full((1, n), np.nan)
+        self.iterations_run += n
+        return np.full((1, n), np.nan) if samples is None else samples
+
+    def _sample(self, n: int) -> NDArray[np.float64]:
+        measuring = self._measuring
+        time.sleep(_SETTLE * measuring.block_s)
+        with phase(measuring.victim, measuring.world, "measuring"):
+            measuring.loop.run(max(1, n // 50))
+            began_s = time.monotonic()
+            samples = measuring.loop.run(n)
+            self.sample_s = (time.monotonic() - began_s) / n
+        return samples
+
+
+@dataclass(frozen=True)
+class LoadedRow:
+    """A row to measure: its patterns, the level of the aggressors, and the prepared sets."""
+
+    mix: tuple[str, ...]
+    level: float
+    sets: Sequence[Pressure]
+
+
+_WARMING = (0.0, 0.05, 0.25)  # parts of a block before the blocks that count: each gives a better estimate of how many samples fill one
+
+
+@dataclass
+class LoadWork(Work):
+    """The pairs of blocks of a row, with aggressors off and on in random order.
+
+    blocks      what was measured, at rank 0
+    of_victims  the wrong data of the victims' operation, at rank 0
+    """
+
+    measuring: Measuring
+    row: LoadedRow
+    course: Course
+    blocks: RowBlocks = field(default_factory=RowBlocks)
+    of_victims: Sequence[DataError] = ()
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the victims' operation with the loop over blocks."""
+        self.turns = [False] * len(_WARMING) + [True] * len(_WARMING)
+        for _ in range(self.measuring.request.blocks):
+            self.turns += self.course.order.sample((False, True), 2)
+        self.loop = BlockLoop(self.measuring, self.row, self.turns)
+        return replace(self.measuring.victim, loop=self.loop)
+
+    def sampling(self, ready: PreparedCase, budget: Budget) -> SamplingPlan:
+        """Return rank 0's plan: blocks that last equally long, without and with aggressors."""
+        timed = self.measuring.timed
+        taken: list[NDArray[np.float64]] = []
+        warming = 2 * len(_WARMING)
+        for number, on in enumerate(self.turns):
+            share = _WARMING[number % len(_WARMING)] if number < warming else 1.0
+            n = self.measuring.samples_of_block(self.row, on, share)
+            if number < warming:
+                yield WarmUp((n, 1))
+            else:
+                if number % 2 == 0:
+                    self._progress((number - warming) // 2)
+                samples = yield n, 1
+                taken.append(samples)
+                blocks = self.blocks.on if on else self.blocks.off
+                blocks.append(samples[list(timed)].max(axis=0))
+            self.measuring.learn_samples(self.row, on, self.loop.sample_s)
+        return Measurement(np.concatenate(taken, axis=1), target=0.0, stopped="max_time")
+
+    def _progress(self, pair: int) -> None:
+        course = self.course
+        done = course.done + pair
+        left_s = (time.monotonic() - course.began) / done * (course.total - done) if done else None
+        title = f"pair of blocks of {'+'.join(self.row.mix)} at {100 * self.row.level:g} %"
+        self.measuring.session.progress(title, done, course.total, left_s)
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> None:
+        """Add the aggressors' rates of each block with them, at rank 0."""
+        sent = world.gather(self.loop.sent[len(_WARMING) :], "gathering the aggressors' rates")
+        if sent is None:
+            return
+        for block in range(self.measuring.request.blocks):
+            of_sets = [sent[pressure.ranks[0]][block] for pressure in self.row.sets]
+            self.blocks.rates.append(np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in of_sets]))
+
+    def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
+        """Compare the data of the victims, and of each pattern."""
+        cases = [self.measuring.victim, *(pressure.ready for pressure in self.row.sets)]
+        wrong = [verify(case, world, checks_of_buffers(case, calls)) or [] for case in cases]
+        self.of_victims = wrong[0]
+        return calls, list(chain(*wrong))
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free nothing: the operations are those of all rows."""
+
+
 @dataclass
 class LoadTask(Task):
     """The rows of one load launch, on one backend."""
@@ -294,6 +418,9 @@ class LoadTask(Task):
 class Measuring:
     """The blocks of all rows, on all ranks in the same order."""
 
+    victim: PreparedCase
+    loop: Loop
+
     def __init__(self, task: LoadTask, session: LaunchSession, context: BackendContext, sides: Sides) -> None:
         self.task, self.session, self.context, self.sides = task, session, context, sides
         self.request, self.world, self.backend = task.request, session.world, context.backend
@@ -304,6 +431,11 @@ class Measuring:
         links = links_of(self.world)
         shared = (SharedLink("host", host, links[host].name, links[host].bytes_per_s) for host in sides.common if host in links)
         self.shared = tuple(shared) or (SharedLink("fabric"),)
+
+    @property
+    def timed(self) -> Sequence[int]:
+        """The victims whose time counts."""
+        return self.victim.timed if self.request.victim.pair else self.sides.victims
 
     @property
     def is_victim(self) -> bool:
@@ -319,14 +451,14 @@ class Measuring:
             self._store_missing(left, victim)
             return
         self.victim, self.loop = victim
-        known: dict[tuple[str, ...], Sequence[Pressure]] = {}
+        known: dict[tuple[str, ...], list[Pressure]] = {}
         for mix in dict.fromkeys(mix for mix, _ in left.values()):
             sets = self._pressures(mix)
             if isinstance(sets, Fact):
                 self._store_missing({place: row for place, row in left.items() if row[0] == mix}, sets)
                 continue
             self.session.status(f"finding the full rate of {'+'.join(mix)}…")
-            self._calibrate(mix, sets)
+            self._calibrate(LoadedRow(mix, 1.0, sets))
             known[mix] = sets
         places = [place for place, (mix, _) in left.items() if mix in known]
         self.session.lap()
@@ -334,28 +466,27 @@ class Measuring:
         began, total = time.monotonic(), self.request.blocks * len(places)
         for done, place in enumerate(order.sample(places, len(places))):
             mix, level = planned[place]
-            wrong = self._measure(place, mix, level, known[mix], Course(order, began, done * self.request.blocks, total))
+            row = LoadedRow(mix, level, known[mix])
+            wrong = self._measure(place, row, Course(order, began, done * self.request.blocks, total))
             if self.session.stops(wrong, WrongDataStop(left=len(places) - done - 1)):
                 break
         for ready in [self.victim, *(one for found in known.values() for each in found for one in (each.ready, each.flag))]:
             release(ready, self.backend)
 
-    def _measure(self, place: int, mix: tuple[str, ...], level: float, found: Sequence[Pressure], course: Course) -> bool:
+    def _measure(self, place: int, row: LoadedRow, course: Course) -> bool:
         """Measure, verify and store a row. Return whether data was wrong, at rank 0."""
         before = self._probed()
-        for on in (False, True):
-            for share in (0.0, 0.05, 0.25):  # each gives a better estimate of how many samples fill a block
-                self._block(mix, level, on, found, share)
-        blocks = self._pairs(mix, level, found, course)
+        work = LoadWork(self.context, self, row, course)
+        result = self.session.engine.measure(work, self.session.request.budget, monitored=False)
+        assert isinstance(result, Measured)
         probes = {"before": before, "after": self._probed()}
-        of_victim = self._wrong([self.victim])
-        wrong = of_victim + self._wrong([each.ready for each in found])
         if self.world.rank == 0:
-            row = self._figures(self._blank(mix, level), mix, level, blocks, found)
-            row = row.replace(shared=self._shared(found), **check_fields(self.check, wrong))
-            row = row.replace(evidence=row.evidence | wrong_evidence(wrong))
-            self._store(place, row, blocks, probes, of_victim)
-        return bool(wrong)
+            wrong = result.wrong or []
+            figures = self._figures(self._blank(row.mix, row.level), row, work.blocks)
+            figures = figures.replace(shared=self._shared(row.sets), **check_fields(result.checked, wrong))
+            figures = figures.replace(evidence=figures.evidence | wrong_evidence(wrong))
+            self._store(place, figures, work, probes)
+        return bool(result.wrong)
 
     def _probed(self) -> float | None:
         """Return the state probe of the slowest rank, in seconds; None if a rank has none."""
@@ -363,11 +494,6 @@ class Measuring:
         values = self.world.allgather(probe.measure() if probe else None, "probing the state")
         known = [value for value in values if value is not None]
         return max(known) if len(known) == len(values) else None
-
-    @property
-    def check(self) -> int:
-        """Calls that verify the data."""
-        return self.session.request.check
 
     # Preparation.
 
@@ -426,9 +552,13 @@ class Measuring:
 
     # A block: the victims take samples while the aggressors send; then all agree that it has ended.
 
-    def _calibrate(self, mix: tuple[str, ...], found: Sequence[Pressure]) -> None:
+    def _own(self, sets: Sequence[Pressure]) -> Pressure | None:
+        """Return the set of this rank; None for a victim."""
+        return next((pressure for pressure in sets if self.world.rank in pressure.ranks), None)
+
+    def _calibrate(self, row: LoadedRow) -> None:
         """Find how many iterations of each set take some milliseconds, and its full rate without victims."""
-        own = next((each for each in found if self.world.rank in each.ranks), None)
+        own = self._own(row.sets)
         seconds = 0.0
         if own:
             with phase(own.ready, self.world, "timing it"):
@@ -438,65 +568,45 @@ class Measuring:
                 program.run(3)
                 seconds = (time.monotonic() - began) / 3
         times = self.world.allgather(seconds, "timing the aggressors")
-        self.paces[mix] = Pace()
+        pace = self.paces[row.mix] = Pace()
         if own:
-            self.paces[mix].chunk = max(1, min(1000, round(_CHUNK_S / max(1e-9, *(times[rank] for rank in own.ranks)))))
-        rates = self._exchange(mix, 1.0, True, found, lambda: time.sleep(min(0.5, max(0.1, self.block_s))))[1]
-        rates = np.array(self.world.broadcast(rates.tolist(), "calibrating"))
-        self.full[mix] = rates
+            pace.chunk = max(1, min(1000, round(_CHUNK_S / max(1e-9, *(times[rank] for rank in own.ranks)))))
+        _, sent = self.block(row, True, lambda: time.sleep(min(0.5, max(0.1, self.block_s))))
+        of_ranks = self.world.allgather(sent, "calibrating")
+        of_sets = [of_ranks[pressure.ranks[0]] for pressure in row.sets]
+        rates = np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in of_sets])
+        self.full[row.mix] = rates
         if own:
-            rate = rates[list(found).index(own)]
-            self.paces[mix].chunk_s = self.paces[mix].chunk / rate if rate > 0 else 0.0
+            rate = rates[list(row.sets).index(own)]
+            pace.chunk_s = pace.chunk / rate if rate > 0 else 0.0
 
-    def _block(self, mix: tuple[str, ...], level: float, on: bool, found: Sequence[Pressure], share: float = 1.0) -> Any:
-        """Measure a block. Return (the victims' samples in seconds, the sets' iterations per second) at rank 0."""
-        key = (mix, level, on)
-        known = self.numbers.get(key, _FEWEST_SAMPLES)
-        n = max(_FEWEST_SAMPLES, round(known * share)) if share else _FEWEST_SAMPLES
-        n = self.world.broadcast(n, "beginning a block")
-        began = [0.0, 0.0]
+    def samples_of_block(self, row: LoadedRow, on: bool, share: float) -> int:
+        """Return how many samples fill this share of a block."""
+        known = self.numbers.get((row.mix, row.level, on), _FEWEST_SAMPLES)
+        return max(_FEWEST_SAMPLES, round(known * share))
 
-        def sample() -> NDArray[np.float64]:
-            time.sleep(_SETTLE * self.block_s)
-            with phase(self.victim, self.world, "measuring"):
-                self.loop.run(max(1, n // 50))
-                began[0] = time.monotonic()
-                samples = self.loop.run(n)
-                began[1] = time.monotonic()
-            return samples
+    def learn_samples(self, row: LoadedRow, on: bool, sample_s: float) -> None:
+        """Receive the seconds of a sample of the last block."""
+        fitting = round((1 - _SETTLE) * self.block_s / max(sample_s, 1e-7))
+        self.numbers[row.mix, row.level, on] = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, fitting))
 
-        samples, rates = self._exchange(mix, level, on, found, sample)
-        each = max((began[1] - began[0]) / n, 1e-7)
-        self.numbers[key] = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, round((1 - _SETTLE) * self.block_s / each)))
-        return samples, rates
-
-    def _exchange(
-        self, mix: tuple[str, ...], level: float, on: bool, found: Sequence[Pressure], sample: Callable[[], Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Run `sample` at the victims while the aggressors send. Return (samples of the slowest victim, iterations per second by set)."""
-        world, what = self.world, f"{'+'.join(mix)} {'on' if on else 'off'}"
-        own = next((each for each in found if world.rank in each.ranks), None)
-        done, samples = [0.0, 0.0], np.empty((1, 0))
+    def block(self, row: LoadedRow, on: bool, sample: Callable[[], T]) -> tuple[T | None, tuple[float, float]]:
+        """Run `sample` at the victims while the aggressors send. Return (its result at a victim; an aggressor's iterations and seconds)."""
+        world, what = self.world, f"{'+'.join(row.mix)} {'on' if on else 'off'}"
+        own = self._own(row.sets)
+        sent = (0.0, 0.0)
+        taken = None
         with world.extend_timeout(10 * self.block_s):
             world.allgather(None, f"beginning a block, {what}")
             if self.is_victim:
                 taken = sample()
-                samples = samples if taken is None else taken
-            elif own and on and level > 0:
-                done = self._press(own, self.paces[mix], level)
+            elif own and on and row.level > 0:
+                sent = self._press(own, self.paces[row.mix], row.level)
             world.broadcast(None, f"ending a block, {what}")
-            parts = world.gather_array(samples, f"gathering a block, {what}")
-            rates = world.gather(done, f"gathering a block, {what}")
-        if parts is None or rates is None:
-            return np.empty(0), np.empty(0)
-        timed = self.victim.timed if self.request.victim.pair else self.sides.victims
-        mine = [parts[rank][0] for rank in timed if parts[rank].size]
-        slowest = np.max(mine, axis=0) if mine else np.empty(0)
-        iterations = [rates[each.ranks[0]] for each in found]
-        return slowest, np.array([count / seconds if seconds else 0.0 for count, seconds in iterations])
+        return taken, sent
 
-    def _press(self, own: Pressure, pace: Pace, level: float) -> list[float]:
-        """Repeat the pattern until rank 0 has ended the block. Return [iterations, seconds].
+    def _press(self, own: Pressure, pace: Pace, level: float) -> tuple[float, float]:
+        """Repeat the pattern until rank 0 has ended the block. Return (iterations, seconds).
 
         A paced set begins a chunk of iterations at fixed times. It does not make up for a late one, which would be a burst.
         """
@@ -515,30 +625,12 @@ class Measuring:
                 agreeing.run(1, slot=0)
             count += pace.chunk
             if receive[0] > 0:
-                return [float(count), time.monotonic() - began]
+                return float(count), time.monotonic() - began
             due = max(due + period, time.monotonic()) if period else due
             if period:
                 time.sleep(max(0.0, due - time.monotonic()))
 
-    def _pairs(self, mix: tuple[str, ...], level: float, sets: Sequence[Pressure], course: Course) -> RowBlocks:
-        """Measure the pairs of blocks of a row. Return them; at other ranks than 0 without samples."""
-        into = RowBlocks()
-        for number in range(self.request.blocks):
-            done = course.done + number
-            left_s = (time.monotonic() - course.began) / done * (course.total - done) if done else None
-            self.session.progress(f"pair of blocks of {'+'.join(mix)} at {100 * level:g} %", done, course.total, left_s)
-            for on in course.order.sample((False, True), 2):
-                samples, rates = self._block(mix, level, on, sets)
-                (into.on if on else into.off).append(samples)
-                if on:
-                    into.rates.append(rates)
-        return into
-
     # The rows.
-
-    def _wrong(self, cases: Sequence[PreparedCase]) -> list[DataError]:
-        """Verify the data of these operations. Return the mismatches at rank 0."""
-        return [error for ready in cases for error in verify_case(ready, self.world, self.check) or []] if self.check else []
 
     def _blank(self, mix: tuple[str, ...], level: float) -> LoadRow:
         request, case = self.request, self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
@@ -549,19 +641,20 @@ class Measuring:
             other_nodes=len({self.sides.hosts[rank] for rank in self.sides.others}), split=str(request.split or ""),
         )  # fmt: skip
 
-    def _figures(self, row: LoadRow, mix: tuple[str, ...], level: float, blocks: RowBlocks, found: Sequence[Pressure]) -> LoadRow:
+    def _figures(self, row: LoadRow, measured: LoadedRow, blocks: RowBlocks) -> LoadRow:
         moves = self.request.victim.moves(self.victim.case)
-        off, on = ([samples / moves for samples in each] for each in (blocks.off, blocks.on))
+        off = [samples / moves for samples in blocks.off]
+        on = [samples / moves for samples in blocks.on]
         crowded = self.session.crowded(self.backend, "cpu")
         quantiles = quantiles_of(off, on)
         verdict, reason = judge(quantiles, len(on), crowded)
-        full, rates = self.full[mix], np.mean(blocks.rates, axis=0)
-        each = self._busiest(found, rates), self._busiest(found, full)
+        full, rates = self.full[measured.mix], np.mean(blocks.rates, axis=0)
         fell_back = not self.loop.native and self.loop.could_be_native
         flags = (*self.backend.flags, *self.session.flags(self.backend, [self.victim.case], fell_back))
         return row.replace(
             blocks=len(on), n_off=sum(map(len, off)), n_on=sum(map(len, on)), quantiles=quantiles,
-            achieved=float(np.mean(rates / np.where(full > 0, full, 1))), rate_bytes_per_s=each[0], full_bytes_per_s=each[1],
+            achieved=float(np.mean(rates / np.where(full > 0, full, 1))), rate_bytes_per_s=self._busiest(measured.sets, rates),
+            full_bytes_per_s=self._busiest(measured.sets, full),
             verdict=verdict, reason=as_json(reason) if reason else None, flags=tuple(dict.fromkeys(flags)),
             evidence={"libraries": dict(self.backend.versions()), "conditions": self.session.conditions, "block_s": self.block_s},
         )  # fmt: skip
@@ -596,16 +689,14 @@ class Measuring:
             if self.world.rank == 0:
                 self.session.store(self._blank(mix, level).replace(na=str(why), na_fact=as_json(why)), FILE, place)
 
-    def _store(
-        self, place: int, row: LoadRow, blocks: RowBlocks, probes: Mapping[str, float | None], of_victim: Sequence[DataError]
-    ) -> None:
+    def _store(self, place: int, row: LoadRow, work: LoadWork, probes: Mapping[str, float | None]) -> None:
         """Store a row, and before it its two rows of cases with the samples."""
         moves = self.request.victim.moves(self.victim.case)
         with signals.deferred():  # otherwise a resumed run could measure the row again, and have its cases twice
-            for on, samples in ((False, blocks.off), (True, blocks.on)):
+            for on, samples in ((False, work.blocks.off), (True, work.blocks.on)):
                 seconds = np.concatenate(samples) / moves
                 case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
-                own = {} if on else check_fields(self.check, of_victim)
+                own = {} if on else check_fields(self.session.request.check, work.of_victims)
                 if self.session.folder:
                     self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
             self.session.store(row, FILE, place)

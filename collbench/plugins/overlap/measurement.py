@@ -8,8 +8,7 @@ communication.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +19,14 @@ from collbench.backends.backend import Backend, ComputingBackend, NonBlockingBac
 from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import CollbenchError
+from collbench.measuring.engine import Measured
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.mode import CaseInMode
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase
 from collbench.measuring.request import Budget
-from collbench.measuring.row import RowContext, make_row
-from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, WarmUp, slowest
+from collbench.measuring.row import RowContext
+from collbench.measuring.sampling import Measurement, Samples, Stopping
+from collbench.measuring.tasks.cases import CaseWork
 from collbench.operations.case import Case
 from collbench.operations.program import Call, NonBlocking, Program
 from collbench.operations.unsupported import DeviceUnsupported, StartUnsupported, decode_reason
@@ -49,64 +49,112 @@ _FIRST_AMOUNT = 50  # blocks: about 100 µs
 _MORE_ON_GPU = 100  # times as many blocks: a block there takes some nanoseconds
 _SETTLED = 0.02  # the computation may differ from the communication by so much after calibration
 _ADJUSTMENTS = 4
-Samples = NDArray[np.float64]
+_WARMUPS = 2  # blocks before the samples, since the computation is calibrated
 
 
 @dataclass(frozen=True)
-class OverlapCase(CaseInMode):
-    """A case on all ranks, of which the loop runs the states in turn.
+class OverlapStates:
+    """The states that the loop of a case runs in turn, calibrated.
 
-    ready        the case; one turn of its loop is one state
-    states       how many there are: 3, or 4 with test calls
+    number   how many there are: 3, or 4 with test calls
+    timed    the ranks that count
     """
 
-    ready: PreparedCase
-    states: int
+    number: int
+    timed: list[int]
     computation: FixedComputation
     progress: Progress
     unassisted: AssistanceMissing | None
     shared: CoresSharedWithProgress | None
 
-    def evaluate(self, watched: MonitoredMeasurement | None, world: World) -> Overlap | None:
-        """Return the overlap at rank 0, None elsewhere. All ranks call it after the measurement."""
-        states = self.gather(watched, world)
-        return evaluate(states, self.progress, self.unassisted, self.shared) if states else None
+    def rule(self, budget: Budget, size_bytes: int) -> Stopping:
+        """Return how many blocks are taken, of one sample of each state: until the overlap is precise, as a part of the communication."""
+        return Stopping(
+            budget, size_bytes, self.timed, turns=self.number, first=2 * FEWEST_BLOCKS, warmup=_WARMUPS, least=FEWEST_BLOCKS,
+            half_width=self._half_width,
+        )  # fmt: skip
 
-    def gather(self, watched: MonitoredMeasurement | None, world: World) -> States | None:
+    def _half_width(self, samples: Samples) -> float | None:
+        """Return the half-width of the interval of the overlap, as a part of the communication time."""
+        alone, computing, both = (samples[self.timed][:, state :: self.number].max(axis=0) for state in range(3))
+        percent = evaluate(States(alone, computing, both, computing, computing), "calls", None, None).percent
+        return None if percent.low is None or percent.high is None else (percent.high - percent.low) / 2 / 100
+
+    def gather(self, title: str, measured: Measurement | None, world: World) -> States | None:
         """Return the samples of all states at rank 0, None elsewhere. All ranks call it after the measurement."""
-        what = f"{self.ready.case.title()}: gathering the times of the computation"
-        blocks = world.broadcast(watched.measured.samples.shape[1] // self.states if watched else 0, what)
-        times = self.computation.seconds(blocks * (self.states - 1)).reshape(blocks, self.states - 1).T
-        everyone = world.gather_array(times, what)
-        if watched is None or everyone is None:
+        what = f"{title}: gathering the times of the computation"
+        blocks = world.broadcast(measured.samples.shape[1] // self.number if measured else 0, what)
+        times = self.computation.seconds(blocks * (self.number - 1)).reshape(blocks, self.number - 1).T
+        all_ranks = world.gather_array(times, what)
+        if measured is None or all_ranks is None:
             return None
-        computing = np.max([everyone[rank] for rank in self.ready.timed], axis=0)  # [states with a computation × blocks]
-        each = [watched.measured.samples[self.ready.timed][:, state :: self.states].max(axis=0) for state in range(self.states)]
-        helped = (each[3], computing[2]) if self.states > 3 else (None, None)
-        return States(each[0], each[1], each[2], computing[0], computing[1], *helped)
+        computing = np.max([all_ranks[rank] for rank in self.timed], axis=0)  # [states with a computation × blocks]
+        taken = [measured.samples[self.timed][:, state :: self.number].max(axis=0) for state in range(self.number)]
+        helped = (taken[3], computing[2]) if self.number > 3 else (None, None)
+        return States(taken[0], taken[1], taken[2], computing[0], computing[1], *helped)
 
-    def row(
-        self, overlap: Overlap, backend: Backend, watched: MonitoredMeasurement, around: RowContext
-    ) -> tuple[Row, dict[str, NDArray[Any]]]:
+    def overlap(self, states: States, goal_s: float | None = None) -> Overlap:
+        """Return the overlap. goal_s: the seconds that the computation should take; None: as long as the communication."""
+        return evaluate(states, self.progress, self.unassisted, self.shared, goal_s)
+
+
+@dataclass
+class OverlapWork(CaseWork):
+    """A case of which the loop runs the states in turn."""
+
+    states: OverlapStates | None = None
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the case with its states, calibrated; or why a rank cannot run or start the operation."""
+        ready = super().prepare(world)
+        if not isinstance(ready, PreparedCase):
+            return ready
+        prepared = prepare_overlap(ready, self.context, world)
+        if isinstance(prepared, Fact):
+            self.release(ready)
+            return prepared
+        in_turn, self.states = prepared
+        return in_turn
+
+    @property
+    def known_states(self) -> OverlapStates:
+        """The states of a prepared case."""
+        assert self.states is not None
+        return self.states
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return how many blocks are taken."""
+        return self.known_states.rule(budget, ready.case.size_bytes)
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> States | None:
+        """Return the samples of all states at rank 0, None elsewhere."""
+        return self.known_states.gather(ready.case.title(), measured, world)
+
+    def row(self, result: Measured, watched: MonitoredMeasurement, around: RowContext) -> tuple[Row, dict[str, NDArray[Any]]]:
         """Return (row, arrays for samples.bin), at rank 0.
 
         Its time is that of both; it has no bandwidth, since the computation is a part of the time. The array "states_s" has the slowest
         rank of every sample [states × blocks].
         """
-        measured = watched.measured
+        measured, number = watched.measured, self.known_states.number
         both = replace(
-            measured, samples=measured.samples[:, 2 :: self.states], starts_ns=measured.starts_ns[:, 2 :: self.states],
+            measured, samples=measured.samples[:, 2 :: number], starts_ns=measured.starts_ns[:, 2 :: number],
             flags=[*measured.flags],
         )  # fmt: skip
-        row, arrays = make_row(self.ready, backend, replace(watched, measured=both), replace(around, ceiling=None, hard_bound=None))
-        every = measured.samples[self.ready.timed].max(axis=0)
-        arrays["states_s"] = every.reshape(-1, self.states).T.copy()
-        row = replace(row, algbw_bytes_per_s=None, busbw_bytes_per_s=None, groups={}, overlap=overlap.as_json())
-        return row, arrays
+        of_both = replace(result, watched=replace(watched, measured=both))
+        assert of_both.watched is not None
+        row, arrays = super().row(of_both, of_both.watched, replace(around, ceiling=None, hard_bound=None))
+        slowest_s = measured.samples[result.ready.timed].max(axis=0)
+        arrays["states_s"] = slowest_s.reshape(-1, number).T.copy()
+        overlap = self.known_states.overlap(result.gathered).as_json()
+        return replace(row, algbw_bytes_per_s=None, busbw_bytes_per_s=None, groups={}, overlap=overlap), arrays
 
 
-def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) -> OverlapCase | Fact:
-    """Return the case with its states, calibrated; or why a rank cannot start the operation, the same at all ranks. All ranks call."""
+def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) -> tuple[PreparedCase, OverlapStates] | Fact:
+    """Return the case that runs the states in turn, calibrated, and the states; or why a rank cannot start the operation.
+
+    The reason is the same at all ranks. All ranks call.
+    """
     bound = bind_started(ready, stage.backend)
     computation = bound if isinstance(bound, Fact) else computation_for(ready.case, stage.backend, _FIRST_AMOUNT)
     first = world.first_error(
@@ -124,10 +172,9 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     progress = progress_of(stage.backend, ready.case)
     prepared = replace(
         ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), synchronised=True, program=program,
-        plan=lambda budget: schedule(budget, ready.case.size_bytes, len(states), ready.timed),
     )  # fmt: skip
     unassisted = None if tests else unassisted_by(stage.backend, progress)
-    return OverlapCase(prepared, len(states), computation, progress, unassisted, shared_cores(world, progress))
+    return prepared, OverlapStates(len(states), ready.timed, computation, progress, unassisted, shared_cores(world, progress))
 
 
 def bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
@@ -234,50 +281,3 @@ def median_time(loop: Loop, timed: list[int], world: World) -> float:
 def _run(loop: Loop, n: int, timed: list[int], world: World, what: str) -> float:
     everyone = np.array([each for rank in world.allgather(loop.run(n).tolist(), what) for each in rank])
     return max(float(np.median(everyone[timed].max(axis=0))), 1e-7)
-
-
-def schedule(
-    budget: Budget, size_bytes: int, states: int, timed: list[int], now: Callable[[], float] = time.monotonic
-) -> Generator[Batch, Samples, Measurement]:
-    """Return rank 0's plan as `sampling.schedule`, in whole blocks of one sample of each state.
-
-    `budget.iterations` and `budget.warmup` count blocks. It ends when the overlap's interval is as narrow as `budget.target`, as a part
-    of the communication time.
-    """
-    ending = now() + budget.max_time_s
-    warmups = max(1, budget.warmup if budget.warmup is not None else 2)
-    first = yield WarmUp((states, 1))
-    block_s = max(float(slowest(first, timed).sum()), 1e-6)
-    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), warmups=warmups * states)
-    if warmups > 1 and block_s * (warmups - 1 + FEWEST_BLOCKS) < budget.max_time_s:
-        block_s = max(float(slowest((yield WarmUp(((warmups - 1) * states, 1))), timed).sum()) / (warmups - 1), 1e-6)
-    most = budget.iterations or MOST_SAMPLES
-    while measured.stopped is None:
-        blocks = measured.samples.shape[1] // states
-        wanted = budget.iterations or max(FEWEST_BLOCKS * 2, blocks // 2)
-        affordable = max(1 if blocks else min(FEWEST_BLOCKS, int(budget.max_time_s / block_s)), int((ending - now()) / block_s))
-        count = max(1, min(wanted, affordable, most - blocks))
-        began = now()
-        part = yield count * states, 1
-        block_s = max((now() - began) / count, 1e-6)
-        measured.samples = np.concatenate([measured.samples, part], axis=1)
-        measured.stopped = _stopped(measured, budget, states, timed, ending - now() < block_s)
-    blocks = measured.samples.shape[1] // states
-    if blocks < FEW:
-        measured.flags.append("few_samples")
-    if measured.reached is False:
-        measured.flags.append("target_missed")
-    return measured
-
-
-def _stopped(measured: Measurement, budget: Budget, states: int, timed: list[int], late: bool) -> str | None:
-    blocks = measured.samples.shape[1] // states
-    if budget.iterations:
-        return "iterations" if blocks >= budget.iterations else "max_time" if late else None
-    each: Sequence[Samples] = [measured.samples[timed][:, state::states].max(axis=0) for state in range(3)]
-    percent = evaluate(States(each[0], each[1], each[2], each[1], each[1]), "calls", None, None).percent
-    width = None if percent.low is None or percent.high is None else (percent.high - percent.low) / 2 / 100
-    measured.reached = width is not None and width <= measured.target
-    if measured.reached and blocks >= FEW:
-        return "precision"
-    return "most_samples" if blocks >= MOST_SAMPLES else "max_time" if late else None

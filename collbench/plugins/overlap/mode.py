@@ -9,21 +9,19 @@ from collbench.measuring.mode import MeasurementMode
 from collbench.plugins.overlap.records import flat_values
 
 if TYPE_CHECKING:
-    from collbench.control.world import World
-    from collbench.measuring.prepared_case import BackendContext, PreparedCase
-    from collbench.plugins.overlap.measurement import OverlapCase
-    from collbench.reason import Fact
+    from collbench.measuring.tasks.cases import CaseWork
     from collbench.results.row import Row
 
 
 class OverlapMode(MeasurementMode):
     """An operation and a computation, alone and together. What measures and what makes text is imported when it is needed."""
 
-    def prepare(self, ready: PreparedCase, context: BackendContext, world: World) -> OverlapCase | Fact:
-        """Return the case with its states, calibrated; or why a rank cannot start the operation."""
-        from collbench.plugins.overlap.measurement import prepare_overlap
+    @property
+    def work(self) -> type[CaseWork]:
+        """The cases that are measured with a computation."""
+        from collbench.plugins.overlap.measurement import OverlapWork
 
-        return prepare_overlap(ready, context, world)
+        return OverlapWork
 
     def text_of(self, row: Row, column: str) -> str | None:
         """Return the text of a column in µs or percent."""

@@ -7,39 +7,39 @@ exchange has its own buffer, as gradients have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from collbench.backends.backend import ComputingBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.measuring.monitored import MonitoredMeasurement
-from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase
-from collbench.measuring.session import LaunchSession
+from collbench.measuring.engine import Work
+from collbench.measuring.prepared_case import PreparedCase, phase
+from collbench.measuring.request import Budget
+from collbench.measuring.sampling import Measurement, Stopping
+from collbench.measuring.verification import Check
 from collbench.operations.program import Call, Program
 from collbench.operations.unsupported import DeviceUnsupported, TimelineUnsupported, decode_reason
 from collbench.plugins.overlap.computation import FixedComputation
 from collbench.plugins.overlap.measurement import (
-    OverlapCase,
+    OverlapStates,
     calibrate_to,
     computation_for,
     loop_of,
     median_time,
     progress_of,
-    schedule,
     shared_cores,
     unassisted_by,
 )
-from collbench.plugins.overlap.records import StepOverlap, efficiency_of, evaluate
+from collbench.plugins.overlap.records import States, StepOverlap, efficiency_of
 from collbench.plugins.training.step_task import (
     PreparedPart,
     PreparedStep,
     StepPlan,
-    WrongPart,
     runs_timelines,
     startable,
+    step_checks,
     turns_of,
-    verify_step,
 )
 from collbench.plugins.training.timeline import calls_of
 from collbench.plugins.training.workloads.registry import regimes
@@ -69,70 +69,75 @@ def with_own_buffers(plan: StepPlan) -> StepPlan:
     return replace(plan, parts=tuple(replace(part, in_flight=part.times) for part in plan.parts))
 
 
-@dataclass(frozen=True)
-class ComputingStep:
-    """The states of a step on all ranks. checking: the step with the loop that runs the exchanges while it computes."""
+@dataclass
+class ComputingWork(Work):
+    """The states of a step that was prepared with its own buffers.
 
-    case: OverlapCase
-    checking: PreparedStep
-    goal_s: float
-    stated: bool
-
-
-def measure_computing(
-    step: PreparedStep, regime: Regime, stage: BackendContext, session: LaunchSession, goal_s: float | None
-) -> tuple[StepOverlap, list[WrongPart], MonitoredMeasurement] | Fact | None:
-    """Measure the states of a step that was prepared with its own buffers, and verify its data. All ranks call.
-
-    goal_s: the stated time of the computation in seconds; None: that of the exchanges.
-    Return (result, wrong data, measurement) at rank 0, None elsewhere; or why it cannot be measured, the same at all ranks.
+    goal_s    the seconds that the computation should take; None: as long as the exchanges alone
+    states    of the prepared step; checking: the step with the loop that runs the exchanges while it computes
     """
-    world = session.world
-    prepared = _prepare(step, regime, stage, world, goal_s)
-    if isinstance(prepared, Fact):
-        return prepared
-    case = prepared.case
-    watched = session.measured(case.ready, stage.backend, session.request.budget)
-    states = case.gather(watched, world)
-    wrong = verify_step(prepared.checking, world, session.request.check) if session.request.check else []
-    if watched is None or states is None or wrong is None:
-        return None
-    overlap = evaluate(states, case.progress, case.unassisted, case.shared, prepared.goal_s)
-    return StepOverlap(prepared.goal_s, prepared.stated, overlap, efficiency_of(states)), wrong, watched
 
+    step: PreparedStep
+    regime: Regime
+    goal_s: float | None
+    states: OverlapStates | None = None
+    checking: PreparedStep | None = None
 
-def _prepare(step: PreparedStep, regime: Regime, stage: BackendContext, world: World, goal_s: float | None) -> ComputingStep | Fact:
-    if regime.with_computing is None:
-        raise UsageError(str(unsupported(regime)))
-    device = step.ready.case.device
-    if device != "cpu" and not isinstance(stage.backend, ComputingBackend):
-        return DeviceUnsupported(_OPTION, device, ("cpu",))
-    if not runs_timelines(stage):
-        return TimelineUnsupported(stage.backend.name)
-    parts, reason = startable(step.parts, stage, world)
-    if reason:
-        return reason
-    exchanges = [replace(each, times=1) for each in step.plan.step.exchanges for _ in range(each.times)]
-    actions = regime.with_computing(exchanges, 1.0)
-    slices = sum(isinstance(action, Compute) for action in actions)
-    computation = computation_for(step.ready.case, stage.backend, slices)
-    first = world.first_error(as_json(computation) if isinstance(computation, Fact) else None, "preparing the computation")
-    if first is not None or isinstance(computation, Fact):
-        return decode_reason(first)  # type: ignore[return-value]
-    states = _states(step.plan, parts, actions, computation, slices)
-    with phase(step.ready, world, "calibrating the computation"):
-        goal = goal_s or median_time(loop_of(states[0], stage, world), step.ready.timed, world)
-        calibrate_to(goal, computation, stage, step.ready.timed, world)
-    program = replace(states[2], slots=tuple(state.slots[0] for state in states))
-    timed = step.ready.timed
-    ready: PreparedCase = replace(
-        step.ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), program=program,
-        plan=lambda budget: schedule(budget, step.ready.case.size_bytes, len(states), timed),
-    )  # fmt: skip
-    progress = progress_of(stage.backend, step.ready.case)
-    unassisted = None if progress == "calls" else unassisted_by(stage.backend, progress)
-    case = OverlapCase(ready, len(states), computation, progress, unassisted, shared_cores(world, progress))
-    return ComputingStep(case, replace(step, parts=tuple(parts), ready=ready), goal, goal_s is not None)
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the step with its states, calibrated; or why it cannot be measured, the same at all ranks."""
+        step, stage = self.step, self.context
+        if self.regime.with_computing is None:
+            raise UsageError(str(unsupported(self.regime)))
+        device = step.ready.case.device
+        if device != "cpu" and not isinstance(stage.backend, ComputingBackend):
+            return DeviceUnsupported(_OPTION, device, ("cpu",))
+        if not runs_timelines(stage):
+            return TimelineUnsupported(stage.backend.name)
+        parts, reason = startable(step.parts, stage, world)
+        if reason:
+            return reason
+        exchanges = [replace(exchange, times=1) for exchange in step.plan.step.exchanges for _ in range(exchange.times)]
+        actions = self.regime.with_computing(exchanges, 1.0)
+        slices = sum(isinstance(action, Compute) for action in actions)
+        computation = computation_for(step.ready.case, stage.backend, slices)
+        first = world.first_error(as_json(computation) if isinstance(computation, Fact) else None, "preparing the computation")
+        if first is not None or isinstance(computation, Fact):
+            return decode_reason(first)  # type: ignore[return-value]
+        states = _states(step.plan, parts, actions, computation, slices)
+        timed = step.ready.timed
+        with phase(step.ready, world, "calibrating the computation"):
+            self.goal_s = self.goal_s or median_time(loop_of(states[0], stage, world), timed, world)
+            calibrate_to(self.goal_s, computation, stage, timed, world)
+        program = replace(states[2], slots=tuple(state.slots[0] for state in states))
+        ready = replace(step.ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), program=program)
+        progress = progress_of(stage.backend, step.ready.case)
+        unassisted = None if progress == "calls" else unassisted_by(stage.backend, progress)
+        self.states = OverlapStates(len(states), timed, computation, progress, unassisted, shared_cores(world, progress))
+        self.checking = replace(step, parts=tuple(parts), ready=ready)
+        return ready
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return how many blocks are taken."""
+        assert self.states is not None
+        return self.states.rule(budget, ready.case.size_bytes)
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> States | None:
+        """Return the samples of all states at rank 0, None elsewhere."""
+        assert self.states is not None
+        return self.states.gather(ready.case.title(), measured, world)
+
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+        """Yield the turns of verification, while the ranks compute."""
+        assert self.checking is not None
+        return step_checks(self.checking, calls)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free nothing: `release_step` frees the parts."""
+
+    def result(self, states: States, *, stated: bool) -> StepOverlap:
+        """Return the result. stated: whether the user stated the time of the computation."""
+        assert self.states is not None and self.goal_s is not None
+        return StepOverlap(self.goal_s, stated, self.states.overlap(states, self.goal_s), efficiency_of(states))
 
 
 def _states(

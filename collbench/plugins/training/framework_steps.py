@@ -24,13 +24,17 @@ from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed
 from collbench.machine.peak.ceiling import no_ceiling
+from collbench.measuring.engine import Measured
+from collbench.measuring.prepared_case import BackendContext, PreparedCase
+from collbench.measuring.sampling import Measurement
 from collbench.measuring.session import LaunchSession
+from collbench.measuring.verification import DataError
 from collbench.operations.data import Mismatch
 from collbench.operations.unsupported import FrameworkUnsupported
 from collbench.plugins.traces.c10d import dtype_in, dtype_of, kind_of, width_of
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE
 from collbench.plugins.training.records import PartRow, StepRow
-from collbench.plugins.training.step_task import LibraryTraining, StepTiming, TrainingRun
+from collbench.plugins.training.step_task import LibraryTraining, LibraryWork, StepLoop, TrainingRun
 from collbench.plugins.training.workloads.frameworks import DDP, ModelTensors, tensors_of
 from collbench.plugins.training.workloads.registry import regimes
 from collbench.plugins.training.workloads.shape import BUCKET
@@ -289,38 +293,65 @@ def compared(framework: str, expected: Sequence[Exchanged], by_rank: Sequence[Se
 # One training: warm-up, a recorded step, samples, and a step that is verified.
 
 
+@dataclass
+class FrameworkWork(LibraryWork):
+    """The steps of a framework on this rank's device. recorded: what this rank exchanged in one of them."""
+
+    framework: FrameworkTraining
+    device: str
+    seed: int
+    recorded: Sequence[Exchanged] = ()
+
+    def loop(self, world: World) -> StepLoop:
+        """Train the first steps, and record one."""
+        import torch
+
+        with world.watchdog.phase(f"{self.title}: training"):
+            training = TorchTraining(self.framework.shape, [self.seed + world.rank], self.device, self.framework.regime)
+            loop = StepLoop(training.step, torch.distributed.barrier, world)
+            loop.run(_WARMUPS)
+            self.recorded = recorded_step(torch, training)
+        return loop
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> list[list[Exchanged]]:
+        """Return what each rank exchanged, at rank 0."""
+        all_ranks = world.gather([as_json(exchange) for exchange in self.recorded], f"{self.title}: gathering")
+        return [[decode(exchange, Exchanged) for exchange in of_rank] for of_rank in all_ranks or []]
+
+    def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
+        """Compare the parameters after a step."""
+        import torch
+
+        with world.watchdog.phase(f"{self.title}: verifying"):
+            wrong = _verify(torch, self.framework, world, self.device, self.seed)
+        all_ranks = world.gather([mismatch.as_json() for mismatch in wrong], f"{self.title}: verifying")
+        return 1, None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
+
+
 def _measure(framework: FrameworkTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
     import torch
 
-    world, budget, title = session.world, session.request.budget, run.title
+    world, title = session.world, run.title
     device = "cuda" if run.backend.name == "torch-nccl" else "cpu"
     seed = session.request.sweep.each[0].seed
+    context = BackendContext(run.backend, {}, None)
+    work = FrameworkWork(context, title, framework.step, list(range(world.size)), framework, device, seed)
     try:
-        with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: training"):
-            training = TorchTraining(framework.shape, [seed + world.rank], device, framework.regime)
-            timing = StepTiming(title, training.step, torch.distributed.barrier)
-            timing.warm_up(max(_WARMUPS, budget.warmup or 0), world)
-            recorded = recorded_step(torch, training)
-            series = timing.sample(session)
-            wrong = _verify(torch, framework, world, device, seed) if session.request.check else []
+        result = session.engine.measure(work, session.request.budget, monitored=False)
     except (CollbenchError, MemoryError):
         raise
     except Exception as error:
         raise RunFailed(f"{title} failed: {type(error).__name__}: {error}") from error
-    reply = [series.tolist(), [as_json(one) for one in recorded], [each.as_json() for each in wrong]]
-    all_ranks = world.gather(reply, f"{title}: gathering")
-    if all_ranks is None:
+    assert isinstance(result, Measured)
+    if result.measured is None or result.wrong is None:
         return None
-    by_rank: list[list[Exchanged]] = [[decode(one, Exchanged) for one in said] for _, said, _ in all_ranks]
     name = f"{'DistributedDataParallel' if framework.regime.name == DDP.name else 'FSDP2'} of torch {torch.__version__}"
-    traffic = compared(name, framework.expected, by_rank, framework)
-    times = np.max([said for said, _, _ in all_ranks], axis=0)  # of the slowest rank
-    mismatches = [Mismatch(**one) for _, _, found in all_ranks for one in found]
+    traffic = compared(name, framework.expected, result.gathered, framework)
     flags = ["oversubscribed"] if session.crowded(run.backend, device) else []
     flags += ["model_differs"] if isinstance(traffic, TrafficDiffers) else []
     row = run.measured(
-        session, times, flags, mismatches, int(bool(session.request.check)), traffic=as_json(traffic),
-        recorded=dict(Counter(one.render() for one in by_rank[0])),
+        session, result, flags, result.wrong, result.checked, traffic=as_json(traffic),
+        recorded=dict(Counter(exchange.render() for exchange in result.gathered[0])),
     )  # fmt: skip
     return row.replace(note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device)
 

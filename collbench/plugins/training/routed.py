@@ -8,11 +8,10 @@ So slow changes of the machine affect both in the same way, and the ratio of the
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, isqrt
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,17 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.engine import Work
 from collbench.measuring.loop import CallFailed, Loop, Timed
 from collbench.measuring.memory import free_memory
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.prepared_case import BackendContext, Preparation, PreparedCase, phase
 from collbench.measuring.request import Budget
 from collbench.measuring.row import doubts
-from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, Samples, WarmUp
+from collbench.measuring.sampling import FEW, Samples, Stopping, slowest
+from collbench.measuring.verification import Check
 from collbench.operations.case import Case
-from collbench.operations.data import bytes_needed, slots_for
+from collbench.operations.data import Mismatch, bytes_needed, slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Program, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
@@ -45,13 +46,11 @@ from collbench.plugins.training.step_task import (
     PartNotPrepared,
     StepPart,
     StepPlan,
-    WrongPart,
-    gathered,
     least_s,
 )
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
-from collbench.reason import as_json
+from collbench.reason import Fact, as_json
 from collbench.results.estimate import Estimate
 from collbench.results.row import Times
 from collbench.stats.median import Median, fewest_for, median, quantile
@@ -303,9 +302,8 @@ def _ready(title: str, plan: RoutedPlan, programs: Sequence[Program], stage: Bac
     timed = Timed(of_round, stage.sync, stage.backend.clock(), world.watchdog.progress)
     checking = Loop(replace(timed, program=Program(tuple(calls), keep=programs, explain=explain)))
     groups = (stage.whole,) if stage.whole else ()
-    schedule = partial(rounds_schedule, plan=plan, timed=list(plan.ranks))
     return PreparedCase(
-        operation, case, (plan.ranks,), groups, (), Loop(timed), checking, program=of_round, must=partial(_must_cross, plan), plan=schedule
+        operation, case, (plan.ranks,), groups, (), Loop(timed), checking, program=of_round, must=partial(_must_cross, plan)
     )
 
 
@@ -326,98 +324,50 @@ def _must_cross(plan: RoutedPlan, host_of: Mapping[int, str]) -> LeastBytes:
 
 # Sampling: whole rounds, so that all routings have equally many samples.
 
-_SETTLED = 0.02  # relative difference of two warm-up rounds
-
 
 def joint_confidence(number: int) -> float:
     """Return the confidence of each of so many intervals of which all hold at the same time with at least 95 % (Bonferroni)."""
     return 1 - 0.05 / number
 
 
-def rounds_schedule(
-    budget: Budget, plan: RoutedPlan, timed: list[int], now: Callable[[], float] = time.monotonic
-) -> Generator[Batch, Samples, Measurement]:
-    """Return rank 0's plan: warm-up and samples in whole rounds, like `sampling.schedule`. `iterations` and `warmup` count rounds.
+@dataclass
+class RoutedWork(Work):
+    """All routings of a step, measured in turn."""
 
-    It ends when the median of a round is as precise as requested, and each routing has enough rounds for its interval.
-    """
-    began, turns, size = now(), len(plan.turns), plan.largest[0][0].size_bytes
-    enough = fewest_for(joint_confidence(len(plan.routing.steps)))
-    first = yield WarmUp((turns, 1))
-    each = max(now() - began, 1e-7)
-    measured = Measurement(np.empty((len(first), 0)), budget.target(size))
-    if each > budget.max_time_s:
-        measured.samples, measured.stopped = first, "max_time"
-        measured.reached, measured.flags = (None if budget.iterations else False), ["budget_exceeded"]
-    else:
-        yield from _warm_up(budget, turns, timed, measured, each)
-        least, ending = max(enough, -(-FEW // turns)), began + budget.max_time_s
-        while measured.stopped is None:
-            done = measured.samples.shape[1] // turns
-            wanted = budget.iterations - done if budget.iterations else max(least - done, ceil(done / 2))
-            rounds = max(min(wanted, int((ending - now()) / each)), 0 if done else 1)
-            if not rounds:
-                measured.stopped = "max_time"
-                break
-            started = now()
-            part = yield rounds * turns, 1
-            each = max((now() - started) / rounds, 1e-7)
-            measured.samples = np.concatenate([measured.samples, part], axis=1)
-            measured.stopped = _stopped(budget, measured, timed, turns, least)
-    number = measured.samples.shape[1] // turns
-    measured.flags += ["few_samples"] if number < enough or number * turns < FEW else []
-    measured.flags += ["target_missed"] if measured.reached is False else []
-    return measured
+    title: str
+    plan: RoutedPlan
+    prepared: PreparedRouting | None = None
 
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return all turns as one case, or why a rank cannot run an exchange."""
+        prepared = prepare_routed(self.title, self.plan, self.context, world)
+        if isinstance(prepared, Fact):
+            return prepared
+        self.prepared = prepared
+        return prepared.ready
 
-def _stopped(budget: Budget, measured: Measurement, timed: list[int], turns: int, least: int) -> str | None:
-    """Return why sampling can end, or None. least: the fewest rounds for a precise result."""
-    done = measured.samples.shape[1] // turns
-    if budget.iterations:
-        return "iterations" if done >= budget.iterations else None
-    known = median(times_by_turn(measured.samples, timed, turns).sum(axis=1)).half_width
-    measured.reached = known is not None and known <= measured.target
-    if measured.reached and done >= least:
-        return "precision"
-    return "most_samples" if done >= MOST_SAMPLES else None
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return how many rounds are taken: until the time of a round is precise, and each routing has enough rounds for its interval."""
+        turns = len(self.plan.turns)
+        few = max(fewest_for(joint_confidence(len(self.plan.routing.steps))), -(-FEW // turns))
+        return Stopping(budget, ready.case.size_bytes, self.plan.ranks, turns=turns, first=few, few=few, window=(1, 1))
+
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+        """Yield a turn for each exchange."""
+        assert self.prepared is not None
+        for _ in range(calls):
+            for index, (exchange, buffers) in enumerate(zip(self.plan.exchanges, self.prepared.buffers, strict=True)):
+                fills = [partial(of_rank.fill, 0, for_check=True) for of_rank in buffers]
+                compare = partial(_mismatches, exchange.what, buffers)
+                yield Check(fills, partial(ready.checking.run, 1, slot=index), [compare], what=exchange.what)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free nothing: the groups are those of the launch."""
 
 
-def _warm_up(budget: Budget, turns: int, timed: list[int], measured: Measurement, each: float) -> Generator[Batch, Samples, None]:
-    """Yield rounds until two in a row agree within 2 %, or a quarter of the budget is used."""
-    if budget.warmup is not None:
-        if budget.warmup > 1:  # the first round was one
-            yield WarmUp(((budget.warmup - 1) * turns, 1))
-        measured.warmups = budget.warmup
-        return
-    spent, before = each, None
-    while spent + each <= budget.max_time_s / 4:
-        total = float(np.sum((yield WarmUp((turns, 1)))[timed].max(axis=0)))
-        measured.warmups, spent = measured.warmups + 1, spent + each
-        if before is not None and abs(total - before) <= _SETTLED * before:
-            return
-        before = total
-    measured.flags.append("warmup_unsettled")
-
-
-def times_by_turn(samples: Samples, timed: Sequence[int], turns: int) -> Samples:
-    """Return [rounds × turns] seconds of the slowest rank. Rounds with an invalid sample are left out."""
-    slowest = samples[list(timed)].max(axis=0).reshape(-1, turns)
-    found: Samples = slowest[np.all(np.isfinite(slowest) & (slowest >= 0), axis=1)]
-    return found
-
-
-def verify_routed(prepared: PreparedRouting, world: World, calls: int) -> list[WrongPart] | None:
-    """Refill the buffers of each exchange, run it once, and compare. Return the wrong data at rank 0, None elsewhere."""
-    found: list[dict[str, Any]] = []
-    for _ in range(calls):
-        for index, (one, buffers) in enumerate(zip(prepared.plan.exchanges, prepared.buffers, strict=True)):
-            with phase(prepared.ready, world, f"verifying {one.what}"):  # a phase each: all of them may take longer than the timeout
-                for each in buffers:
-                    each.fill(0, for_check=True)
-                prepared.ready.checking.run(1, slot=index)
-                wrong = [mismatch for each in buffers for mismatch in each.check(0) if mismatch]
-                found += [{"what": one.what, **mismatch.as_json()} for mismatch in wrong]
-    return gathered(found, prepared.ready, world)
+def _mismatches(what: str, buffers: Sequence[AnyBuffers]) -> list[Mismatch]:
+    """Return the mismatches of an exchange, with its name."""
+    return [replace(mismatch, what=what) for of_rank in buffers for mismatch in of_rank.check(0) if mismatch]
 
 
 # The row: the distribution over the routings, and the imbalance tax.
@@ -487,14 +437,14 @@ def routed_limits(plan: RoutedPlan, ceilings: Ceilings, backend: Backend) -> lis
 
 def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, around: Around) -> StepRow:
     """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
-    seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
+    seconds = slowest(watched.measured.samples, plan.ranks, len(plan.turns))
     taken = watched.measured.samples.shape[1] // len(plan.turns)
     of_turns = plan.moved_bytes()
     at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
     moved = of_turns[[at[place] for place in range(len(at))]]
     row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
-        return row.replace(flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
+        return row.replace(flags=tuple(dict.fromkeys((*around.context.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
     times = routed_times(seconds, plan)
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
     measured_s = np.array([each.value for each in times.each])
@@ -511,7 +461,7 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
         flags=flags,
-        evidence={**around.evidence, **watched.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
+        evidence={**around.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip
 
 

@@ -24,10 +24,13 @@ from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.ceilings import Ceilings
+from collbench.measuring.engine import Measured
 from collbench.measuring.open_backends import members_of
+from collbench.measuring.prepared_case import BackendContext, PreparedCase
 from collbench.measuring.request import Budget
 from collbench.measuring.row import against_limits, doubts, times_of
 from collbench.measuring.session import LaunchSession
+from collbench.measuring.verification import DataError
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.data import POISON, Mismatch
@@ -37,7 +40,8 @@ from collbench.plugins.libraries.tensorflow import ParameterServers, ServerLayou
 from collbench.plugins.training.records import ServerUpdates, Staleness, StepRow, WorkerPace
 from collbench.plugins.training.step_task import (
     LibraryTraining,
-    StepTiming,
+    LibraryWork,
+    StepLoop,
     TrainingRun,
     check_number,
 )
@@ -490,30 +494,51 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | Serv
     return served
 
 
+@dataclass
+class ServedWork(LibraryWork):
+    """Synchronous steps on the servers of a library: timed at the workers, every element of the sums verified."""
+
+    served: ServedTraining
+    library: Any = None
+    world: World | None = None
+
+    def loop(self, world: World) -> StepLoop:
+        """Start the servers, and return the worker's steps."""
+        self.world = world
+        backend = self.backend
+        assert isinstance(backend, HasParameterServers)
+        with world.watchdog.phase(f"{self.title}: starting its parameter servers"):
+            self.library = backend.parameter_servers(world, self.served.layout, self.served.gradients(world.rank))
+        loop = StepLoop(self.library.step if world.rank in self.workers else None, self.library.meet, world)
+        with world.watchdog.phase(f"{self.title}: warming up"):
+            loop.run(_WARMUPS)
+        return loop
+
+    def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
+        """Compare one more step from zero, if the type holds the sums of all workers exactly."""
+        if exact_updates(self.served.roles.dtype) < len(self.workers):
+            return 0, []
+        wrong = [mismatch.as_json() for mismatch in _verify_served(self.title, self.library, self.served, world)]
+        all_ranks = world.gather(wrong, f"{self.title}: verifying")
+        return 1, None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
+
+    def release(self, ready: PreparedCase) -> None:
+        """End the servers."""
+        assert self.world is not None
+        self.library.close(self.world)
+
+
 def _measure_served(served: ServedTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    backend, title, world = run.backend, run.title, session.world
-    assert isinstance(backend, HasParameterServers)
-    with world.watchdog.phase(f"{title}: starting its parameter servers"):
-        library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
-    works = world.rank in served.roles.workers
-    warmups = session.request.budget.warmup
-    with world.extend_timeout(session.request.budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
-        timing = StepTiming(title, library.step if works else None, library.meet)
-        timing.warm_up(max(1, _WARMUPS if warmups is None else warmups), world)
-        series = timing.sample(session)
-    exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
-    checked = bool(session.request.check) and exact
-    wrong = _verify_served(title, library, served, world) if checked else []
-    library.close(world)
-    all_ranks = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
-    if all_ranks is None:
+    assert run.step is not None
+    work = ServedWork(BackendContext(run.backend, {}, None), run.title, run.step, list(served.roles.workers), served)
+    result = session.engine.measure(work, session.request.budget, monitored=False)
+    assert isinstance(result, Measured)
+    if result.measured is None or result.wrong is None:
         return None
-    times = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0)  # of the slowest worker
-    flags = ["oversubscribed"] if session.crowded(backend, "cpu") else []
-    if session.request.check and not exact:
+    flags = ["oversubscribed"] if session.crowded(run.backend, "cpu") else []
+    if session.request.check and not result.checked:
         flags.append("too_many_updates")
-    mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
-    row = run.measured(session, times, flags, mismatches, int(checked), parameter_server="tf.distribute.Server")
+    row = run.measured(session, result, flags, result.wrong, result.checked, parameter_server="tf.distribute.Server")
     busbw = row.moved_bytes / row.time_s.p50 if row.time_s and row.time_s.p50 else None
     return row.replace(busbw_bytes_per_s=busbw, ceiling=no_ceiling(_NO_REFERENCE))
 

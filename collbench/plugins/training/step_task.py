@@ -26,24 +26,24 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.crossing import LeastBytes, least
-from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.engine import Engine, Measured, Work
+from collbench.measuring.loop import Loop, Timed, TimedLoop
 from collbench.measuring.memory import free_memory
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import (
     BackendContext,
     PreparedCase,
-    mismatches_in,
     phase,
     placed,
     prepare,
     release,
-    time_shortly,
 )
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.row import against_limits, check_fields, doubts, times_of, wrong_evidence
-from collbench.measuring.sampling import Measurement, slowest, sound
+from collbench.measuring.row import RowContext, against_limits, doubts, times_of
+from collbench.measuring.sampling import Measurement, Stopping, slowest, sound
 from collbench.measuring.session import LaunchSession
+from collbench.measuring.verification import Check, DataError, check_fields, mismatches_in, wrong_evidence
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
@@ -394,27 +394,6 @@ class PreparedPart:
 
 
 @dataclass(frozen=True)
-class WrongPart:
-    """The wrong data in one part of a step."""
-
-    what: str
-    mismatch: Mismatch
-
-    @property
-    def wrong(self) -> int:
-        """The number of wrong elements."""
-        return self.mismatch.wrong
-
-    def sentence(self) -> str:
-        """Return the text for rows and errors: "gradients, bucket 3 of 14: rank 1: 5 wrong elements …"."""
-        return f"{self.what}: {self.mismatch.sentence()}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields for the control plane and a row's evidence."""
-        return {"what": self.what, **self.mismatch.as_json()}
-
-
-@dataclass(frozen=True)
 class PreparedStep:
     """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once.
 
@@ -593,12 +572,15 @@ def _timeline_program(
     return Program((calls,), keep=tuple(found), explain=explain)
 
 
-def time_parts(step: PreparedStep, world: World, budget: Budget, *, virtual: bool) -> tuple[list[Measurement | None], tuple[str, ...]]:
+def time_parts(
+    step: PreparedStep, stage: BackendContext, engine: Engine, budget: Budget
+) -> tuple[list[Measurement | None], tuple[str, ...]]:
     """Measure each part alone with few samples, together for a fifth of the budget. Return (results at rank 0, flags of the step's row).
 
     A part is left out if its first call took longer than the budget, or if the parts before it used the whole budget up. So the parts that
-    move most come first. virtual: the time of the backend is not that of the clock. The ranks synchronize before each exchange.
+    move most come first. The ranks synchronize before each exchange.
     """
+    world, virtual = engine.world, stage.backend.virtual
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
     found: list[Measurement | None] = [None] * len(step.parts)
     left_out, ending = False, time.monotonic() + budget.max_time_s
@@ -606,7 +588,7 @@ def time_parts(step: PreparedStep, world: World, budget: Budget, *, virtual: boo
         one = step.parts[place]
         fits = virtual or (one.ready.first_call_s <= budget.max_time_s and time.monotonic() < ending)
         if world.broadcast(fits, "planning the parts"):
-            found[place] = time_shortly(one.ready, world, share, one.loop, taking_part(one.part))
+            found[place] = engine.sample(PartWork(stage, one), one.ready, share, one.loop)
         else:
             left_out = True
     return found, ("parts_left_out",) if left_out else ()
@@ -617,40 +599,61 @@ def taking_part(part: StepPart) -> list[int]:
     return sorted(rank for group in part.groups for rank in group)
 
 
-def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
-    """Refill all buffers, run the step's calls once per buffer, and compare. Return the wrong data at rank 0, None elsewhere."""
-    found: list[dict[str, Any]] = []
-    # Phases of their own, since each is progress: with many calls and parts, all of them may exceed the timeout.
+def step_checks(step: PreparedStep, calls: int) -> Iterator[Check]:
+    """Yield the turns of verification: refill all buffers, run the step's calls once per buffer, and compare each part."""
     for _ in range(calls):
-        for one in step.parts:
-            with phase(step.ready, world, "verifying: filling buffers"):
-                for slot in range(one.part.slots):
-                    for buffers in one.ready.buffers:
-                        buffers.fill(slot, for_check=True)
-                if one.adding:
-                    one.adding.spoil()
-        with phase(step.ready, world, "verifying"):
-            step.ready.checking.run(1, slot=0)
-        for one in step.parts:
-            with phase(step.ready, world, "verifying: comparing data"):
-                found += _mismatches(one)
-    return gathered(found, step.ready, world)
+        fills = [partial(_fill, part) for part in step.parts]
+        yield Check(fills, partial(step.ready.checking.run, 1, slot=0), [partial(_mismatches, part) for part in step.parts])
 
 
-def gathered(found: Sequence[dict[str, Any]], ready: PreparedCase, world: World) -> list[WrongPart] | None:
-    """Return the wrong data of all ranks, as `WrongPart.as_json` has it, at rank 0; None elsewhere."""
-    everyone = world.gather(found, f"{ready.case.title()}: verifying")
-    if everyone is None:
-        return None
-    return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
-
-
-def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
-    """Return the mismatches of all received data, and of the sums computed from it."""
-    found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
+def _fill(one: PreparedPart) -> None:
+    """Fill the buffers of a part for verification."""
+    for slot in range(one.part.slots):
+        for buffers in one.ready.buffers:
+            buffers.fill(slot, for_check=True)
     if one.adding:
-        found += [wrong.as_json() for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
-    return [{"what": one.part.what, **each} for each in found]
+        one.adding.spoil()
+
+
+def _mismatches(one: PreparedPart) -> list[Mismatch]:
+    """Return the mismatches of all received data, and of the sums computed from it, with the name of the part."""
+    mismatches = [mismatch for slot in range(one.part.slots) for mismatch in mismatches_in(one.ready, slot)]
+    if one.adding:
+        mismatches += [wrong for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
+    return [replace(mismatch, what=one.part.what) for mismatch in mismatches]
+
+
+@dataclass
+class StepWork(Work):
+    """A step whose parts were prepared, and measured alone, before. `release_step` frees them."""
+
+    step: PreparedStep
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the step."""
+        return self.step.ready
+
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+        """Yield the turns of verification."""
+        return step_checks(self.step, calls)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free nothing: the parts may be measured again, with a computation."""
+
+
+@dataclass
+class PartWork(Work):
+    """One exchange of a step, alone: one of many short measurements."""
+
+    part: PreparedPart
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the exchange."""
+        return self.part.ready
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return few batches. The exchange ends when the last of its ranks is done."""
+        return Stopping.short_measurement(budget, ready.case.size_bytes, taking_part(self.part.part))
 
 
 # The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
@@ -731,25 +734,28 @@ def with_figures(
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None,
         parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
-        flags=flags, evidence={**around.evidence, **watched.evidence, "parts_alone": how},
+        flags=flags, evidence={**around.evidence, "parts_alone": how},
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Around:
-    """The fields of a step's row other than its figures: each part's ceilings, flags, evidence, and whether percentages are left out."""
+    """The fields of a step's row other than its figures: each part's ceilings, and those that all rows have."""
 
     limits: Sequence[PartLimit]
-    withheld: bool
-    flags: tuple[str, ...]
-    evidence: dict[str, Any]
+    context: RowContext
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """The evidence."""
+        return self.context.evidence or {}
 
     def judged(self, watched: MonitoredMeasurement, passed: bool, seen: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
         """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; seen: flags of the samples."""
         disturbed = any(limit.ceiling.disturbed for limit in self.limits)
         doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
-        flags = dict.fromkeys((*self.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
-        return self.withheld or disturbed or watched.other_path is not None, tuple(flags)
+        flags = dict.fromkeys((*self.context.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
+        return self.context.withheld or disturbed, tuple(flags)
 
 
 def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
@@ -840,45 +846,66 @@ def library_too_large(title: str, training: LibraryTraining, world: World) -> st
     )
 
 
-_MOST_SAMPLES = 3000
+class StepLoop(TimedLoop):
+    """The loop over steps that a library runs, one sample each, on this rank.
 
-
-@dataclass
-class StepTiming:
-    """The steps that a library runs, timed on this rank.
-
-    step   runs one; None: this rank only serves
+    step   runs one; None: this rank only serves, and its samples are zero
     meet   waits for the other ranks before each
     """
 
-    title: str
-    step: Callable[[], object] | None
-    meet: Callable[[], object]
-    last_s: float = 0.0
+    def __init__(self, step: Callable[[], object] | None, meet: Callable[[], object], world: World) -> None:
+        self._step = step
+        self._meet = meet
+        self._progress = world.watchdog.progress
+        self.starts_ns = np.empty((1, 0))
 
-    def warm_up(self, number: int, world: World) -> None:
-        """Run so many steps."""
-        seconds = self._times(number, world)
-        self.last_s = float(seconds[-1]) if len(seconds) else 0.0
-
-    def sample(self, session: LaunchSession) -> NDArray[np.float64]:
-        """Return the seconds of as many steps as were requested, or as fit into the time; empty where this rank only serves."""
-        world, budget = session.world, session.request.budget
-        slowest_s = max(world.allgather(self.last_s, f"{self.title}: warming up"))
-        fitting = int(min(_MOST_SAMPLES, max(1, budget.max_time_s / max(slowest_s, 1e-6))))
-        return self._times(budget.iterations or fitting, world)
-
-    def _times(self, number: int, world: World) -> NDArray[np.float64]:
-        if self.step is None:
-            return np.zeros(0)
-        seconds = np.zeros(number)
-        for at in range(number):
-            self.meet()
-            began = time.monotonic()
-            self.step()
-            seconds[at] = time.monotonic() - began
-            world.watchdog.progress.value += 1
+    def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
+        """Return the seconds of n samples of `batch` steps each, [1 × n]."""
+        seconds = np.zeros((1, n))
+        self.starts_ns = np.full((1, n), np.nan)
+        if self._step is None:
+            return seconds
+        for sample in range(n):
+            self._meet()
+            began_s = time.monotonic()
+            for _ in range(batch):
+                self._step()
+            seconds[0, sample] = time.monotonic() - began_s
+            self._progress.value += 1
+        self.iterations_run += n * batch
         return seconds
+
+
+@dataclass
+class LibraryWork(Work):
+    """The steps that a library runs.
+
+    title     of the training
+    step      the exchanges, of which the library moves the bytes
+    workers   the ranks that run steps; others serve
+    """
+
+    title: str
+    step: Step
+    workers: list[int]
+
+    def loop(self, world: World) -> StepLoop:
+        """Start the library on this rank, and return its steps, warmed up. All ranks call."""
+        raise NotImplementedError
+
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return the steps as a case that can be timed."""
+        loop = self.loop(world)
+        case = Case(self.title, self.backend.name, dtype_named(self.step.exchanges[0].dtype), self.step.payload_bytes)
+        operation = Operation(self.title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+        return PreparedCase(operation, case, (tuple(self.workers),), (), (), loop, loop)
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return how many steps are taken: the first ones are not counted."""
+        return Stopping(budget, ready.case.size_bytes, self.workers, warmup=1)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free nothing: the library ends with the launch."""
 
 
 @dataclass(frozen=True)
@@ -931,18 +958,20 @@ class TrainingRun:
         )  # fmt: skip
 
     def measured(
-        self, session: LaunchSession, seconds: NDArray[np.float64] | None, flags: Iterable[str], wrong: Sequence[Mismatch], checked: int,
+        self, session: LaunchSession, result: Measured | None, flags: Iterable[str], wrong: Sequence[DataError], checked: int,
         **more_evidence: Any,
     ) -> StepRow:  # fmt: skip
-        """Return the row of steps that a library ran, with the result of verification. seconds: of the slowest rank; None: not of steps."""
+        """Return the row of a training that a library ran, with the result of verification. result: its steps; None: not of steps."""
         evidence = {"libraries": dict(self.backend.versions()), "conditions": session.conditions, "loop": "python"} | more_evidence
-        stopped = "iterations" if session.request.budget.iterations else "max_time"
-        row = self.row().replace(stopped=stopped, evidence=evidence | wrong_evidence(wrong), **check_fields(checked, wrong))
+        row = self.row().replace(evidence=evidence | wrong_evidence(wrong), **check_fields(checked, wrong))
         all_flags = (*self.backend.flags, *flags)
-        if seconds is None:
-            return row.replace(flags=all_flags)
-        all_flags = (*all_flags, *doubts(seconds, len(seconds), None, 1))
-        return row.replace(n=len(seconds), time_s=times_of(seconds), flags=tuple(dict.fromkeys(all_flags)))
+        if result is None or result.measured is None:
+            stopped = "iterations" if session.request.budget.iterations else "max_time"
+            return row.replace(flags=all_flags, stopped=stopped)
+        seconds = slowest(result.measured.samples, result.ready.timed)
+        all_flags = (*all_flags, *result.measured.flags, *doubts(seconds, result.measured.samples.shape[1], None, 1))
+        times = times_of(seconds) if len(seconds) else None
+        return row.replace(n=len(seconds), time_s=times, flags=tuple(dict.fromkeys(all_flags)), stopped=result.measured.stopped)
 
     def _replay(self) -> ReplayedTrace | None:
         """Return what is known of the trace of a replay, with the recorded time of each part; None for other trainings."""

@@ -11,31 +11,25 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.measuring.engine import Measured
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, ranks_by_host
-from collbench.measuring.prepared_case import BackendContext, PreparedCase
+from collbench.measuring.prepared_case import BackendContext
 from collbench.measuring.request import Request
-from collbench.measuring.row import RowContext, check_fields, make_row, wrong_evidence
+from collbench.measuring.row import RowContext, make_row
 from collbench.measuring.sampling import Measurement, slowest
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.verification import check_fields, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.plugins.training import FILE
-from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
+from collbench.plugins.training.computing import ComputingWork, refused, unsupported, with_own_buffers
 from collbench.plugins.training.framework_steps import FrameworkTraining
 from collbench.plugins.training.records import StepRow
-from collbench.plugins.training.routed import (
-    check_routing,
-    plan_routed,
-    prepare_routed,
-    routed_limits,
-    routed_row,
-    routed_too_large,
-    verify_routed,
-)
+from collbench.plugins.training.routed import RoutedWork, check_routing, plan_routed, routed_limits, routed_row, routed_too_large
 from collbench.plugins.training.servers import roles_of, served_of, serves
 from collbench.plugins.training.step_task import (
     Around,
@@ -44,9 +38,9 @@ from collbench.plugins.training.step_task import (
     PartNotPrepared,
     PreparedStep,
     StepPlan,
+    StepWork,
     Training,
     TrainingRun,
-    WrongPart,
     agree,
     library_too_large,
     limits_of,
@@ -56,7 +50,6 @@ from collbench.plugins.training.step_task import (
     release_step,
     time_parts,
     too_large,
-    verify_step,
     with_figures,
 )
 from collbench.plugins.training.text import STEPS
@@ -227,7 +220,7 @@ class WorkloadTask(Task):
         step = prepare_step(run.name, plan, context, session.world)
         if isinstance(step, PartNotPrepared):
             return run.without(step) if session.world.rank == 0 else None
-        row = self._timed(session, run, step)
+        row = self._timed(session, run, step, context)
         if self._computes(run):
             row = self._computing(session, run, step, context, row)
         release_step(step.parts, run.backend)
@@ -237,48 +230,47 @@ class WorkloadTask(Task):
         self, session: LaunchSession, run: TrainingRun, step: PreparedStep, context: BackendContext, row: StepRow | None
     ) -> StepRow | None:
         """Measure the step with its computation, and return the row with the result, at rank 0."""
-        regime, goal_s = run.training.regime, self.request.step_time_s
-        found = measure_computing(step, regime, context, session, goal_s)
-        if row is None or found is None:
+        goal_s = self.request.step_time_s
+        work = ComputingWork(context, step, run.training.regime, goal_s)
+        result = session.engine.measure(work, session.request.budget)
+        if isinstance(result, Fact):
+            return row and row.replace(computing=refused(result, goal_s))
+        if row is None or result.watched is None or result.gathered is None:
             return None
-        if isinstance(found, Fact):
-            return row.replace(computing=refused(found, goal_s))
-        result, wrong, watched = found
-        row = row.replace(computing=result, flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
-        if row.wrong or not wrong:
+        flags = tuple(dict.fromkeys((*row.flags, *result.watched.flags)))
+        row = row.replace(computing=work.result(result.gathered, stated=goal_s is not None), flags=flags)
+        if row.wrong or not result.wrong:
             return row
-        return _verified(row, session.request.check, wrong)
+        return _verified(row, result)
 
     def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
-        """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
-        request, world, plan = session.request, session.world, plan_routed(step)
-        prepared = prepare_routed(run.name, plan, context, world)
-        if isinstance(prepared, PartNotPrepared):
-            return run.without(prepared) if world.rank == 0 else None
-        watched = session.measured(prepared.ready, run.backend, request.budget)
-        wrong = verify_routed(prepared, world, request.check) if request.check else []
-        if watched is None or wrong is None:
+        """Measure all routings in turn, and verify the data of each. Return the row at rank 0, None elsewhere."""
+        plan = plan_routed(step)
+        result = session.engine.measure(RoutedWork(context, run.name, plan), session.request.budget)
+        if isinstance(result, Fact):
+            return run.without(result) if session.world.rank == 0 else None
+        if result.watched is None:
             return None
-        around = _around(session, run, prepared.ready, watched, routed_limits(plan, session.ceilings, run.backend))
-        return _verified(routed_row(run.row(), plan, watched, around), request.check, wrong)
+        around = _around(session, run, result, routed_limits(plan, session.ceilings, run.backend))
+        return _verified(routed_row(run.row(), plan, result.watched, around), result)
 
-    def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
-        """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
-        request, world, budget = session.request, session.world, session.request.budget
-        alone, left_out = (
-            time_parts(step, world, budget, virtual=run.backend.virtual) if self.request.parts else ([None] * len(step.parts), ())
-        )
+    def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep, context: BackendContext) -> StepRow | None:
+        """Measure the parts alone, together for a fifth of the time budget, then the whole step, and verify its data."""
+        world, budget = session.world, session.request.budget
+        alone: Sequence[Measurement | None] = [None] * len(step.parts)
+        left_out: tuple[str, ...] = ()
+        if self.request.parts:
+            alone, left_out = time_parts(step, context, session.engine, budget)
         check_deadline(run, step, alone, world, left_out)
-        watched = session.measured(step.ready, run.backend, budget)
-        wrong = verify_step(step, world, request.check) if request.check else []
-        if watched is None or wrong is None:
+        result = session.engine.measure(StepWork(context, step), budget)
+        if isinstance(result, Fact) or result.watched is None:
             return None
-        around = _around(session, run, step.ready, watched, limits_of(step, session.ceilings, run.backend))
-        around = replace(around, flags=(*step.flags, *left_out, *around.flags))
-        around.evidence["buffers"] = [one.part.slots for one in step.parts]
-        row = _verified(with_figures(run.row(), step, watched, alone, around), request.check, wrong)
+        slots = {"buffers": [part.part.slots for part in step.parts]}
+        limits = limits_of(step, session.ceilings, run.backend)
+        around = _around(session, run, result, limits, flags=(*step.flags, *left_out), evidence=slots)
+        row = _verified(with_figures(run.row(), step, result.watched, alone, around), result)
         if run.training.recording and session.folder:
-            session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
+            session.folder.append(*replayed_case(row, run, step, result.watched, ranks_by_host(run.backend, world)))
         return row
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
@@ -329,21 +321,27 @@ def check_deadline(
         )
 
 
-def _verified(row: StepRow, calls: int, wrong: Sequence[WrongPart]) -> StepRow:
-    return row.replace(**check_fields(calls, wrong), evidence=row.evidence | wrong_evidence(wrong))
+def _verified(row: StepRow, result: Measured) -> StepRow:
+    wrong = result.wrong or []
+    return row.replace(**check_fields(result.checked, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
 
 def _around(
-    session: LaunchSession, run: TrainingRun, ready: PreparedCase, watched: MonitoredMeasurement, limits: Sequence[PartLimit]
+    session: LaunchSession,
+    run: TrainingRun,
+    result: Measured,
+    limits: Sequence[PartLimit],
+    *,
+    flags: Sequence[str] = (),
+    evidence: Mapping[str, Any] | None = None,
 ) -> Around:
-    """Return the ceilings, flags and evidence of a row, and note a path of the data other than expected."""
+    """Return the ceilings, flags and evidence of a row, and note a path of the data other than expected. flags, evidence: more of them."""
+    watched = result.watched
+    assert watched is not None
     if watched.other_path:
         session.note(watched.other_path)
     cases = [part.case for part in run.parts]
-    slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
-    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | ready.evidence
-    evidence |= {"exchanges": len(run.plan.order) if run.plan else 0}
-    evidence |= {"slowed": sorted(slow)} if slow else {}
     rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
-    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, ready.fell_back))
-    return Around(limits, "oversubscribed" in flags, flags, evidence)
+    context = session.engine.context_of_row(result.ready, run.backend, watched, (None, None), cases=cases, flags=[*rounded, *flags])
+    exchanges = {"exchanges": len(run.plan.order) if run.plan else 0}
+    return Around(limits, replace(context, evidence={**(context.evidence or {}), **exchanges, **(evidence or {})}))

@@ -121,10 +121,10 @@ def _on_opening(striker: Striker) -> None:
 
 
 def _on_cases(striker: Striker) -> None:
-    from collbench.measuring import prepared_case
+    from collbench.measuring import verification
     from collbench.measuring.tasks import cases as turn
 
-    prepares, compares = turn.prepare, prepared_case.mismatches_in
+    prepares, compares = turn.prepare, verification.mismatches_in
 
     def prepare(*arguments: Any) -> Any:
         striker.begun += 1
@@ -135,7 +135,7 @@ def _on_cases(striker: Striker) -> None:
             buffers.recv(0, slot)[_WRONG_AT] += 1
         return compares(ready, slot)
 
-    turn.prepare, prepared_case.mismatches_in = prepare, mismatches
+    turn.prepare, verification.mismatches_in = prepare, mismatches
 
 
 def _on_loops(striker: Striker) -> None:

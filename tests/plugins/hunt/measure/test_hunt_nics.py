@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from collbench.addresses import is_loopback
+from collbench.measuring.engine import Engine
 from collbench.measuring.request import Budget
 from collbench.plugins.channels import tcp_streams
 from collbench.plugins.channels.tcp_streams import TcpStream
@@ -61,7 +62,7 @@ def runner(world: Any, places: Places, rails: Any, seconds: float) -> RoundRunne
     """A runner that can stream over these interfaces for so many seconds."""
     request: Any = SimpleNamespace(budget=Budget(seconds))
     none: Any = None
-    return RoundRunner(PairsRequest(request), world, none, places, none, rails=rails)
+    return RoundRunner(PairsRequest(request), Engine(world, check=1), none, places, none, rails=rails)
 
 
 def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:

@@ -10,9 +10,10 @@ import pytest
 
 from collbench.backends.nonblocking import busy
 from collbench.measuring.request import Budget
+from collbench.measuring.sampling import schedule
 from collbench.operations.program import NativeCall, PythonCall
 from collbench.plugins.overlap.computation import Computation
-from collbench.plugins.overlap.measurement import schedule
+from collbench.plugins.overlap.measurement import OverlapStates
 from collbench.plugins.overlap.records import AssistanceMissing, overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
@@ -50,7 +51,8 @@ def test_an_amount_is_at_least_one_block() -> None:
 ])  # fmt: skip
 def test_the_plan_takes_whole_blocks(budget: Budget, blocks: int, stopped: str) -> None:
     clock = [0.0]
-    plan, states = schedule(budget, 1 << 30, 4, [0, 1], lambda: clock[0]), np.array([0.2, 0.2, 0.3, 0.25])
+    in_turn = OverlapStates(4, [0, 1], Computation(10), "calls", None, None)
+    plan, states = schedule(in_turn.rule(budget, 1 << 30), lambda: clock[0]), np.array([0.2, 0.2, 0.3, 0.25])
     batch = next(plan)
     while True:
         assert batch[0] % 4 == 0 and batch[1] == 1

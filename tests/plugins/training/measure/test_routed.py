@@ -11,14 +11,14 @@ from collbench.backends import simulated
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget
+from collbench.measuring.sampling import schedule, slowest
 from collbench.plugins.training.routed import (
+    RoutedWork,
     Turn,
     check_routing,
     joint_confidence,
     round_of,
-    rounds_schedule,
     routed_times,
-    times_by_turn,
 )
 from collbench.plugins.training.task import run_workload
 from collbench.plugins.training.workloads.registry import regime_named
@@ -173,22 +173,23 @@ def test_a_round_has_each_routing_once_and_even_ones_between(number):
 
 
 def plan_with(routing, turns):
-    return SimpleNamespace(routing=routing, turns=turns, largest=[(SimpleNamespace(size_bytes=2**20), 0, 0)])
+    return SimpleNamespace(routing=routing, turns=turns, ranks=(0, 1))
 
 
 def played(plan, budget, sample, each_s=0.01):
     """Runs rank 0's plan with samples from `sample(turn)`; returns the measurement and the batches."""
     clock = iter(np.arange(10**6) * 0.0)
     state = {"now": 0.0}
-    schedule = rounds_schedule(budget, plan, [0, 1], lambda: state["now"])
-    batch, batches = next(schedule), []
+    ready = SimpleNamespace(case=SimpleNamespace(size_bytes=2**20))
+    rounds = schedule(RoutedWork(None, "routed", plan).rule(ready, budget), lambda: state["now"])
+    batch, batches = next(rounds), []
     assert next(clock) == 0.0
     while True:
         batches.append(batch[0])
         state["now"] += each_s * batch[0]
-        series = np.array([[sample(turn % len(plan.turns)) for turn in range(batch[0])]] * 2)
+        series = each_s * np.array([[sample(turn % len(plan.turns)) for turn in range(batch[0])]] * 2)
         try:
-            batch = schedule.send(series)
+            batch = rounds.send(series)
         except StopIteration as stop:
             return stop.value, batches
 
@@ -196,20 +197,20 @@ def played(plan, budget, sample, each_s=0.01):
 def test_samples_are_whole_rounds_until_the_time_ends():
     plan = plan_with(routing_of_text("zipf:1", routings="4"), (Turn(0, True), *(Turn(place, False) for place in range(4))))
     rng = np.random.default_rng(0)
-    measured, batches = played(plan, Budget(max_time_s=2.0, precision=1e-6), lambda turn: rng.lognormal(turn, 0.3))
+    measured, batches = played(plan, Budget(max_time_s=2.0, precision=1e-6), lambda turn: rng.lognormal(turn / 10, 0.3))
     assert all(number % 5 == 0 for number in batches) and measured.samples.shape[1] % 5 == 0
     assert measured.stopped == "max_time" and 150 <= sum(batches) <= 200 and "target_missed" in measured.flags
-    measured, _ = played(plan, Budget(max_time_s=100.0, iterations=7, warmup=2), lambda turn: rng.lognormal(turn, 0.1))
-    assert (measured.stopped, measured.samples.shape, measured.warmups) == ("iterations", (2, 35), 2)
+    measured, _ = played(plan, Budget(max_time_s=100.0, iterations=7, warmup=2), lambda turn: rng.lognormal(turn / 10, 0.1))
+    assert (measured.stopped, measured.samples.shape, measured.warmups) == ("iterations", (2, 35), 10)
     measured, _ = played(plan, Budget(max_time_s=0.01), lambda turn: 1.0)
     assert (measured.stopped, measured.samples.shape[1]) == ("max_time", 5) and "budget_exceeded" in measured.flags
-    measured, _ = played(plan, Budget(max_time_s=500.0, precision=0.02), lambda turn: rng.lognormal(turn, 0.05))
+    measured, _ = played(plan, Budget(max_time_s=500.0, precision=0.02), lambda turn: rng.lognormal(turn / 10, 0.05))
     assert measured.stopped == "precision" and measured.samples.shape[1] >= 60
 
 
 def test_a_round_with_an_invalid_sample_is_left_out():
     samples = np.array([[1.0, 2.0, 3.0, np.nan, 5.0, 6.0], [2.0, 1.0, 1.0, 4.0, 7.0, 1.0]])
-    assert times_by_turn(samples, [0, 1], 2).tolist() == [[2.0, 2.0], [7.0, 6.0]]
+    assert slowest(samples, [0, 1], 2).tolist() == [[2.0, 2.0], [7.0, 6.0]]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5], ids=["equal routings", "different routings"])

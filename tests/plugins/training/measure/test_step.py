@@ -10,6 +10,7 @@ import pytest
 
 from collbench.backends.simulated import SimulatedBackend
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.measuring.row import RowContext
 from collbench.measuring.sampling import Measurement
 from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
@@ -124,6 +125,6 @@ def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(fact
     seen: Any = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
     limit = PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
     row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
-    found = with_figures(row, step, seen, [None], Around([limit], False, (), {}))
+    found = with_figures(row, step, seen, [None], Around([limit], RowContext([])))
     assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)
     assert found.busbw_bytes_per_s == pytest.approx(factor * 1e9, rel=0.01)

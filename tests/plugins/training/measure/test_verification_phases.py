@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.plugins.training.step_task import verify_step
+from collbench.measuring.verification import verify
+from collbench.plugins.training.step_task import step_checks
 from tests.measure.test_verification_phases import Watched, prepared
 
 
@@ -13,5 +14,5 @@ def test_each_part_and_call_of_a_step_is_progress(calls: int) -> None:
     world, slots = Watched(), 2
     parts = [SimpleNamespace(ready=prepared(world), part=SimpleNamespace(slots=slots, what="x"), adding=None) for _ in range(3)]
     step = SimpleNamespace(parts=parts, ready=prepared(world))
-    assert verify_step(step, world, calls) == []  # type: ignore[arg-type]
+    assert verify(step.ready, world, step_checks(step, calls)) == []  # type: ignore[arg-type]
     assert world.phases == ([["fill"] * slots] * 3 + [["call"]] + [["compare"] * slots] * 3) * calls

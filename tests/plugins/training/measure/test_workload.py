@@ -321,9 +321,8 @@ def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(tr
 )
 def test_a_part_that_takes_longer_than_the_budget_is_not_measured_alone(first_calls_s, virtual, measured, monkeypatch):
     done = []
-    monkeypatch.setattr(step_module, "time_shortly", lambda ready, *rest: done.append(ready.place) or ready.place)
-    world = SimpleNamespace(broadcast=lambda value, what: value)
-    found, flags = time_parts(parts_by_hand(first_calls_s), world, Budget(max_time_s=2.0), virtual=virtual)
+    engine = engine_by_hand(done.append)
+    found, flags = time_parts(parts_by_hand(first_calls_s), context_by_hand(virtual), engine, Budget(max_time_s=2.0))
     assert done == measured  # the part that moves most is the first one
     assert found == [place if place in measured else None for place in (0, 1)]
     assert flags == (("parts_left_out",) if len(measured) < 2 else ())
@@ -332,9 +331,23 @@ def test_a_part_that_takes_longer_than_the_budget_is_not_measured_alone(first_ca
 def test_parts_are_left_out_when_those_before_them_used_the_budget_up(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(step_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(step_module, "time_shortly", lambda ready, *rest: clock.__setitem__(0, clock[0] + 2.5) or ready.place)
-    world = SimpleNamespace(broadcast=lambda value, what: value)
-    assert time_parts(parts_by_hand((0.1, 0.1)), world, Budget(max_time_s=2.0), virtual=False) == ([None, 1], ("parts_left_out",))
+    engine = engine_by_hand(lambda place: clock.__setitem__(0, clock[0] + 2.5))
+    parts = parts_by_hand((0.1, 0.1))
+    assert time_parts(parts, context_by_hand(virtual=False), engine, Budget(max_time_s=2.0)) == ([None, 1], ("parts_left_out",))
+
+
+def engine_by_hand(receive):
+    """An engine of one rank that passes the place of each part to `receive`, and returns it."""
+
+    def sample(work, ready, budget, loop):
+        receive(ready.place)
+        return ready.place
+
+    return SimpleNamespace(world=SimpleNamespace(broadcast=lambda value, what: value), sample=sample)
+
+
+def context_by_hand(virtual):
+    return SimpleNamespace(backend=SimpleNamespace(virtual=virtual))
 
 
 def parts_by_hand(first_calls_s):

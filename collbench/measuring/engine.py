@@ -1,0 +1,200 @@
+"""The engine of all measurements: prepare, sample, verify, and the figures of a row. Listeners take evidence around these events.
+
+A measurement is a `Work`: its calls, what must arrive, and how its samples count. Cases, rounds of pairs, training steps and transfers of
+blocks are works; the engine alone samples and verifies. All ranks call each method in the same order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.backend import Backend
+from collbench.measuring.listeners import Listener, listeners_of
+from collbench.measuring.monitored import MonitoredMeasurement, measure_monitored
+from collbench.measuring.open_backends import ranks_by_host
+from collbench.measuring.phases import Phases
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase, release
+from collbench.measuring.row import RowContext
+from collbench.measuring.sampling import Measurement, SamplingPlan, Stopping, measure, schedule
+from collbench.measuring.verification import Check, DataError, checks_of_buffers, verify
+
+if TYPE_CHECKING:
+    from collbench.control.world import World
+    from collbench.machine.peak.ceiling import Ceiling
+    from collbench.measuring.loop import TimedLoop
+    from collbench.measuring.request import Budget
+    from collbench.measuring.session import LaunchSession
+    from collbench.operations.case import Case
+    from collbench.reason import Fact
+
+
+@dataclass
+class Work(ABC):
+    """The description of one measurement.
+
+    context   of the backend that it runs on
+    """
+
+    context: BackendContext
+
+    @property
+    def backend(self) -> Backend:
+        """The backend."""
+        return self.context.backend
+
+    @abstractmethod
+    def prepare(self, world: World) -> PreparedCase | Fact:
+        """Return what can be run, after its first call; or why not, the same at all ranks."""
+
+    def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
+        """Return how many samples are taken. Only rank 0's rule counts."""
+        return Stopping(budget, ready.case.size_bytes, ready.timed, ready.case.mode, ready.loop.iterations)
+
+    def sampling(self, ready: PreparedCase, budget: Budget) -> SamplingPlan:
+        """Return rank 0's plan of the samples, where a rule does not say it all."""
+        return schedule(self.rule(ready, budget))
+
+    def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> Any:
+        """Return what the figures need beside the samples, at rank 0, from all ranks directly after the samples."""
+        return None
+
+    def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
+        """Verify so many calls. Return (the number of verified calls; the wrong data at rank 0, None elsewhere)."""
+        return calls, verify(ready, world, self.checks(ready, calls))
+
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+        """Yield the turns of verification."""
+        return checks_of_buffers(ready, calls)
+
+    def release(self, ready: PreparedCase) -> None:
+        """Free what was made for this measurement alone."""
+        release(ready, self.backend)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a measurement; `measured`, `watched` and `wrong` are at rank 0, None elsewhere.
+
+    measured   the samples; watched: with their evidence, None also where the work is not monitored
+    checked    number of verified calls; wrong: the wrong data
+    gathered   what `Work.gather` returned
+    evidence   of the listeners
+    phases     set-up, warm-up, samples and verification at this rank
+    """
+
+    ready: PreparedCase
+    measured: Measurement | None
+    watched: MonitoredMeasurement | None = None
+    checked: int = 0
+    wrong: Sequence[DataError] | None = None
+    gathered: Any = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    phases: Phases = field(default_factory=Phases)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine of a launch.
+
+    check    calls of each measurement that are verified; 0: none
+    session  the launch, with the state probe, the instruments and the limits; None: nothing is monitored
+    """
+
+    world: World
+    check: int
+    session: LaunchSession | None = None
+
+    def measure(self, work: Work, budget: Budget, *, monitored: bool = True, listeners: Sequence[Listener] = ()) -> Measured | Fact:
+        """Prepare, sample, verify and release a work on all ranks. Return the result, or why a rank cannot run it, the same at all ranks.
+
+        monitored: whether the state probe, the hosts' counters and the `LISTENERS` observe it; listeners: others.
+        Raises CollbenchError if a rank fails.
+        """
+        phases = Phases()
+        with phases.record("set-up"):
+            ready = work.prepare(self.world)
+        if not isinstance(ready, PreparedCase):
+            return ready
+        watched = None
+        if monitored and self.session:
+            listeners = [*listeners, *listeners_of(work, ready, self.session)]
+            watched = self.watch(work, ready, budget, listeners)
+            measured = watched.measured if watched else None
+            phases += watched.phases if watched else ()
+        else:
+            for listener in listeners:
+                listener.begin(ready, self.world)
+            measured = self.sample(work, ready, budget)
+            for listener in listeners:
+                listener.end(ready)
+        gathered = work.gather(ready, measured, self.world)
+        checked = 0
+        wrong: Sequence[DataError] | None = []
+        if self.check:
+            with phases.record("verification"), ExitStack() as contexts:
+                for listener in listeners:
+                    contexts.enter_context(listener.verifying(ready))
+                checked, wrong = work.verify(ready, self.world, self.check)
+            if not checked:  # it cannot be verified
+                phases.pop()
+        work.release(ready)
+        evidence: dict[str, Any] = {}
+        for listener in listeners:
+            evidence |= listener.evidence(self.world, watched)
+        return Measured(ready, measured, watched, checked, wrong, gathered, evidence, phases)
+
+    def sample(self, work: Work, ready: PreparedCase, budget: Budget, loop: TimedLoop | None = None) -> Measurement | None:
+        """Take the samples of a prepared work on all ranks; the result is at rank 0, None elsewhere. loop: another one than its own."""
+        plan = work.sampling(ready, budget) if self.world.rank == 0 else None
+        with phase(ready, self.world, "measuring"), self.world.extend_timeout(budget.max_time_s):
+            return measure(loop or ready.loop, self.world, plan, ready.case.title())
+
+    def watch(self, work: Work, ready: PreparedCase, budget: Budget, listeners: Sequence[Listener] = ()) -> MonitoredMeasurement | None:
+        """Take the samples between two state probes, with the hosts' counters, and again if the state changed. The result is at rank 0."""
+        session, backend = self._launch, work.backend
+        on_host = not backend.virtual and ready.case.device == "cpu"
+        probe = session.probe if on_host else None
+        all_listeners = list(listeners)
+        if session.instruments and not backend.virtual:
+            all_listeners.insert(0, session.instruments)
+
+        def sample(budget: Budget) -> Measurement | None:
+            return self.sample(work, ready, budget)
+
+        return measure_monitored(ready, self.world, budget, sample, probe, listeners=all_listeners)
+
+    @property
+    def _launch(self) -> LaunchSession:
+        assert self.session is not None
+        return self.session
+
+    def context_of_row(
+        self,
+        ready: PreparedCase,
+        backend: Backend,
+        watched: MonitoredMeasurement,
+        limits: tuple[Ceiling | None, Ceiling | None],
+        *,
+        cases: Sequence[Case] = (),
+        flags: Sequence[str] = (),
+    ) -> RowContext:
+        """Return what a row has beside its figures: ceilings, libraries, conditions, evidence and flags.
+
+        limits: the ceiling and the hard limit; cases: those that the work consists of, if it is not one; flags: more of them
+        """
+        session = self._launch
+        evidence: dict[str, Any] = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence
+        slowdowns = [session.request.slowed.of(case) for case in cases or [ready.case]]
+        slowed = sorted({slowdown.text for slowdown in slowdowns if slowdown})
+        if slowed:
+            evidence["slowed"] = slowed if cases else slowed[0]
+        all_flags = (*backend.flags, *session.flags(backend, cases or [ready.case], ready.fell_back), *flags)
+        withheld = "oversubscribed" in all_flags or watched.other_path is not None
+        began_s = session.run_began_s if session.request.trace else None
+        return RowContext(
+            ranks_by_host(backend, session.world), limits[0], limits[1], withheld, all_flags, evidence | watched.evidence, began_s
+        )

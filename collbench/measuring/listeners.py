@@ -1,0 +1,164 @@
+"""Listeners: evidence about a measurement that is taken around its events. The contract, and those of all measurements.
+
+By how much open files and memory grow where a case makes groups, the memory of communicators, and what the library chose.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend
+from collbench.results.row import CommunicatorBytes, HeldResources
+
+if TYPE_CHECKING:
+    from collbench.control.world import World
+    from collbench.measuring.engine import Work
+    from collbench.measuring.monitored import MonitoredMeasurement
+    from collbench.measuring.nccl_paths import NcclPaths
+    from collbench.measuring.prepared_case import PreparedCase
+    from collbench.measuring.session import LaunchSession
+
+
+class Listener:
+    """Evidence about one measurement, taken around its events. All ranks make the same listeners and call their methods."""
+
+    @classmethod
+    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+        """Return the listener for a measurement, None if it has nothing to observe there, the same at all ranks."""
+        return cls()
+
+    def begin(self, ready: PreparedCase, world: World) -> None:
+        """Receive that the ranks will take samples; again if they are taken again."""
+
+    def end(self, ready: PreparedCase) -> Mapping[str, Any]:
+        """Receive that this rank has taken its samples. Return what it reports to rank 0, JSON-ready, under keys of its own."""
+        return {}
+
+    def verifying(self, ready: PreparedCase) -> AbstractContextManager[Any]:
+        """Return a context for the calls of verification, which are not timed."""
+        return nullcontext()
+
+    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+        """Return the entries of the row's evidence at rank 0, when all is verified.
+
+        `watched.reports` has what `end` returned, by rank.
+        """
+        return {}
+
+
+def held_resources() -> HeldResources:
+    """Return what this process holds (Linux: /proc/self/fd and statm, proc(5)); zeros where /proc is missing."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return HeldResources(sum(1 for _ in Path("/proc/self/fd").iterdir()), pages * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, IndexError, ValueError):
+        return HeldResources(0, 0)
+
+
+@dataclass
+class LeakCheck(Listener):
+    """By how much the open files and the memory of the worst rank grow while a case makes groups again and again."""
+
+    before: HeldResources | None = None
+
+    @classmethod
+    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+        """Return a listener for an operation that makes groups."""
+        return cls() if ready.operation.creates else None
+
+    def begin(self, ready: PreparedCase, world: World) -> None:
+        """Count before the first samples."""
+        self.before = self.before or held_resources()
+
+    def end(self, ready: PreparedCase) -> Mapping[str, Any]:
+        """Return what this rank holds more than before."""
+        after = held_resources()
+        before = self.before or after
+        return {"held": [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]}
+
+    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+        """Return the growth of the worst rank."""
+        if watched is None:
+            return {}
+        of_ranks = [report["held"] for report in watched.reports]
+        return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
+
+
+@dataclass
+class CommunicatorMemory(Listener):
+    """The GPU memory that a communicator of the case takes, at the worst rank."""
+
+    backend: CountingBackend
+
+    @classmethod
+    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+        """Return a listener for a backend that can count."""
+        return cls(work.backend) if isinstance(work.backend, CountingBackend) else None
+
+    def end(self, ready: PreparedCase) -> Mapping[str, Any]:
+        """Return the memory of each of this rank's communicators, and how it is known."""
+        counts = [self.backend.communicator_bytes(group) for group in ready.own_groups]
+        return {"communicators": [count for count in counts if count]}
+
+    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+        """Return the largest one; nothing if none is known."""
+        if watched is None:
+            return {}
+        taken = [CommunicatorBytes(*count) for report in watched.reports for count in report["communicators"]]
+        return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
+
+
+@dataclass
+class LibraryChoices(Listener):
+    """The choices of the library during the verified calls, and its paths.
+
+    paths     NCCL's log on this rank; None: the backend itself reports what it chose
+    """
+
+    backend: Backend
+    session: LaunchSession
+    paths: NcclPaths | None
+    choices: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+        """Return a listener for a backend with NCCL's log, or one that reports choices."""
+        paths = next((opened.paths for opened in session.opened if opened.backend is work.backend), None)
+        return cls(work.backend, session, paths) if paths or isinstance(work.backend, WitnessedBackend) else None
+
+    @contextmanager
+    def verifying(self, ready: PreparedCase) -> Iterator[None]:
+        """Take the choices for the calls of verification. A barrier, and the making of groups, have none."""
+        if ready.operation.creates or ready.operation.is_barrier:
+            yield
+            return
+        with self._witness(ready) as choices:
+            yield
+        self.choices = choices
+
+    def _witness(self, ready: PreparedCase) -> AbstractContextManager[list[dict[str, Any]]]:
+        if self.paths:
+            return self.paths.witness(self.backend, ready.case)
+        assert isinstance(self.backend, WitnessedBackend)
+        return self.backend.witness(ready.case)
+
+    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+        """Return the paths of all ranks so far with the choices, or the choices under the name of the backend."""
+        if self.paths:
+            return self.paths.evidence(world, self.choices, self.session.ceilings.machines, watched.moved if watched else None)
+        return {self.backend.name: {"choices": self.choices}} if self.choices else {}
+
+
+# Each observes the measurements of its kind.
+LISTENERS: tuple[type[Listener], ...] = (LeakCheck, CommunicatorMemory, LibraryChoices)
+
+
+def listeners_of(work: Work, ready: PreparedCase, session: LaunchSession) -> list[Listener]:
+    """Return the listeners of a measurement."""
+    listeners = [kind.of(work, ready, session) for kind in LISTENERS]
+    return [listener for listener in listeners if listener is not None]
