@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collbench.backends.backend import Backend
 from collbench.measuring.listeners import Listener, listeners_of
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 class Work(ABC):
     """The description of one measurement.
 
-    context   of the backend that it runs on
+    context    of the backend that it runs on
+    monitored  whether the state probe, the hosts' counters and the `LISTENERS` observe it, in a launch that has them
     """
 
     context: BackendContext
+    monitored: ClassVar[bool] = True
 
     @property
     def backend(self) -> Backend:
@@ -69,6 +71,10 @@ class Work(ABC):
     def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
         """Yield the turns of verification."""
         return checks_of_buffers(ready, calls)
+
+    def listeners(self) -> Sequence[Listener]:
+        """Return listeners of this measurement alone."""
+        return ()
 
     def release(self, ready: PreparedCase) -> None:
         """Free what was made for this measurement alone."""
@@ -108,10 +114,9 @@ class Engine:
     check: int
     session: LaunchSession | None = None
 
-    def measure(self, work: Work, budget: Budget, *, monitored: bool = True, listeners: Sequence[Listener] = ()) -> Measured | Fact:
+    def measure(self, work: Work, budget: Budget) -> Measured | Fact:
         """Prepare, sample, verify and release a work on all ranks. Return the result, or why a rank cannot run it, the same at all ranks.
 
-        monitored: whether the state probe, the hosts' counters and the `LISTENERS` observe it; listeners: others.
         Raises CollbenchError if a rank fails.
         """
         phases = Phases()
@@ -120,8 +125,9 @@ class Engine:
         if not isinstance(ready, PreparedCase):
             return ready
         watched = None
-        if monitored and self.session:
-            listeners = [*listeners, *listeners_of(work, ready, self.session)]
+        listeners = list(work.listeners())
+        if work.monitored and self.session:
+            listeners += listeners_of(work, ready, self.session)
             watched = self.watch(work, ready, budget, listeners)
             measured = watched.measured if watched else None
             phases += watched.phases if watched else ()

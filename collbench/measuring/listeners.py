@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend
+from collbench.plugin import loaded_parts
 from collbench.results.row import CommunicatorBytes, HeldResources
 
 if TYPE_CHECKING:
@@ -154,11 +155,15 @@ class LibraryChoices(Listener):
         return {self.backend.name: {"choices": self.choices}} if self.choices else {}
 
 
-# Each observes the measurements of its kind.
-LISTENERS: tuple[type[Listener], ...] = (LeakCheck, CommunicatorMemory, LibraryChoices)
+# Each observes the measurements of its kind, as "module:class".
+LISTENERS = (
+    "collbench.measuring.listeners:LeakCheck",
+    "collbench.measuring.listeners:CommunicatorMemory",
+    "collbench.measuring.listeners:LibraryChoices",
+)
 
 
 def listeners_of(work: Work, ready: PreparedCase, session: LaunchSession) -> list[Listener]:
     """Return the listeners of a measurement."""
-    listeners = [kind.of(work, ready, session) for kind in LISTENERS]
+    listeners = [kind.of(work, ready, session) for kind in loaded_parts(LISTENERS)]
     return [listener for listener in listeners if listener is not None]

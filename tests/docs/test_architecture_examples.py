@@ -158,6 +158,13 @@ def test_the_metric_is_in_every_form(site: Path, tmp_path: Path) -> None:
     assert "mean_queue" not in collbench(site, tmp_path, "report", "run").stdout
 
 
+def test_the_evidence_of_each_process_is_stored_with_the_row(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    collbench(site, tmp_path, "allreduce", "--backend", "mpi", "--ranks", "2", "--sizes", "8", "--out", "run")
+    (row,) = map(json.loads, collbench(site, tmp_path, "report", "run", "--format", "json").stdout.splitlines())
+    assert len(row["evidence"]["page_faults"]) == 2 and all(faults >= 0 for faults in row["evidence"]["page_faults"])
+
+
 def test_the_plug_in_is_listed_and_its_test_passes(site: Path, tmp_path: Path) -> None:
     assert re.search(r"^clock +collbench .* commands clock", collbench(site, tmp_path, "plugins").stdout, re.MULTILINE)
     path = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}

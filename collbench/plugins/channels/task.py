@@ -394,6 +394,17 @@ class CountedBytes(Listener):
         return {}
 
 
+@dataclass
+class CountedWork(CaseWork):
+    """A case with the bytes that the counters saw."""
+
+    counted: CountedBytes = field(default_factory=CountedBytes)
+
+    def listeners(self) -> Sequence[Listener]:
+        """Return the counters."""
+        return [self.counted]
+
+
 def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
     device = _DEVICES[row.channel]
     case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
@@ -403,14 +414,14 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
     context = BackendContext(backend, members, backend.sync(whole) if whole else None)
-    counted = CountedBytes()
-    result = Engine(world, check=1).measure(CaseWork(context, P2P_BANDWIDTH, case), Budget(seconds), listeners=[counted])
+    work = CountedWork(context, P2P_BANDWIDTH, case)
+    result = Engine(world, check=1).measure(work, Budget(seconds))
     if isinstance(result, Fact):
         return row.replace(na=result.render())
     ready, measured, wrong = result.ready, result.measured, result.wrong
     if measured is None:
         return row
-    row = _with_path(row, _way(counted.moved, counted.iterations * _bytes_each(ready)), links, backend)
+    row = _with_path(row, _way(work.counted.moved, work.counted.iterations * _bytes_each(ready)), links, backend)
     if device == "cuda":
         row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)

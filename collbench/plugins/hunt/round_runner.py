@@ -151,7 +151,9 @@ def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatche
 
 @dataclass
 class RoundWork(CaseWork):
-    """A case over the groups of a round: one of many short measurements."""
+    """A case over the groups of a round: one of many short measurements. `monitor_round` observes it."""
+
+    monitored = False
 
     def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
         """Return few batches."""
@@ -265,7 +267,7 @@ class RoundRunner:
         shared = self.places.by == "rank" or self.places.width > 1
         context = replace(self.context, each_time=shared and way.operation is P2P_BANDWIDTH)
         work = RoundWork(context, way.operation, way.case, self.places.groups(pairs, way.backward))
-        result = self.engine.measure(work, way.budget, monitored=False)
+        result = self.engine.measure(work, way.budget)
         if isinstance(result, Fact):
             return result.render()
         if result.measured is None or result.wrong is None:
@@ -294,7 +296,7 @@ class RoundRunner:
         if not reason:
             context = replace(self.context, members=self.context.members | made)
             work = RoundWork(context, ALLREDUCE, group_case(self.request, backend), groups)
-            result = self.engine.measure(work, _warmed(self.request.launch.budget, _GROUP_WARMUPS), monitored=False)
+            result = self.engine.measure(work, _warmed(self.request.launch.budget, _GROUP_WARMUPS))
         for group in made.values():
             if group is not None:
                 backend.release(group)

@@ -272,6 +272,7 @@ class LoadWork(Work):
     measuring: Measuring
     row: LoadedRow
     course: Course
+    monitored = False
     blocks: RowBlocks = field(default_factory=RowBlocks)
     of_victims: Sequence[DataError] = ()
 
@@ -477,7 +478,7 @@ class Measuring:
         """Measure, verify and store a row. Return whether data was wrong, at rank 0."""
         before = self._probed()
         work = LoadWork(self.context, self, row, course)
-        result = self.session.engine.measure(work, self.session.request.budget, monitored=False)
+        result = self.session.engine.measure(work, self.session.request.budget)
         assert isinstance(result, Measured)
         probes = {"before": before, "after": self._probed()}
         if self.world.rank == 0:

@@ -337,7 +337,7 @@ def _measure(framework: FrameworkTraining, run: TrainingRun, session: LaunchSess
     context = BackendContext(run.backend, {}, None)
     work = FrameworkWork(context, title, framework.step, list(range(world.size)), framework, device, seed)
     try:
-        result = session.engine.measure(work, session.request.budget, monitored=False)
+        result = session.engine.measure(work, session.request.budget)
     except (CollbenchError, MemoryError):
         raise
     except Exception as error:

@@ -531,7 +531,7 @@ class ServedWork(LibraryWork):
 def _measure_served(served: ServedTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
     assert run.step is not None
     work = ServedWork(BackendContext(run.backend, {}, None), run.title, run.step, list(served.roles.workers), served)
-    result = session.engine.measure(work, session.request.budget, monitored=False)
+    result = session.engine.measure(work, session.request.budget)
     assert isinstance(result, Measured)
     if result.measured is None or result.wrong is None:
         return None

@@ -888,6 +888,7 @@ class LibraryWork(Work):
     title: str
     step: Step
     workers: list[int]
+    monitored = False
 
     def loop(self, world: World) -> StepLoop:
         """Start the library on this rank, and return its steps, warmed up. All ranks call."""
