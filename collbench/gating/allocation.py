@@ -46,7 +46,7 @@ class CaseTimes(NamedTuple):
     na: str | None = None
 
     @property
-    def time(self) -> float | None:
+    def log_time(self) -> float | None:
         """Return ln of seconds of the median of the launches' medians; None without any."""
         middle = median_of(self.medians_s)
         return None if middle is None else log(middle)

@@ -397,7 +397,7 @@ def unfinished(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
 
 def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    there = {case for case, measured in first.cases.items() if measured.time is not None}
+    there = {case for case, measured in first.cases.items() if measured.log_time is not None}
     lost = [case for case in _chosen(cases, required) if case not in there]
     if lost:
         na = next((first.cases[case].na for case in lost if case in first.cases and first.cases[case].na), None)
@@ -454,7 +454,7 @@ def _notes_on_cases(
 ) -> Iterator[GateNote]:
     """Yield notes on cases without a history or with data that were not checked, and on those slower in later allocations only."""
     first, judged = candidate[0], set(_chosen(cases, limits.judged))
-    new = [case for case, measured in first.cases.items() if case not in judged and measured.time is not None]
+    new = [case for case, measured in first.cases.items() if case not in judged and measured.log_time is not None]
     if new:
         yield reasons.WithoutHistory(first.name, len(new), names_of(new))
     for allocation in candidate:

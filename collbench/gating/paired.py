@@ -243,7 +243,7 @@ def judge_paired(
 def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
     first = both[0]
-    cases = list(dict.fromkeys(case for pair in both for case, measured in pair.old.cases.items() if measured.time is not None))
+    cases = list(dict.fromkeys(case for pair in both for case, measured in pair.old.cases.items() if measured.log_time is not None))
     if not cases:
         raise UsageError(f"allocation {first.old.name} has no case with a time: name launches that measured something")
     differences = [pair.differences(cases) for pair in both]
@@ -304,7 +304,7 @@ def _notes(both: Sequence[SideBySide], sides: Sequence[Allocation], evaluated: j
     if not any(change.kind in STACK for change in evaluated.changes):
         yield reasons.EqualStacks()
     judged = {case for case, is_judged in zip(evaluated.cases, evaluated.limits.judged, strict=True) if is_judged}
-    others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
+    others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.log_time is not None]
     if others:
         yield reasons.NewCases(len(others), names_of(others))
     factors = np.exp(evaluated.limits.cases)

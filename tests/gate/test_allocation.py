@@ -22,8 +22,8 @@ def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> 
     by_size = {case.size_bytes: measured for case, measured in found.cases.items()}
     assert by_size[8].medians_s == (1e-6, 3e-6, 2e-6)
     assert by_size[1024].medians_s == (4e-6, None, 5e-6)
-    assert exp(by_size[8].time or 0) == pytest.approx(2e-6)
-    assert exp(by_size[1024].time or 0) == pytest.approx(4.5e-6)
+    assert exp(by_size[8].log_time or 0) == pytest.approx(2e-6)
+    assert exp(by_size[1024].log_time or 0) == pytest.approx(4.5e-6)
     assert found.canary_s == pytest.approx((6.5e-8,) * 3)
     assert found.facts["hosts"]["names"] == "node1, node2"
 
@@ -36,7 +36,7 @@ def test_a_run_without_an_allocation_is_one_of_its_own(tmp_path: Path) -> None:
 def test_a_case_that_no_launch_could_measure_has_its_reason(tmp_path: Path) -> None:
     store(tmp_path / "a", [not_measured("no GPU"), make_row(8, time_s=make_times(1e-6))])
     (found,) = allocations_in([tmp_path / "a"])
-    assert [(measured.na, measured.time is None) for measured in found.cases.values()] == [("no GPU", True), (None, False)]
+    assert [(measured.na, measured.log_time is None) for measured in found.cases.values()] == [("no GPU", True), (None, False)]
 
 
 def test_wrong_elements_are_summed_even_if_a_later_row_is_right(tmp_path: Path) -> None:

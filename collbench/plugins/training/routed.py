@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,15 @@ class RoutedPlan:
         return np.array([np.sum([of_each[index] for index in step], axis=0).max() for step in self.steps])
 
 
+class _ExchangeKey(NamedTuple):
+    """What makes two exchanges the same. place: of the routing, None for an even one; number: the layer, or the tokens of an even one."""
+
+    place: int | None
+    number: int
+    slot: int
+    back: bool
+
+
 def plan_routed(plan: StepPlan) -> RoutedPlan:
     """Return the exchanges of the routings of a planned step. Raises UsageError for more than a round can have."""
     routing = plan.step.routing
@@ -147,7 +156,7 @@ def plan_routed(plan: StepPlan) -> RoutedPlan:
         raise UsageError(f"a round of {number} has too many exchanges to prepare: use --routings {fit}, or fewer --layers")
     largest = tuple(_largest(routing, part, way) for part, way in zip((dispatch, combine), routing.ways, strict=True))
     slots = [_slots(case, routing.layers) for case, _, _ in largest]
-    known: dict[tuple[Any, ...], int] = {}
+    index_of: dict[_ExchangeKey, int] = {}
     exchanges: list[RoutedExchange] = []
     steps = []
     for turn in turns:
@@ -155,15 +164,21 @@ def plan_routed(plan: StepPlan) -> RoutedPlan:
         step: list[int] = []
         for layer, way in exchanges_of(routing):
             slot = layer % slots[way.back]
-            key = ("even", totals[layer], slot, way.back) if turn.even else (turn.place, layer, way.back)
-            if key not in known:
-                known[key] = len(exchanges)
-                traffic = routing.even(totals[layer], way) if turn.even else routing.traffic(turn.place, layer, way)
-                where = "an even routing" if turn.even else f"step {routing.steps[turn.place]}"
-                seed = (dispatch, combine)[way.back].case.seed + len(exchanges) * _BETWEEN_EXCHANGES
+            # even exchanges of as many tokens are the same in all layers that use the same buffers
+            key = _ExchangeKey(None, totals[layer], slot, way.back) if turn.even else _ExchangeKey(turn.place, layer, slot, way.back)
+            if key not in index_of:
+                index_of[key] = len(exchanges)
+                if turn.even:
+                    traffic = routing.even(totals[layer], way)
+                    where = "an even routing"
+                else:
+                    traffic = routing.traffic(turn.place, layer, way)
+                    where = f"step {routing.steps[turn.place]}"
+                part = combine if way.back else dispatch
+                seed = part.case.seed + len(exchanges) * _BETWEEN_EXCHANGES
                 case = replace(largest[way.back][0], traffic=traffic, size_bytes=busiest(traffic) * way.token_bytes, seed=seed)
                 exchanges.append(RoutedExchange(f"{where}, layer {layer}, {way.name}", way, case, slot))
-            step += [known[key]] * routing.times
+            step += [index_of[key]] * routing.times
         steps.append(tuple(step))
     return RoutedPlan(routing, (dispatch, combine), turns, tuple(exchanges), tuple(steps), (largest[0], largest[1]))
 
