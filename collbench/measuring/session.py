@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class ProgressListener(Protocol):
         """Finish, at the end of the launch."""
 
 
-class Task(Protocol):
+class Task(ABC):
     """One kind of measurement: test cases, training, rounds of pairs, or a hunt.
 
     All ranks call its methods in the same order. `session.records` has the results, at rank 0 alone.
@@ -112,6 +113,7 @@ class Task(Protocol):
     what: str = "case"
     in_order: bool = False
 
+    @abstractmethod
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
 
@@ -119,6 +121,7 @@ class Task(Protocol):
         """Return the options for run.json's "asked", at rank 0. A run is resumed only if they are the same."""
         return {"options": options_of(session.request)}
 
+    @abstractmethod
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return (the records of the run to resume by place in the plan, whether nothing is left to measure), at rank 0.
 
@@ -129,6 +132,7 @@ class Task(Protocol):
         """Return the backends and the cases for which the references of the hosts are measured."""
         return [], []
 
+    @abstractmethod
     def measure(self, session: LaunchSession) -> None:
         """Measure, and store each record with `session.store`."""
 
