@@ -351,7 +351,12 @@ class Importer(Generic[T]):
         skipped: list[Skipped] = []
         for table in tables:
             try:
-                runs += [replace(run, line=table.number) for run in self.runs(table, user_input, contexts) if run.rows or run.doubts]
+                for run in self.runs(table, user_input, contexts):
+                    if run.rows:
+                        runs.append(replace(run, line=table.number))
+                    elif run.doubts:
+                        reason = f"the table of {run.program} at line {table.number} has no readable line: {run.doubts[0].render()}"
+                        skipped.append(Skipped(table.number, reason))
             except UsageError as error:
                 skipped.append(Skipped(table.number, str(error)))
         if skipped and not runs:
