@@ -18,7 +18,7 @@ from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_tim
 from collbench.plugins.importers.table import MICROSECONDS, NANOSECONDS, Column, Figures, Layout, TextTable
 from collbench.results.row import Row
 
-_RESULTS = re.compile(r"^\s{0,400}BENCHMARK RESULTS\s*$|\belements\b.{0,200}\([un]s\)")
+_RESULTS = re.compile(r"^\s{0,400}BENCHMARK RESULTS\s*$|\belements\b.{0,200}\bp50L? \([un]s\)")
 _OPTION = re.compile(r"\b(\w{1,64})=([^,\s]{0,200})")
 _QUANTILES = {"p50": "time", "min": "min", "p99": "p99", "max": "max"}
 _LAYOUT = Layout(
@@ -32,7 +32,7 @@ _LAYOUT = Layout(
         Column(r"bandwidth \(GB/s\)", "mean_rate"),
         Column("iterations|samples"),
     ),
-    headings=re.compile(r"\belements\b.{0,200}\([un]s\)"),
+    headings=re.compile(r"\belements\b.{0,200}\bp50L? \([un]s\)"),
     begins=re.compile(r"^ +(?P<benchmark>[A-Z][A-Z0-9_]{1,63})\s*$"),
     renews=re.compile(r"Devices?: *(?P<device>.*)"),
     inherits=False,

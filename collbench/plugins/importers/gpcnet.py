@@ -12,7 +12,7 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, short, whole
-from collbench.plugins.importers.table import MEBIBYTES, Column, Layout, TextTable
+from collbench.plugins.importers.table import MEBIBYTES, Column, Layout, TextTable, cells
 
 _TITLE = re.compile(r"(?P<program>NetworkLoad|Network) Tests v(?P<version>[\d.]{1,10})\s*$")
 _SECTION = re.compile(
@@ -21,10 +21,6 @@ _SECTION = re.compile(
 )
 _NAME = re.compile(r"(.{3,40}?) \(\s*(\d{1,12}) B\)$")
 _TRAFFIC = {"Isolated Network Tests": "", "Isolated Congestion Tests": "congestor alone"}
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 _LAYOUT = Layout(
@@ -37,7 +33,7 @@ _LAYOUT = Layout(
     ),
     headings=re.compile(r"\|\s+Name \|.*\bAvg \|.*\b99% \|.*\bUnits \|"),
     figures=re.compile(r"\s*\|(?! +Name \|)"),
-    words=_cells,
+    words=cells,
     begins=_SECTION,
     shared=(_TITLE, re.compile(r"Test with (?P<ranks>\d{1,7}) MPI ranks \((?P<nodes>\d{1,7}) nodes\)")),
     ends=re.compile("Key Results"),
@@ -45,7 +41,7 @@ _LAYOUT = Layout(
 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context, section = contexts.at(table.number), table.facts["section"]
+    context, section = contexts.at(table.number), table.named("section")
     traffic = short(" ".join(_TRAFFIC.get(section, f"with congestors {table.facts['congestor']}").split())) or None
     ranks, nodes = (whole(table.facts.get(name, "")) for name in ("ranks", "nodes"))
     extent = extent_of(context, user_input, ranks, f"the table at line {table.number}")

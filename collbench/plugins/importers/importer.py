@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
+from collbench.plugins.importers.notes import ImportDoubt, Missing
 from collbench.results.row import Row
 from collbench.untrusted import parse_json
 
@@ -256,36 +256,6 @@ class UserInput:
     operation: str | None = None
     dtype: str | None = None
     file: str = ""
-
-
-@dataclass
-class TextTable:
-    """The lines of figures below one head, while a reader collects them.
-
-    number   of its first line in the file; the first line has the number 1
-    facts    the values of the head
-    columns  titles of the columns
-    lines    (number of the line, its words by column)
-    bad      numbers of the lines without one word for each column
-    """
-
-    number: int
-    name: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
-
-    def add(self, number: int, words: Sequence[str]) -> None:
-        """Add a line of figures."""
-        if len(words) == len(self.columns):
-            self.lines.append((number, dict(zip(self.columns, words, strict=True))))
-        else:
-            self.bad.append(number)
-
-    def doubts(self) -> list[ImportDoubt]:
-        """Return the doubt about the lines that were left out, if there are any."""
-        return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
 
 
 def lines_with(*patterns: re.Pattern[str], words: Sequence[str] = ("",)) -> Callable[[Sequence[str]], bool]:

@@ -125,7 +125,7 @@ _LAYOUT = Layout(
     ),
     headings=re.compile(r"\((?:us|MB/s|%)\)|MB/s|^#(?: +\d{1,9})+ *$"),
     begins=_TITLE,
-    before=re.compile("(?P<graph>Dimensions size|Time took to create topology graph)"),
+    before=(re.compile("(?P<graph>Dimensions size|Time took to create topology graph)"),),
     renews=re.compile(r"# (?:Datatype: (?P<datatype>\w{1,40})|(?P<rates>Message Rate Profile))"),
     facts=(
         re.compile(r"#\s*\[ pairs: (?P<pairs>\d{1,9}) \]\s*\[ window size: (?P<window>\w{1,9}) \]"),
@@ -221,7 +221,7 @@ def _row(kind: RowKind, test: Test, figures: Figures, size: int, pairs: int) -> 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
     context, facts = contexts.at(table.number), table.facts
-    library, title = facts["library"].upper(), facts["title"]
+    title, library = table.named("title"), facts["library"].upper()
     if library.startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
         library, title = "MPI", f"{library[4:]} {title}"
     test = test_of(title, neighbours="graph" in facts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from collbench.errors import UsageError
 from collbench.plugins.importers.notes import ImportDoubt, SkippedLines, SkippedReason
 from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, parse_number, whole
 from collbench.results.row import Row
@@ -23,6 +24,11 @@ _QUANTILES = ("min", "p95", "p99", "max")
 _FAILED = "failed"  # the field of the words of a failed case
 _WHOLE = ("size", "count")
 _LONGEST = 20_000  # characters of a line; no tool prints longer ones
+
+
+def cells(line: str) -> list[str]:
+    """Return the words of a line "| a | b |"."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 class Column(NamedTuple):
@@ -108,6 +114,14 @@ class TextTable:
         """Whether the table has lines of figures."""
         return bool(self.lines or self.bad)
 
+    def named(self, fact: str) -> str:
+        """Return the fact of the line that begins the table. Raises UsageError if the table has no such line."""
+        if fact not in self.facts:
+            raise UsageError(
+                f"the table at line {self.number}: the line with the {fact} above its headings is missing: use the whole output"
+            )
+        return self.facts[fact]
+
     def add(self, number: int, words: Sequence[str]) -> None:
         """Add a line of figures."""
         if len(words) == len(self.columns):
@@ -163,9 +177,9 @@ class Layout:
     figures   the beginning of a line of figures
     words     returns the words of a line of figures
     failure   the words of a failed case in a line of figures; they become the field "failed"
-    begins    the first line of a table; None: its line of headings, or its first line of figures
-    renews    a line after figures that begins another table, as a second line of headings does
-    inherits  whether such a table has the facts of the table before it; if not, a file may begin with such a line
+    begins    the first line of a table, as are a line of headings and one of figures that no such line precedes
+    renews    a line after figures that begins another table
+    inherits  whether that table has the facts of the one before it; if not, a file may begin with such a line
     before    lines with facts of the table that begins next
     facts     lines before the figures with facts of the table that they are in
     shared    lines with facts of all tables that begin after them
@@ -181,7 +195,7 @@ class Layout:
     begins: re.Pattern[str] | None = None
     renews: re.Pattern[str] | None = None
     inherits: bool = True
-    before: re.Pattern[str] | None = None
+    before: Sequence[re.Pattern[str]] = ()
     facts: Sequence[re.Pattern[str]] = ()
     shared: Sequence[re.Pattern[str]] = ()
     remarks: re.Pattern[str] | None = None
@@ -212,12 +226,9 @@ class Layout:
             else:
                 if table:
                     self._learn(table, line)
-                if self.before and (preceding := self.before.search(line)):
-                    before |= _facts_in(preceding)
-                for pattern in self.shared:
-                    if match := pattern.search(line):
-                        shared |= _facts_in(match)
-        return tables if any(table.is_begun for table in tables) else []
+                before |= _facts_of(line, self.before)
+                shared |= _facts_of(line, self.shared)
+        return tables if any(table.is_begun or table.remarks for table in tables) else []
 
     def columns_in(self, line: str) -> list[tuple[str, Column]]:
         """Return the headings of a line with their columns; [] for another line."""
@@ -234,12 +245,12 @@ class Layout:
         if self.begins and (first := self.begins.match(line)):
             return TextTable(number, self, _facts_in(first))
         may_begin = table.is_begun if table else not self.inherits
-        facts = table.facts if table and self.inherits else {}
         if may_begin and self.renews and (renewed := self.renews.match(line)):
+            facts = table.facts if table and self.inherits else {}
             return TextTable(number, self, {**facts, **_facts_in(renewed)})
         columns = self.columns_in(line)
-        if columns and (may_begin or not (self.begins or table)):
-            return TextTable(number, self, dict(facts), columns, is_complete=table is not None and table.is_complete)
+        if columns and (may_begin or table is None) and not (table and table.is_complete):
+            return TextTable(number, self, columns=columns)
         if columns and table:
             table.columns = columns
         return None
@@ -248,9 +259,8 @@ class Layout:
         """Read a line of the table that is not one of figures."""
         if self.ends and self.ends.search(line):
             table.is_complete = True
-        for pattern in () if table.is_begun else (*self.facts, self.renews):
-            for match in pattern.finditer(line) if pattern else ():
-                table.facts |= _facts_in(match)
+        if not table.is_begun:
+            table.facts |= _facts_of(line, (*self.facts, self.renews) if self.renews else self.facts)
 
     def _add(self, table: TextTable, number: int, line: str) -> None:
         if table.is_complete:
@@ -270,6 +280,14 @@ class Layout:
             tables.append(TextTable(number, self, columns=[(column.heading, column) for column in self.columns]))
         tables[-1].sizes.add(size)
         tables[-1].lines.append((number, texts))
+
+
+def _facts_of(line: str, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for pattern in patterns:
+        for match in pattern.finditer(line):
+            facts |= _facts_in(match)
+    return facts
 
 
 def _facts_in(match: re.Match[str]) -> dict[str, str]:
