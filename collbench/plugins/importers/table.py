@@ -18,7 +18,7 @@ from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_tim
 from collbench.results.row import Row
 
 MICROSECONDS, NANOSECONDS = 1e-6, 1e-9
-MEBIBYTES = 1 << 20
+MEBIBYTES, GIGABYTES = 1 << 20, 1e9
 NO_TIME = "the output has no valid time"
 _QUANTILES = ("min", "p95", "p99", "max")
 _FAILED = "failed"  # the field of the words of a failed case
@@ -90,7 +90,7 @@ class TextTable:
     bad         numbers of the lines without one word for each column
     unreadable  numbers of the lines without a valid size
     remarks     further texts
-    sizes       the printed sizes, of a format without headings
+    facts_of_lines, sizes  of a format without headings: what each line repeats, and the printed sizes
     """
 
     number: int
@@ -101,6 +101,7 @@ class TextTable:
     bad: list[int] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    facts_of_lines: dict[str, str] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
     is_complete: bool = False
 
@@ -142,7 +143,8 @@ class TextTable:
             for name, text in words.items():
                 value = whole(text) if name in _WHOLE else parse_number(text)
                 if value is not None:
-                    values[name] = value * by_field[name][1].unit
+                    unit = by_field[name][1].unit
+                    values[name] = value * unit if unit >= 1 else value / round(1 / unit)  # 100 µs are 1e-4 s, not 9.999999999999999e-05 s
             printed = {heading: texts[heading] for heading, column in self.columns if column.shown and heading in texts}
             yield Figures(number, words, values, printed)
 
@@ -173,8 +175,9 @@ class Layout:
     """The lines of a format. The named groups of an expression for facts are the facts, or the groups `name` and `value` are one.
 
     columns   of the format
-    headings  what a line of headings contains; None: each line of figures matches `figures`, whose groups are the columns
+    headings  what a line of headings contains; None: `figures` matches whole lines, and its groups are columns, or facts of the table
     figures   the beginning of a line of figures
+    broken    what only a line of figures contains, where it may be cut or damaged, without headings
     words     returns the words of a line of figures
     failure   the words of a failed case in a line of figures; they become the field "failed"
     begins    the first line of a table, as are a line of headings and one of figures that no such line precedes
@@ -190,6 +193,7 @@ class Layout:
     columns: Sequence[Column]
     headings: re.Pattern[str] | None = None
     figures: re.Pattern[str] = re.compile(r"\s*\d")
+    broken: re.Pattern[str] | None = None
     words: Callable[[str], list[str]] = str.split
     failure: re.Pattern[str] | None = None
     begins: re.Pattern[str] | None = None
@@ -220,9 +224,11 @@ class Layout:
                 before = {}
                 tables.append(begin)
             elif figures and self.headings is None:
-                self._add_record(tables, number, figures)
+                self._add_record(tables, number, figures, shared)
             elif figures and table:
                 self._add(table, number, line)
+            elif table and self.broken and self.broken.search(line):
+                table.bad.append(number)
             else:
                 if table:
                     self._learn(table, line)
@@ -272,14 +278,18 @@ class Layout:
         else:
             table.add(number, self.words(line))
 
-    def _add_record(self, tables: list[TextTable], number: int, figures: re.Match[str]) -> None:
-        """Add a line of figures without headings. A size that occurs again begins another table."""
+    def _add_record(self, tables: list[TextTable], number: int, figures: re.Match[str], shared: Mapping[str, str]) -> None:
+        """Add a line of figures without headings. A size that occurs again, or other facts, begin another table."""
         texts = {name: text for name, text in figures.groupdict().items() if text is not None}
-        size = next(texts.get(column.heading, "") for column in self.columns if column.field == "size")
-        if not tables or size in tables[-1].sizes:
-            tables.append(TextTable(number, self, columns=[(column.heading, column) for column in self.columns]))
-        tables[-1].sizes.add(size)
-        tables[-1].lines.append((number, texts))
+        columns = [(column.heading, column) for column in self.columns]
+        facts = {name: text for name, text in texts.items() if name not in dict(columns)}  # of the line
+        size = next(texts.get(heading, "") for heading, column in columns if column.field == "size")
+        table = tables[-1] if tables else None
+        if table is None or size in table.sizes or facts != table.facts_of_lines:
+            table = TextTable(number, self, {**shared, **facts}, columns, facts_of_lines=facts)
+            tables.append(table)
+        table.sizes.add(size)
+        table.lines.append((number, texts))
 
 
 def _facts_of(line: str, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
