@@ -242,6 +242,11 @@ class Layout:
             return []
         return [(match[0], self.columns[(match.lastindex or 1) - 1]) for match in self._any_heading.finditer(line)]
 
+    @property
+    def named_columns(self) -> list[tuple[str, Column]]:
+        """The columns with their names, for lines without headings and for records."""
+        return [(column.heading, column) for column in self.columns]
+
     @cached_property
     def _any_heading(self) -> re.Pattern[str]:
         return re.compile("|".join(f"({column.heading})" for column in self.columns))
@@ -281,12 +286,11 @@ class Layout:
     def _add_record(self, tables: list[TextTable], number: int, figures: re.Match[str], shared: Mapping[str, str]) -> None:
         """Add a line of figures without headings. A size that occurs again, or other facts, begin another table."""
         texts = {name: text for name, text in figures.groupdict().items() if text is not None}
-        columns = [(column.heading, column) for column in self.columns]
-        facts = {name: text for name, text in texts.items() if name not in dict(columns)}  # of the line
-        size = next(texts.get(heading, "") for heading, column in columns if column.field == "size")
+        facts = {name: text for name, text in texts.items() if name not in dict(self.named_columns)}  # of the line
+        size = next(texts.get(heading, "") for heading, column in self.named_columns if column.field == "size")
         table = tables[-1] if tables else None
         if table is None or size in table.sizes or facts != table.facts_of_lines:
-            table = TextTable(number, self, {**shared, **facts}, columns, facts_of_lines=facts)
+            table = TextTable(number, self, {**shared, **facts}, self.named_columns, facts_of_lines=facts)
             tables.append(table)
         table.sizes.add(size)
         table.lines.append((number, texts))
