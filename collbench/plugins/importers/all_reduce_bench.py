@@ -38,7 +38,7 @@ _TITLE = re.compile(
 )
 _LAYOUT = Layout(
     columns=(Column("payload", "payload"), Column("busbw", "busbw"), Column("algbw", "algbw")),
-    headings=re.compile(r"\|\s*busbw\s*\|\s*algbw\s*\|"),
+    headings=re.compile(r"\|\s*(?:busbw|algbw)\s*\|"),
     figures=re.compile(r"\s*\|\s*\d"),
     words=cells,
     begins=_TITLE,

@@ -31,7 +31,7 @@ _LAYOUT = Layout(
         Column("Units", "unit", shown=False),
         Column(r"\b[\w%]{1,20}(?= +\|)"),
     ),
-    headings=re.compile(r"\|\s+Name \|.*\bAvg \|.*\b99% \|.*\bUnits \|"),
+    headings=re.compile(r"\|\s+Name \|"),
     figures=re.compile(r"\s*\|(?! +Name \|)"),
     words=cells,
     begins=_SECTION,
@@ -41,7 +41,7 @@ _LAYOUT = Layout(
 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context, section = contexts.at(table.number), table.named("section")
+    context, section = contexts.at(table.number), table.titled("section")
     traffic = short(" ".join(_TRAFFIC.get(section, f"with congestors {table.facts['congestor']}").split())) or None
     ranks, nodes = (whole(table.facts.get(name, "")) for name in ("ranks", "nodes"))
     extent = extent_of(context, user_input, ranks, f"the table at line {table.number}")
@@ -49,10 +49,11 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
     rows = []
     for figures in table.figures():
         name, mean, worst = _NAME.match(figures.words["name"]), figures.values.get("time"), figures.values.get("p99")
-        if name is None or not mean:
+        unit = figures.words.get("unit", "")
+        if name is None or not mean or not unit.startswith(("MiB/s", "usec")):
             table.unreadable.append(figures.line)
             continue
-        size, is_rate = int(name[2]), figures.words["unit"].startswith("MiB/s")
+        size, is_rate = int(name[2]), unit.startswith("MiB/s")
         operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
         kind = RowKind(
             operation, "mpi", "mpi", "float64", extent.ranks, nodes or extent.nodes, statistic, mode="isolated",

@@ -260,7 +260,7 @@ def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterato
     table, context = block.table, contexts.at(block.number)
     hosts = with_hosts(context, block.ranks)
     nodes = user_input.nodes or len(set(hosts)) or None
-    name, version = short(table.named("benchmark")), table.facts.get("version") or None
+    name, version = short(table.titled("benchmark")), table.facts.get("version") or None
     meaning = _meaning(name)
     depends_on_version = meaning.like == "reducescatter" and not meaning.parts
     if depends_on_version:  # the size of Reduce_scatter became that of one part; without a version, it is taken for a new one

@@ -221,7 +221,7 @@ def _row(kind: RowKind, test: Test, figures: Figures, size: int, pairs: int) -> 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
     context, facts = contexts.at(table.number), table.facts
-    title, library = table.named("title"), facts["library"].upper()
+    title, library = table.titled("title"), facts["library"].upper()
     if library.startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
         library, title = "MPI", f"{library[4:]} {title}"
     test = test_of(title, neighbours="graph" in facts)

@@ -47,7 +47,7 @@ _LAYOUT = Layout(
         Column(r"#iterations|#sl|tps average|CPU_Util\[%+\]"),
     ),
     headings=re.compile("#bytes"),
-    figures=re.compile(r"(?:\s{0,80}(?:\d[\d.]{0,40}(?:e[+-]?\d{1,3})?|-?nan|inf)(?=\s|$)){1,40}\s*$"),
+    figures=re.compile(r"\s*\d+\s"),
     begins=_TITLE,
     before=(re.compile("(?P<cuda>initializing CUDA)"),),
     facts=(_FACT,),
@@ -136,7 +136,7 @@ def _agree(rate: float, messages: float, size: float) -> bool:
 
 
 def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    verb, is_latency = test.named("verb"), test.facts["kind"] == "Latency"
+    verb, is_latency = test.titled("verb"), test.facts["kind"] == "Latency"
     if is_latency and _in_cycles(test):
         raise UsageError(f"line {test.number}: the times are CPU cycles (-C): run the test again without -C")
     both_ways = "Bidirectional" in test.facts["words"]  # rates count both directions

@@ -115,12 +115,10 @@ class TextTable:
         """Whether the table has lines of figures."""
         return bool(self.lines or self.bad)
 
-    def named(self, fact: str) -> str:
+    def titled(self, fact: str) -> str:
         """Return the fact of the line that begins the table. Raises UsageError if the table has no such line."""
         if fact not in self.facts:
-            raise UsageError(
-                f"the table at line {self.number}: the line with the {fact} above its headings is missing: use the whole output"
-            )
+            raise UsageError(f"the table at line {self.number}: the title of its test is missing: use the whole output")
         return self.facts[fact]
 
     def add(self, number: int, words: Sequence[str]) -> None:
@@ -249,7 +247,8 @@ class Layout:
 
     @cached_property
     def _any_heading(self) -> re.Pattern[str]:
-        return re.compile("|".join(f"({column.heading})" for column in self.columns))
+        """Headings are whole words: "Size(KB)" is not "Size"."""
+        return re.compile("|".join(rf"(?<![^\s|])(?:({column.heading}))(?![^\s|])" for column in self.columns))
 
     def _begin(self, table: TextTable | None, number: int, line: str) -> TextTable | None:
         """Return the table that begins with this line, or None. Headings of a table without figures become its columns."""
