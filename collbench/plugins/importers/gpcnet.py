@@ -16,8 +16,8 @@ from collbench.plugins.importers.table import MEBIBYTES, Column, Layout, TextTab
 
 _TITLE = re.compile(r"(?P<program>NetworkLoad|Network) Tests v(?P<version>[\d.]{1,10})\s*$")
 _SECTION = re.compile(
-    r".{0,400}?\|\s+(?P<section>Isolated Network Tests|Isolated Congestion Tests|Network Tests running with Congestion Tests)\s*"
-    r"(?P<congestor>[^|]{0,60}?)\s*\|\s*$"
+    r"(?!.*Key Results).{0,400}?\|\s+(?P<section>Isolated Network Tests|Isolated Congestion Tests"
+    r"|Network Tests running with Congestion Tests)\s*(?P<congestor>[^|]{0,60}?)\s*\|\s*$"
 )
 _NAME = re.compile(r"(.{3,40}?) \(\s*(\d{1,12}) B\)$")
 _TRAFFIC = {"Isolated Network Tests": "", "Isolated Congestion Tests": "congestor alone"}
@@ -32,7 +32,7 @@ _LAYOUT = Layout(
         Column(r"\b[\w%]{1,20}(?= +\|)"),
     ),
     headings=re.compile(r"\|\s+Name \|"),
-    figures=re.compile(r"\s*\|(?! +Name \|)"),
+    figures=re.compile(r"\s*\|(?! +Name \||.*Key Results)"),
     words=cells,
     begins=_SECTION,
     shared=(_TITLE, re.compile(r"Test with (?P<ranks>\d{1,7}) MPI ranks \((?P<nodes>\d{1,7}) nodes\)")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from collbench.errors import UsageError
@@ -84,16 +85,9 @@ _LAYOUT = Layout(
 
 @dataclass(frozen=True)
 class ImbBlock:
-    """One benchmark's part of the output.
-
-    ranks       that took part, in all groups together; group_size: in each group
-    groups      the ranks of each group, if several ran at the same time
-    """
+    """One benchmark's part of the output."""
 
     table: TextTable
-    ranks: int
-    group_size: int
-    groups: list[list[int]]
 
     @property
     def number(self) -> int:
@@ -101,9 +95,31 @@ class ImbBlock:
         return self.table.number
 
     @property
+    def group_size(self) -> int:
+        """The ranks of each group."""
+        return int(self.table.facts.get("ranks") or 0)
+
+    @property
     def concurrent(self) -> int:
         """The number of groups that ran at the same time."""
-        return max(self.ranks // self.group_size, 1) if self.group_size else 1
+        return int(self.table.facts.get("groups") or 1)
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that took part, in all groups together."""
+        return self.group_size * self.concurrent
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """The ranks of each group, if several ran at the same time."""
+        groups: list[list[int]] = []
+        for line in self.table.remarks:
+            ranks = [int(rank) for rank in line.rpartition(":")[2].lstrip("#").split()]
+            if ":" in line:
+                groups.append(ranks)
+            elif groups:
+                groups[-1] += ranks
+        return groups
 
 
 _BENCHMARKS = {
@@ -233,20 +249,7 @@ def _time(block: ImbBlock, meaning: Meaning, size: int, figures: Figures) -> flo
 
 
 def _blocks(lines: Sequence[str]) -> list[ImbBlock]:
-    """Return the blocks with columns; none if none of them has a line of figures."""
-    blocks = []
-    for table in _LAYOUT.tables(lines):
-        group_size = int(table.facts.get("ranks") or 0)
-        groups: list[list[int]] = []
-        for remark in table.remarks:
-            ranks = [int(rank) for rank in remark.rpartition(":")[2].lstrip("#").split()]
-            if ":" in remark:
-                groups.append(ranks)
-            elif groups:
-                groups[-1] += ranks
-        if table.columns:
-            blocks.append(ImbBlock(table, group_size * int(table.facts.get("groups") or 1), group_size, groups))
-    return blocks
+    return [ImbBlock(table) for table in _LAYOUT.tables(lines) if table.columns]
 
 
 def _check_ranks(blocks: Sequence[ImbBlock], user_input: UserInput) -> None:

@@ -20,9 +20,7 @@ from collbench.plugins.importers.rows import (
     contradiction,
     is_size,
     parse_number,
-    printed_rates,
-    rank_mismatch,
-    rank_range,
+    rank_doubts,
     ranks_and_nodes,
     rate_mismatch,
     short,
@@ -187,10 +185,8 @@ def _pairs(table: TextTable, base: dict[str, Any]) -> Iterator[Row]:
 def _doubts(table: TextTable, name: str, ranks: int) -> Iterator[ImportDoubt]:
     operation = operations().get(name)
     lines = [words for _, words in table.lines if "algbw" in words]
-    printed = printed_rates((words["algbw"], words["busbw"]) for words in lines)
-    found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
-    if found is not None and not found.holds(ranks):
-        yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
+    if operation:
+        yield from rank_doubts("BusBW / AlgBW", operation, ((words["algbw"], words["busbw"]) for words in lines), ranks)
     best = max(lines, key=lambda words: parse_number(words["algbw"]) or 0.0, default=None)
     if best and (mismatch := rate_mismatch(whole(best["size"]) or 0, best["algbw"], best["p50"])):
         yield mismatch

@@ -17,9 +17,8 @@ from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, without_prefixes
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MessageRateMismatch, MissingItem, lacks
-from collbench.plugins.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, whole
-from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Column, Layout, TextTable
-from collbench.results.row import Row
+from collbench.plugins.importers.rows import RowKind, missing, parse_number, short, whole
+from collbench.plugins.importers.table import MICROSECONDS, Column, Figures, Layout, TextTable
 from collbench.results.store import parse_object
 
 _TITLE = re.compile(
@@ -154,30 +153,22 @@ def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterat
         operation, "verbs", "verbs", "uint8", 2, user_input.nodes, statistic, "cuda" if test.facts.get("cuda") else device, mode="batched",
         window=None if is_latency else depth, also={"protocol": verb, "streams": streams or 1}, verified=validated,
     )  # fmt: skip
-    rows: list[Row] = []
-    inconsistent: list[int] = []
-    for figures in test.figures():
-        size, rate, time_s = figures.size, figures.values.get("rate"), figures.time_s
-        if size is None or not is_size(size):
-            test.unreadable.append(figures.line)
-            continue
-        if not is_latency:
-            time_s = size * (2 if both_ways else 1) / rate if rate else None
-        if time_s is None or not is_time(time_s):
-            rows.append(kind.without_figures(size, size, figures.line, NO_TIME))
-            continue
-        messages, unit = figures.values.get("messages"), next((column.unit for _, column in test.columns if column.field == "rate"), 1)
-        if messages and rate and not _agree(rate / unit, messages, size / unit):
-            inconsistent.append(figures.line)
-        wrong = 0 if validated else None
-        rows.append(kind.row(size, time_s, line=figures.line, spread=figures.spread, wrong=wrong, printed=figures.printed))
+    rows = test.rows(kind, wrong=0 if validated else None, ways=2 if both_ways else 1)
     doubts = test.doubts()
+    unit = next((column.unit for _, column in test.columns if column.field == "rate"), 1)
+    inconsistent = [figures.line for figures in test.figures() if not _is_consistent(figures, unit)]
     if inconsistent:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     program = f"ib_{_PROGRAMS[verb]}_{'lat' if is_latency else 'bw'}"
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION)]
     unknown += [] if validated else lacks(MissingItem.VERIFICATION)
     yield ImportedTable("perftest", None, program, statistic, rows, facts=facts, missing=unknown, doubts=doubts)
+
+
+def _is_consistent(figures: Figures, unit: float) -> bool:
+    """Return whether the rate, if it is printed, fits the message rate."""
+    size, rate, messages = (figures.values.get(name) for name in ("size", "rate", "messages"))
+    return not (size and rate and messages) or _agree(rate / unit, messages, size / unit)
 
 
 def _in_cycles(test: TextTable) -> bool:

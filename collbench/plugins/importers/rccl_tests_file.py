@@ -21,9 +21,7 @@ from collbench.plugins.importers.rows import (
     contradiction,
     is_size,
     missing,
-    printed_rates,
-    rank_mismatch,
-    rank_range,
+    rank_doubts,
     ranks_and_nodes,
     short,
     type_name,
@@ -124,11 +122,8 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
         count = figures.size // (width_of(dtype) or 1) // operation.parts(extent.ranks)
         wrong = None if wrong is None else min(wrong, _MOST_WRONG)
         rows.append(kind.row(figures.size, figures.time_s, line=figures.line, count=count, wrong=wrong))
-    rates = printed_rates((record.get("algbw", ""), record.get("busbw", "")) for _, record in table.lines)
-    fitting = rank_range(operation, sorted(rates, reverse=True)[:16])
-    doubts = table.doubts()
-    if fitting is not None and not fitting.holds(extent.ranks):
-        doubts.append(rank_mismatch("busBw / algBw", fitting, extent.ranks, name))
+    rates = ((record.get("algbw", ""), record.get("busbw", "")) for _, record in table.lines)
+    doubts = [*table.doubts(), *rank_doubts("busBw / algBw", operation, rates, extent.ranks)]
     unknown = [*missing(extent.nodes), NotInOutput(MissingItem.PROGRAM, source=f"the collective is {collective}")]
     unknown += lacks(MissingItem.VERSION, MissingItem.ITERATIONS, MissingItem.LIBRARIES)
     unknown += [] if any(row.checked for row in rows) else lacks(MissingItem.VERIFICATION)

@@ -23,7 +23,7 @@ NO_TIME = "the output has no valid time"
 _QUANTILES = ("min", "p95", "p99", "max")
 _FAILED = "failed"  # the field of the words of a failed case
 _WHOLE = ("size", "count")
-_LONGEST = 20_000  # characters of a line; no tool prints longer ones
+_LONGEST = 1 << 16  # characters of a line; no tool prints longer ones
 
 
 def cells(line: str) -> list[str]:
@@ -146,17 +146,21 @@ class TextTable:
             printed = {heading: texts[heading] for heading, column in self.columns if column.shown and heading in texts}
             yield Figures(number, words, values, printed)
 
-    def rows(self, kind: RowKind, wrong: int | None = None) -> list[Row]:
-        """Return the rows of lines with a size and a time, for formats whose columns are collbench's."""
+    def rows(self, kind: RowKind, wrong: int | None = None, ways: int = 1) -> list[Row]:
+        """Return the rows of a format with a size and either a time or a rate on each line; ways: 2 if a rate counts both directions."""
         rows: list[Row] = []
         for figures in self.figures():
-            if figures.size is None or not is_size(figures.size):
+            size, time_s, rate = figures.size, figures.time_s, figures.values.get("rate")
+            if size is None or not is_size(size):
                 self.unreadable.append(figures.line)
-            elif figures.time_s is None:
-                rows.append(kind.without_figures(figures.size, figures.size, figures.line, NO_TIME))
+                continue
+            if rate and "time" not in figures.words:
+                time_s = ways * size / rate
+            if time_s is None or not is_time(time_s):
+                rows.append(kind.without_figures(size, size, figures.line, NO_TIME))
             else:
                 printed = figures.printed or None
-                rows.append(kind.row(figures.size, figures.time_s, line=figures.line, spread=figures.spread, wrong=wrong, printed=printed))
+                rows.append(kind.row(size, time_s, line=figures.line, spread=figures.spread, wrong=wrong, printed=printed))
         return rows
 
     def doubts(self) -> list[ImportDoubt]:
@@ -261,7 +265,7 @@ class Layout:
         columns = self.columns_in(line)
         if columns and (may_begin or table is None) and not (table and table.is_complete):
             return TextTable(number, self, columns=columns)
-        if columns and table:
+        if columns and table and not table.is_begun:
             table.columns = columns
         return None
 
