@@ -16,7 +16,7 @@ from collbench.plugins.importers.table import MEBIBYTES, Column, Layout, TextTab
 
 _TITLE = re.compile(r"(?P<program>NetworkLoad|Network) Tests v(?P<version>[\d.]{1,10})\s*$")
 _SECTION = re.compile(
-    r"(?!.*Key Results).{0,400}?\|\s+(?P<section>Isolated Network Tests|Isolated Congestion Tests"
+    r"^(?!.*Key Results).{0,400}?\|\s+(?P<section>Isolated Network Tests|Isolated Congestion Tests"
     r"|Network Tests running with Congestion Tests)\s*(?P<congestor>[^|]{0,60}?)\s*\|\s*$"
 )
 _NAME = re.compile(r"(.{3,40}?) \(\s*(\d{1,12}) B\)$")

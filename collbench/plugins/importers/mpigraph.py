@@ -18,7 +18,7 @@ from collbench.plugins.importers.rows import RowKind, is_size, parse_number, ran
 from collbench.plugins.importers.table import MEBIBYTES, Layout, TextTable
 from collbench.results.row import Row
 
-_START = re.compile(r".{0,200}?START mpiGraph(?: v(?P<version>\S{1,20}))?\s*$")
+_START = re.compile(r"^.{0,200}?START mpiGraph(?: v(?P<version>\S{1,20}))?\s*$")
 _LAYOUT = Layout(
     columns=(),
     headings=re.compile(r"(?!)"),  # a line of a matrix names both of its ranks

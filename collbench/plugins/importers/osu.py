@@ -167,7 +167,9 @@ def _kind(table: TextTable, test: Test, library: str, extent: JobExtent) -> RowK
     if not memory or {facts.get("sender"), facts.get("receiver")} == {"HOST"}:
         device = "cpu"
     backend = {"RCCL": "nccl"}.get(library, library.lower())
-    also = {"call": test.call, **({"traffic": "even"} if test.even else {})}
+    also: dict[str, Any] = {"call": test.call}
+    if test.even:
+        also["traffic"] = "even"
     if test.aggregate:
         also["group"] = plural(pairs, "pair")
     return RowKind(
