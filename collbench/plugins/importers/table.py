@@ -213,7 +213,7 @@ class Layout:
         shared: dict[str, str] = {}
         before: dict[str, str] = {}
         for number, line in enumerate(lines, 1):
-            if not line or len(line) > _LONGEST:
+            if not line or len(line) > _LONGEST or " NCCL INFO " in line:  # a log may have 100,000 lines of NCCL
                 continue
             table = tables[-1] if tables else None
             begin = self._begin(table, number, line)
