@@ -31,8 +31,8 @@ from collbench.plugins.importers.table import Column, Layout, TextTable, cells
 from collbench.results.row import Row
 
 _TITLE = re.compile(
-    r"^(?:.{0,200}(?<![\d.])(?P<payload>\d[\d.]{0,20}GiB) payload bandwidth|.{0,200}\bbandwidth) of all_reduce over (?P<ranks>\d{1,7}) ranks"
-    r" \((?P<warmup>\d{1,9}) warmups / (?P<iterations>\d{1,9}) trials\)"
+    r"^(?:.{0,200}(?<![\d.])(?P<payload>\d[\d.]{0,20}GiB) payload bandwidth|.{0,200}\bbandwidth) of all_reduce"
+    r" over (?P<ranks>\d{1,7}) ranks \((?P<warmup>\d{1,9}) warmups / (?P<iterations>\d{1,9}) trials\)"
     r"|^.{0,200}\baverage bandwidth of all_reduce with a (?P<old_payload>\d[\d.]{0,20}GB) payload"
     r" \((?P<old_iterations>\d{1,9}) trials, (?P<old_ranks>\d{1,7}) ranks\)"
 )
