@@ -7,8 +7,7 @@ to whole KiB, MiB or GiB, which is exact for the tool's own sizes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,134 +19,104 @@ from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
     Samples,
-    is_time,
     parse_number,
     printed_rates,
     rank_mismatch,
     rank_range,
     sampled,
     short,
+    whole,
 )
+from collbench.plugins.importers.table import Column, Layout, TextTable, cells
+from collbench.results.row import Row
 
-_TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")
-_PROFILED = re.compile(r"The ([\d.]{1,20})GiB payload bandwidth of all_reduce")
-_OLD = re.compile(r"average bandwidth of all_reduce with a ([\d.]{1,20})GB payload \((\d{1,9}) trials, (\d{1,7}) ranks\)")
-_OLD_RATE = re.compile(r"\s*(algbw|busbw): ([\d.]{1,20}) GBps")
-_LINE = re.compile(r"^\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
-_TRIAL = re.compile(r"\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*$")
-_SOFTWARE = re.compile(r"- software: torch=([^,\s]{1,60}), cuda=([^,\s]{1,60}), nccl=\(?([\d., ]{1,30})\)?")
-_HARDWARE = re.compile(r"name='([^']{1,80})'")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-@dataclass
-class _BenchOutput:
-    """The output of one start. Rates are (busbw, algbw) as printed."""
-
-    number: int
-    ranks: int | None = None
-    numbers: dict[str, int] = field(default_factory=dict)
-    software: tuple[str, str] | None = None
-    gpu: str | None = None
-    profiled: int | None = None
-    lines: list[tuple[int, int, tuple[str, str]]] = field(default_factory=list)
-    trials: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def rates(self) -> list[tuple[str, str]]:
-        return [*(rates for _, _, rates in self.lines), *self.trials]
+_TITLE = re.compile(
+    r"^(?:.{0,200}(?<![\d.])(?P<payload>\d[\d.]{0,20}GiB) payload bandwidth|.{0,200}\bbandwidth) of all_reduce"
+    r" over (?P<ranks>\d{1,7}) ranks \((?P<warmup>\d{1,9}) warmups / (?P<iterations>\d{1,9}) trials\)"
+    r"|^.{0,200}\baverage bandwidth of all_reduce with a (?P<old_payload>\d[\d.]{0,20}GB) payload"
+    r" \((?P<old_iterations>\d{1,9}) trials, (?P<old_ranks>\d{1,7}) ranks\)"
+)
+_LAYOUT = Layout(
+    columns=(Column("payload", "payload"), Column("busbw", "busbw"), Column("algbw", "algbw")),
+    headings=re.compile(r"\|\s*(?:busbw|algbw)\s*\|"),
+    figures=re.compile(r"\s*\|\s*\d"),
+    words=cells,
+    begins=_TITLE,
+    before=(
+        re.compile(r"- software: torch=(?P<torch>[^,\s]{1,60}), cuda=[^,\s]{1,60}, nccl=\(?(?P<nccl>[\d., ]{1,30})\)?"),
+        re.compile(r"name='(?P<gpu>[^']{1,80})'"),
+    ),
+    remarks=re.compile(r"^\s*(?:algbw|busbw): [\d.]{1,20} GBps"),  # of old versions
+)
+_LINE = re.compile(r"^\s*\|\s*\d{1,6}[KMGT]?i?B\s*\|\s*[\d.]{1,20}\s*GBps\s*\|")
+_SIZE = re.compile(r"(\d[\d.]{0,20})([KMGT]?i?B)")
+_RATE = re.compile(r"([\d.]{1,20})\s*GBps")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "GB": 10**9}
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
-    table = _BenchOutput(1)
-    old: tuple[int, str] | None = None
-    for at, line in enumerate(lines, 1):
-        if found := _SOFTWARE.search(line):
-            if table.rates:
-                yield table
-                table = _BenchOutput(at)
-            table.software = (short(found[1]), ".".join(re.findall(r"\d+", found[3])))
-        elif found := _HARDWARE.search(line):
-            table.gpu = short(found[1])
-        elif found := _OLD.search(line):
-            yield table
-            table = _BenchOutput(at, int(found[3]), {"iterations": int(found[2])})
-            table.profiled = round(float(found[1]) * 1e9) if found[1].count(".") < 2 else None
-        elif (found := _OLD_RATE.match(line)) and table.profiled:
-            if found[1] == "algbw":
-                old = (at, found[2])
-            elif old:
-                table.lines.append((old[0], table.profiled, (found[2], old[1])))
-        elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
-            title, size = _TITLE.search(line), _LINE.match(line)
-            again = size is not None and any(earlier == _size(size) for _, earlier, _ in table.lines)
-            if table.rates and (title or again):
-                yield table
-                table = _BenchOutput(at)
-            _take(table, line, at)
-    yield table
-
-
-def _take(table: _BenchOutput, line: str, at: int) -> None:
-    if found := _TITLE.search(line):
-        table.number, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
-        if profiled := _PROFILED.search(line):
-            table.profiled = round(float(profiled[1]) * (1 << 30)) if profiled[1].count(".") < 2 else None
-    elif found := _LINE.match(line):
-        table.lines.append((at, _size(found), (found[3], found[4])))
-    elif (found := _TRIAL.match(line)) and table.profiled:
-        table.trials.append((found[1], found[2]))
-
-
-def _size(found: re.Match[str]) -> int:
-    return int(found[1]) * _UNITS.get(found[2], 0)
-
-
-def _runs(table: _BenchOutput, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    if not table.rates:
-        return
+def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    facts = {name.removeprefix("old_"): text for name, text in table.facts.items() if text}
+    is_profile = "payload" not in table.headings and not table.remarks  # each line is a trial
+    cases = [(figures.line, {"payload": facts.get("payload", ""), **figures.words}) for figures in table.figures()]
+    if table.remarks:
+        printed = dict(remark.strip().split(": ") for remark in table.remarks)
+        cases = [(table.number + 1, {"payload": facts.get("payload", ""), **printed})]
     context = contexts.at(table.number)
-    factor = rank_range(operations()["allreduce"], printed_rates((algbw, busbw) for busbw, algbw in table.rates))
-    proven = table.ranks or (factor.only if factor else None)
-    known = context if factor is None or factor.holds(context.processes or 0) else LogContext()
-    extent = extent_of(known, user_input, proven, f"the table at line {table.number}")
+    factor = rank_range(
+        operations()["allreduce"], printed_rates((_rate(words.get("algbw", "")), _rate(words.get("busbw", ""))) for _, words in cases)
+    )
+    proven = whole(facts.get("ranks", "")) or (factor.only if factor else None)
+    fitting = context if factor is None or factor.holds(context.processes or 0) else LogContext()
+    extent = extent_of(fitting, user_input, proven, f"the table at line {table.number}")
     fits = factor is None or factor.holds(extent.ranks)
     doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
+    numbers: dict[str, Any] = {name: int(facts[name]) for name in ("warmup", "iterations") if name in facts}
     statistic = "size / mean rate over the trials and ranks"
     kind = RowKind(
         "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
-        evidence=table.numbers,
+        evidence=numbers,
     )  # fmt: skip
-    made = [kind.row_if_valid(size, _time(size, algbw), at) for at, size, (_, algbw) in table.lines]
-    rows = [row for row in made if row is not None]
+    rows: list[Row] = []
     arrays: dict[int, Arrays] = {}
-    size = table.profiled or 0
-    times = [time_s for _, algbw in table.trials if (time_s := _time(size, algbw)) is not None and is_time(time_s)]
-    median = kind.row_if_valid(size, float(np.median(times)) if times else None, table.number)
-    if median is not None:
-        of_trials = Samples(np.array(times), f"the median over {len(times)} trials of size / mean rate of the ranks")
-        median, arrays[len(rows)] = sampled(median, of_trials, kind)
-        rows.append(median)
-    facts: dict[str, Any] = {**table.numbers, **start_facts(context)}
-    if table.gpu:
-        facts["gpu"] = table.gpu
-    if table.software:
-        facts |= {"torch": table.software[0], "library": table.software[1]}
+    for line, words in cases:
+        size, rate = _size(words["payload"]), parse_number(_rate(words.get("algbw", "")))
+        row = kind.row_if_valid(size, size / rate / 1e9 if rate else None, line)
+        if row is None:
+            table.unreadable.append(line)
+        else:
+            rows.append(row)
+    if rows and is_profile:
+        times = np.array([row.time_s.p50 for row in rows if row.time_s])
+        median = kind.row(rows[0].size_bytes, float(np.median(times)), line=table.number)
+        statistic = f"the median over {len(times)} trials of size / mean rate of the ranks"
+        median, arrays[0] = sampled(median, Samples(times, statistic), kind)
+        rows = [median]
+    stored: dict[str, Any] = {**numbers, **start_facts(context)}
+    if "gpu" in facts:
+        stored["gpu"] = short(facts["gpu"])
+    if "torch" in facts:
+        stored |= {"torch": short(facts["torch"]), "library": ".".join(re.findall(r"\d+", facts["nccl"]))}
     missing = [] if arrays else lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)
     missing += [] if extent.nodes else lacks(MissingItem.NODES)
     missing += lacks(MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
-    statistic = rows[0].evidence["statistic"] if rows else statistic
-    yield ImportedTable(
-        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts, extent.contradicted, arrays
-    )
+    name = "all_reduce_bench"
+    yield ImportedTable(name, None, name, statistic, rows, (), stored, missing, [*doubts, *table.doubts()], extent.contradicted, arrays)
 
 
-def _time(size: int, algbw: str) -> float | None:
-    rate = parse_number(algbw)
-    return size / rate / 1e9 if rate else None
+def _size(text: str) -> int:
+    """Return the bytes of "32KiB"; 0 for other text."""
+    found = _SIZE.fullmatch(text)
+    number = parse_number(found[1]) if found else None
+    return round(number * _UNITS.get(found[2], 0)) if found and number is not None else 0
+
+
+def _rate(text: str) -> str:
+    """Return the number of "17.50GBps"; "" for another unit."""
+    found = _RATE.fullmatch(text)
+    return found[1] if found else ""
 
 
 ALL_REDUCE_BENCH = Importer(
-    "all-reduce-bench", "all_reduce_bench.py of ml-engineering", lines_with(_TITLE, _OLD, _LINE, words=["all_reduce", "|"]), _tables, _runs,
-    empty="no line with a size and its rates found: the program was stopped before it printed its table",
+    "all-reduce-bench", "all_reduce_bench.py of ml-engineering", lines_with(_TITLE, _LINE, words=["all_reduce", "|"]), _LAYOUT.tables,
+    _runs, empty="no line with a size and its rates found: the program was stopped before it printed its table",
 )  # fmt: skip

@@ -19,14 +19,19 @@ from collbench.plugins.importers.notes import Missing, MissingItem, NotInOutput,
 from collbench.plugins.importers.rows import Quantiles, RowKind, is_time, ranks_and_nodes
 from collbench.results.row import Row
 
-_F = r"(\d{1,9}(?:\.\d{1,9})?)"
-_BOTH = re.compile(rf"\[rank (\d{{1,7}})\] Dispatch \+ combine bandwidth: {_F} GB/s, avg_t={_F} us, min_t={_F} us, max_t={_F} us")
-_EACH = re.compile(rf"\[rank (\d{{1,7}})\] Dispatch bandwidth: {_F} GB/s, avg_t={_F} us \| Combine bandwidth: {_F} GB/s, avg_t={_F} us")
+_F = r"\d{1,9}(?:\.\d{1,9})?"
+_AVERAGE = rf"(?P<rate>{_F}) GB/s, avg_t=(?P<time>{_F}) us"
+_LOW_LATENCY = {
+    "ep_dispatch_combine": rf"Dispatch \+ combine bandwidth: {_AVERAGE}, min_t=(?P<min>{_F}) us, max_t=(?P<max>{_F}) us",
+    "ep_dispatch": rf"Dispatch bandwidth: {_AVERAGE}(?= \| Combine)",
+    "ep_combine": rf"Dispatch bandwidth: {_F} GB/s, avg_t={_F} us \| Combine bandwidth: {_AVERAGE}",
+}
+_FORMS = {operation: re.compile(rf"\[rank (?P<rank>\d{{1,7}})\] {form}") for operation, form in _LOW_LATENCY.items()}
 _BEST = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \((FP8|BF16)\))?: (.{10,300})")
-_RATE = re.compile(rf"{_F} GB/s(?: \((RDMA|NVL)(?: \w{{4}})?\))?")
-_TIME = re.compile(rf"(?:t: |transmit: |\d \+ ){_F} us|\(NVL\), {_F} us")
+_RATE = re.compile(rf"({_F}) GB/s(?: \((RDMA|NVL)(?: \w{{4}})?\))?")
+_TIME = re.compile(rf"(?:t: |transmit: |\d \+ )({_F}) us|\(NVL\), ({_F}) us")
 _ELASTIC = re.compile(
-    rf"[*\-#@+] EP:\s*(\d{{1,7}})/\s*(\d{{1,7}}) \| ([a-z ]{{3,40}}): {_F} GB/s \(SO\), {_F} GB/s \(SU\), {_F} us, (\d{{1,18}}) bytes"
+    rf"[*\-#@+] EP:\s*(\d{{1,7}})/\s*(\d{{1,7}}) \| ([a-z ]{{3,40}}): {_F} GB/s \(SO\), {_F} GB/s \(SU\), ({_F}) us, (\d{{1,18}}) bytes"
 )
 _TYPES = {"FP8": "float8_e4m3", "BF16": "bfloat16"}
 _DIGITS = 3
@@ -96,21 +101,16 @@ def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:
 
 def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
     """Yield (key, figure, number of ranks) of each figure in a line, since several ranks may print into one line."""
-    for found in _BOTH.finditer(line):
-        rate, mean, least, most = (float(text) for text in found.groups()[1:])
-        yield (
-            _key("ep_dispatch_combine"),
-            _Figure(at, int(found[1]), rate * 1e9, mean / 1e6, Quantiles(min=least / 1e6, max=most / 1e6)),
-            None,
-        )
-    for found in _EACH.finditer(line):
-        for operation, place in (("ep_dispatch", 2), ("ep_combine", 4)):
-            figure = _Figure(at, int(found[1]), float(found[place]) * 1e9, float(found[place + 1]) / 1e6, Quantiles())
-            yield _key(operation), figure, None
+    for operation, form in _FORMS.items():
+        for found in form.finditer(line):
+            values = {name: float(text) for name, text in found.groupdict().items() if name != "rank"}
+            spread = Quantiles(**{name: values[name] / 1e6 for name in ("min", "max") if name in values})
+            key = _DeepEpKey(operation, "low_latency", "uint8", None)
+            yield key, _Figure(at, int(found["rank"]), values["rate"] * 1e9, values["time"] / 1e6, spread), None
     for found in _ELASTIC.finditer(line):
-        rank, ranks, size = int(found[1]), int(found[2]), int(found[7])
+        rank, ranks, size = int(found[1]), int(found[2]), int(found[5])
         key = _DeepEpKey(f"ep_{'_'.join(found[3].split())}", "elastic", "uint8", None)
-        time_s = float(found[6]) / 1e6
+        time_s = float(found[4]) / 1e6
         yield key, _Figure(at, rank, size / time_s if time_s else 0.0, time_s, Quantiles(), size), ranks
     if best := _BEST.search(line):
         time = _TIME.search(best[3])
@@ -118,10 +118,6 @@ def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | No
             key = _DeepEpKey(f"ep_{best[1]}", "tuned", _TYPES.get(best[2] or "", "bfloat16"), link.lower() or None)
             if float(rate) > 0 and time:
                 yield key, _Figure(at, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Quantiles()), None
-
-
-def _key(operation: str) -> _DeepEpKey:
-    return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
 def _runs(kernel: _DeepEpKernel, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
@@ -162,6 +158,6 @@ def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | N
 
 
 DEEPEP = Importer(
-    "deepep", "DeepEP and NIXL-EP tests", lines_with(_BOTH, _EACH, _ELASTIC, _BEST, words=_MARKS), _kernels, _runs, tagged=True,
+    "deepep", "DeepEP and NIXL-EP tests", lines_with(*_FORMS.values(), _ELASTIC, _BEST, words=_MARKS), _kernels, _runs, tagged=True,
     empty="no line has a plausible rate and time: use the whole output of the tests",
 )  # fmt: skip

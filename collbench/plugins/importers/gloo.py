@@ -8,25 +8,37 @@ they are not used. Until 2021 the head was "Device:", "Algorithm:", "Options:", 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts
-from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, ImportDoubt, InputBuffers, MissingItem, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, ranks_and_nodes, short, whole
+from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, MissingItem, lacks
+from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, ranks_and_nodes, short, whole
+from collbench.plugins.importers.table import MICROSECONDS, NANOSECONDS, Column, Figures, Layout, TextTable
 from collbench.results.row import Row
 
-_UNNAMED = "unnamed"
-_RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
-_NAME = re.compile(r"^ +([A-Z][A-Z0-9_]{1,63})\s*$")
-_HEADING = re.compile(r"^(Device|Devices|Options|Algorithm): *(.*)$")
+_RESULTS = re.compile(r"^\s{0,400}BENCHMARK RESULTS\s*$|\belements\b.{0,200}\bp50L? \([un]s\)")
 _OPTION = re.compile(r"\b(\w{1,64})=([^,\s]{0,200})")
-_COLUMN = re.compile(
-    r"size \(B\)|elements|(?:min|p50|p99|max)L? \([un]s\)|(?:min|p50|p99|max)(?:BW)? \(GB/s\)|bandwidth \(GB/s\)|iterations|samples"
-)  # minL and minBW: in the middle of 2017
-_MISMATCH = re.compile(r"(?:\S{1,40} vs \S{1,40}\. )?Mismatch at index: \[?[\d, ]{1,40}\]?")
-_UNITS = {"us": 1e-6, "ns": 1e-9}
+_QUANTILES = {"p50": "time", "min": "min", "p99": "p99", "max": "max"}
+_LAYOUT = Layout(
+    columns=(
+        Column(r"size \(B\)", "size", shown=False),
+        Column("elements", "count", shown=False),
+        # minL and minBW: in the middle of 2017
+        *(Column(rf"{name}L? \(us\)", field, MICROSECONDS, shown=False) for name, field in _QUANTILES.items()),
+        *(Column(rf"{name}L? \(ns\)", field, NANOSECONDS, shown=False) for name, field in _QUANTILES.items()),
+        Column(r"(?:min|p50|p99|max)(?:BW)? \(GB/s\)", "rate", shown=False),
+        Column(r"bandwidth \(GB/s\)", "mean_rate"),
+        Column("iterations|samples"),
+    ),
+    headings=re.compile(r"\belements\b.{0,200}\bp50L? \([un]s\)"),
+    begins=re.compile(r"^ +(?P<benchmark>[A-Z][A-Z0-9_]{1,63})\s*$"),
+    renews=re.compile(r"Devices?: *(?P<device>.*)"),
+    inherits=False,
+    facts=(re.compile(r"^Options: *(?P<options>.*)"), re.compile(r"^Algorithm: *(?P<algorithm>.*)")),
+    remarks=re.compile(r"(?:\S{1,40} vs \S{1,40}\. )?Mismatch at index: \[?[\d, ]{1,40}\]?"),
+)
 _FLOAT_BYTES = 4
 
 
@@ -66,60 +78,20 @@ _MEANINGS = {
 _ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
 
 
-@dataclass
-class _GlooTable(TextTable):
-    """One benchmark's output."""
-
-    mismatches: list[str] = field(default_factory=list)
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether these lines have the heading of its results, or their columns."""
-    return any(line.strip() == _RESULTS or ("elements" in line and len(_COLUMN.findall(line)) >= 5) for line in lines)
-
-
-def _tables(lines: Sequence[str]) -> list[_GlooTable]:
-    tables: list[_GlooTable] = []
-    for at, line in enumerate(lines, start=1):
-        name = _NAME.match(line)
-        if name and name[1] not in (_RESULTS, _ERRORS) and not (tables and tables[-1].columns and not tables[-1].lines):
-            tables.append(_GlooTable(at, name[1].lower()))
-            continue
-        heading = _HEADING.match(line)
-        begins = heading is not None and heading[1].startswith("Device") and bool(not tables or tables[-1].columns)
-        if begins or (not tables and _COLUMN.search(line)):
-            tables.append(_GlooTable(at, _UNNAMED))
-        if not tables:
-            continue
-        table, columns = tables[-1], _COLUMN.findall(line)
-        if len(columns) >= 5:
-            table.columns = [title.replace("L (", " (").replace("BW (", " (") for title in columns]
-        elif heading:
-            title, value = heading[1], heading[2].strip()
-            if title == "Algorithm" and table.name == _UNNAMED and value:
-                table.name = short(value).lower()
-            elif title == "Options":
-                table.facts |= dict(_OPTION.findall(value))
-            elif value:
-                table.facts["device"] = short(value)
-        elif mismatch := _MISMATCH.search(line):
-            table.mismatches.append(mismatch[0])
-        elif table.columns and line.strip()[:1].isdigit():
-            table.add(at, line.split())
-    return [table for table in tables if table.lines or table.bad]
-
-
-def _runs(table: _GlooTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    plain = table.name.removeprefix("new_").removeprefix("cuda_")
+def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    facts = {"device": short(table.facts["device"])} if table.facts.get("device") else {}
+    facts |= {name: short(value) for name, value in _OPTION.findall(table.facts.get("options", ""))}
+    program = short(table.facts.get("benchmark") or table.facts.get("algorithm") or "unnamed").lower()
+    plain = program.removeprefix("new_").removeprefix("cuda_")
     base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_") and plain not in _MEANINGS), plain)
     algorithm = plain.removeprefix(f"{base}_") if base != plain else None
     meaning = _MEANINGS.get(base) or _GlooMeaning(plain, None)
-    extent = ranks_and_nodes(user_input, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
-    inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
+    extent = ranks_and_nodes(user_input, whole(facts.get("processes", "")), None, f"{program} (line {table.number})")
+    inputs, threads = (whole(facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
     kind = RowKind(
         meaning.operation, "gloo", "gloo", _dtype(table, meaning), extent.ranks, extent.nodes,
         f"median over the iterations on rank 0{', half the round trip' if meaning.calls > 1 else ''}",
-        device="cuda" if table.name.startswith("cuda_") else "cpu",
+        device="cuda" if program.startswith("cuda_") else "cpu",
         redop="sum" if meaning.like in ("allreduce", "reduce", "reducescatter") else None,
         root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="pipelined", like=meaning.like,
         also={
@@ -127,56 +99,51 @@ def _runs(table: _GlooTable, user_input: UserInput, _contexts: Contexts) -> Iter
             "traffic": meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None),
         },
     )  # fmt: skip
-    made = [_row(table, meaning, kind, line, figures) for line, figures in table.lines]
-    rows = [row for row in made if row is not None]
-    if rows and table.mismatches:
-        detail = f"at least this many (only the first are listed): {table.mismatches[0]}"
-        rows[-1] = rows[-1].with_figures(checked=1, wrong=len(table.mismatches), wrong_detail=detail)
-    doubts: list[ImportDoubt] = table.doubts()
-    doubts += [ElementSizeMismatch(table.name, meaning.width)] if meaning.width else []
+    wrong = 0 if facts.get("verify") == "true" else None
+    rows = [row for figures in table.figures() if (row := _row(table, meaning, kind, figures, wrong)) is not None]
+    if rows and table.remarks:
+        detail = f"at least this many (only the first are listed): {table.remarks[0]}"
+        rows[-1] = rows[-1].with_figures(checked=1, wrong=len(table.remarks), wrong_detail=detail)
+    doubts = table.doubts()
+    doubts += [ElementSizeMismatch(program, meaning.width)] if meaning.width else []
     doubts += [ConcurrentThreads(threads)] if threads > 1 else []
     doubts += [InputBuffers(inputs)] if inputs > 1 else []
+    unknown = [*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)]
     yield ImportedTable(
-        "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)], doubts=doubts,
-        contradicted=extent.contradicted,
+        "gloo-benchmark", None, program, kind.statistic, rows, (), facts, unknown, doubts, extent.contradicted,
     )  # fmt: skip
 
 
-def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
+def _dtype(table: TextTable, meaning: _GlooMeaning) -> str:
     """Return the type by the bytes per element: it has char, 16-bit and 32-bit floats, and moves 64-bit numbers in its all-to-all."""
     if meaning.width:
         return "uint64"
-    for _, figures in table.lines:
-        size, elements = whole(figures.get("size (B)", "")), whole(figures.get("elements", ""))
-        if size and elements:
-            return {1: "int8", 2: "float16"}.get(size // elements, "float32")
+    for figures in table.figures():
+        if figures.size and figures.values.get("count"):
+            return {1: "int8", 2: "float16"}.get(int(figures.size // figures.values["count"]), "float32")
     return "float32"
 
 
-def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, line: int, figures: dict[str, str]) -> Row | None:
-    elements = whole(figures.get("elements", ""))
-    printed = whole(figures.get("size (B)", "")) if "size (B)" in figures else (elements or 0) * _FLOAT_BYTES
-    if elements is None or printed is None:
+def _row(table: TextTable, meaning: _GlooMeaning, kind: RowKind, figures: Figures, wrong: int | None) -> Row | None:
+    elements = whole(figures.words.get("count", ""))
+    printed = figures.size if "size" in figures.words else (elements or 0) * _FLOAT_BYTES
+    size = None
+    if elements is not None and printed is not None:
+        size = (elements * meaning.width if meaning.width else printed) * meaning.held(kind.ranks)
+    if elements is None or size is None or (size and not is_size(size)):
+        table.unreadable.append(figures.line)
         return None
-    size = (elements * meaning.width if meaning.width else printed) * meaning.held(kind.ranks)
-    if size and not is_size(size):
-        return None
-    times = {
-        name: value * seconds / meaning.calls
-        for unit, seconds in _UNITS.items()
-        for name in ("p50", "min", "p99", "max")
-        if (value := parse_number(figures.get(f"{name} ({unit})", ""))) is not None
-    }
-    p50 = times.pop("p50", 0.0)
-    if not any("GB/s" in title for title in table.columns):  # versions before July 2017 printed p90 as p99, and p99 as max
+    times = {name: figures.values[name] / meaning.calls for name in _QUANTILES.values() if name in figures.values}
+    p50 = times.pop("time", 0.0)
+    if not any("GB/s" in heading for heading in table.headings):  # versions before July 2017 printed p90 as p99, and p99 as max
         times.pop("p99", None)
         times |= {"p99": times.pop("max")} if "max" in times else {}
     if not is_time(p50):
-        return kind.without_figures(size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
-    extra = {name: word for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    wrong = 0 if table.facts.get("verify") == "true" else None
-    return kind.row(size, p50, line=line, count=elements, spread=Quantiles(**times), wrong=wrong, printed=extra)
+        return kind.without_figures(size, elements, figures.line, "the median is 0 (cut to whole microseconds): use --nanos")
+    return kind.row(size, p50, line=figures.line, count=elements, spread=Quantiles(**times), wrong=wrong, printed=figures.printed)
 
 
-GLOO = Importer("gloo", "gloo's benchmark", knows, _tables, _runs, output="Gloo's benchmark")
+GLOO = Importer(
+    "gloo", "gloo's benchmark", lines_with(_RESULTS, words=["BENCHMARK RESULTS", "elements"]), _LAYOUT.tables, _runs,
+    output="Gloo's benchmark",
+)  # fmt: skip

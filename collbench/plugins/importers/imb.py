@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, start_facts, with_hosts
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.plugins.importers.rows import (
@@ -27,51 +28,98 @@ from collbench.plugins.importers.rows import (
     messages_per_s,
     missing,
     of_all_pairs,
-    parse_number,
     short,
     type_name,
     whole,
     width_of,
 )
+from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Column, Figures, Layout, TextTable
 from collbench.results.row import Row
 from collbench.units import plural
 
 # The rows of one block of an IMB output: the operation of its benchmark, and the column with the time.
 
-_US = 1e-6
 _LISTED = 1024
 _TURNED_ROUND = 2017  # the version that changed both defaults
 _REDUCE_SCATTER_BY_PARTS = (2019, 1)  # before, MPI_Reduce_scatter divided the printed size among the ranks
 
 
-@dataclass
-class ImbBlock(TextTable):
-    """One benchmark's part of the output. A failed case has its reason in the column "failed".
+_VERSION = re.compile(
+    r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?(?P<version>[\w.]{1,20}(?: Update \d{1,3})?)"
+    r"(?:.{0,200}?\b(?P<part>MPI-1|NBC|RMA|EXT|MPI-2|IO|MPI-4|MT|P2P) part)?",
+    re.IGNORECASE,
+)
+_BENCHMARK = re.compile(r"^# Benchmarking (?:Multi-)?(?P<benchmark>\S{1,64})")
+_LAYOUT = Layout(
+    columns=(
+        Column("#bytes", "size", shown=False),
+        Column(r"t_pure\[usec\]", "time", MICROSECONDS),
+        Column(r"t_max\[usec\]", "time", MICROSECONDS),
+        Column(r"\bt\[usec\]", "time", MICROSECONDS),
+        Column(r"t_avg\[usec\]", "rank_mean", MICROSECONDS),
+        Column("Mbytes/sec", "megabytes"),
+        Column("Msg/sec", "messages"),
+        Column("defects", "wrong", shown=False),
+        Column("Group", "group", shown=False),
+        Column(r"#repetitions|t_\w+\[usec\]|overlap\[%\]"),
+    ),
+    headings=re.compile(r"^\s*(?:#bytes|#repetitions|Group)\s"),  # behind a launcher's tag the titles may lack their blank
+    figures=re.compile(r"\s*\d+\s"),  # not "15: Error Reduce_scatter,size = 4,sample #0"
+    failure=re.compile(r"\b(?:time-out|int-overflow|out-of-mem)\b.*"),
+    begins=_BENCHMARK,
+    facts=(
+        re.compile(r"^# #processes = (?P<ranks>\d{1,9})"),
+        re.compile(r"^# \( ?(?P<groups>\d{1,9}) groups of (?P<ranks>\d{1,9}) processes each"),
+    ),
+    shared=(
+        _VERSION,
+        re.compile(
+            r"^# (?P<name>Machine|System|Release|MPI Version|MPI_Datatype(?: for reductions)?|MPI_Op|Minimum message length in bytes)"
+            r"\s*:\s*(?P<value>.*)$"
+        ),
+        re.compile(r"^# (?P<command>\S*IMB-\w+.*)$"),
+    ),
+    remarks=re.compile(r"^#(?: Group +\d+:)?(?: +\d{1,9})+\s*$"),
+)
 
-    ranks       that took part, in all groups together; group_size: in each group
-    groups      the ranks of each group, if several ran at the same time
-    version     of IMB; part: the one of its programs
-    """
 
-    ranks: int = 0
-    group_size: int = 0
-    groups: list[list[int]] = field(default_factory=list)
-    version: str | None = None
-    part: str | None = None
+@dataclass(frozen=True)
+class ImbBlock:
+    """One benchmark's part of the output."""
 
-    def add(self, number: int, words: Sequence[str]) -> None:
-        """Add a line of figures, or one of a failed case, which has only its first columns and the reason."""
-        leading = [title for title in self.columns if title in ("Group", "#bytes")]
-        rest = words[len(leading) :]
-        if len(words) != len(self.columns) and rest and rest[0].rstrip(".;") in ("time-out", "int-overflow", "out-of-mem"):
-            self.lines.append((number, {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}))
-        else:
-            super().add(number, words)
+    table: TextTable
+
+    @property
+    def number(self) -> int:
+        """Return the number of the first line."""
+        return self.table.number
+
+    @property
+    def group_size(self) -> int:
+        """The ranks of each group."""
+        return int(self.table.facts.get("ranks") or 0)
 
     @property
     def concurrent(self) -> int:
         """The number of groups that ran at the same time."""
-        return max(self.ranks // self.group_size, 1) if self.group_size else 1
+        return int(self.table.facts.get("groups") or 1)
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that took part, in all groups together."""
+        return self.group_size * self.concurrent
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """The ranks of each group, if several ran at the same time."""
+        groups: list[list[int]] = []
+        for line in self.table.remarks:
+            ranks = [int(rank) for rank in line.rpartition(":")[2].lstrip("#").split()]
+            if ":" in line:
+                groups.append(ranks)
+            elif groups:
+                groups[-1] += ranks
+        return groups
 
 
 _BENCHMARKS = {
@@ -105,25 +153,26 @@ def _number_of(version: str | None) -> tuple[int, int] | None:
     return (numbers[0], numbers[1] if numbers[1:] else 0) if numbers else None
 
 
-def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[str, Any]) -> RowKind:
+def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> RowKind:
+    facts, headings = block.table.facts, block.table.headings
     if not 1 <= block.ranks <= MOST_RANKS:
-        raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
+        raise UsageError(f"line {block.number}: the number of processes of {name} is missing: use the whole output of IMB")
     statistic = "mean per message: the rate over all repetitions, turned into a time"
-    if "t_pure[usec]" in block.columns:
+    if "t_pure[usec]" in headings:
         statistic = "mean over the repetitions, of the communication alone, on the slowest rank"
-    elif "t[usec]" in block.columns or "t_max[usec]" in block.columns:
-        half = "half the round trips, mean" if block.name.lower().startswith("pingpong") else "mean"
+    elif "t[usec]" in headings or "t_max[usec]" in headings:
+        half = "half the round trips, mean" if name.lower().startswith("pingpong") else "mean"
         statistic = f"{half} over the repetitions on the slowest rank"
     reducing = meaning.reduces
-    name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
-    dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
-    redop = short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
-    command = str(facts.get("command", "")).split()
+    printed_type = short(facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype", ""))
+    dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(printed_type)
+    redop = short(facts.get("MPI_Op", "MPI_SUM")).removeprefix("MPI_").lower()
+    command = facts.get("command", "").split()
     window = None  # the default is not printed, and differs between versions
     if meaning.aggregate and "-window_size" in command[:-1]:
         window = whole(command[command.index("-window_size") + 1])
     return RowKind(
-        meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
+        meaning.operation, "mpi", "mpi", dtype or (type_name(printed_type) if printed_type else ("float32" if reducing else "uint8")),
         2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks,
         nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
@@ -133,9 +182,9 @@ def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[s
     )  # fmt: skip
 
 
-def _switched(option: str, facts: Mapping[str, Any]) -> bool:
+def _switched(option: str, facts: Mapping[str, str]) -> bool:
     """Return whether ranks synchronize after each iteration ("sync"), or the root rotates ("root_shift"); 2017 inverted both defaults."""
-    words = str(facts.get("command", "")).split()
+    words = facts.get("command", "").split()
     name = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
     if name:
         return name[0].lower() in ("1", "on", "yes", "true", "enable")
@@ -160,21 +209,20 @@ def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
 
 
-def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, printed: int, lines: Sequence[tuple[int, dict[str, str]]]) -> Row:
+def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, printed: int, cases: Sequence[Figures]) -> Row:
     """Return the row of one size; of several groups it is that of the slowest one."""
     size = printed * (block.group_size if meaning.parts else 1)
     width, split = width_of(kind.dtype) or 1, meaning.like == "reducescatter" and not meaning.parts
     count = printed // width // (max(block.group_size, 1) if split else 1)
-    failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)
-    times = [_time(block, meaning, size, found) for _, found in lines]
-    known = [time_s for time_s in times if time_s is not None and is_time(time_s)]
-    if failed or len(known) < len(times) or (size and not is_size(size)):
-        return kind.without_figures(size if is_size(size) else 0, count, lines[0][0], failed or "the output has no valid time")
-    line, found = lines[known.index(max(known))]
-    defects = [parse_number(named["defects"]) for _, named in lines if "defects" in named]
-    others = {title: word for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
-    wrong = int(any(value != 0 for value in defects)) if defects else None
-    row = kind.row(size, max(known), line=line, count=count, wrong=wrong, printed=others)
+    failed = next((f"IMB: {short(figures.words['failed'].split(';')[0])}" for figures in cases if "failed" in figures.words), None)
+    times = [_time(block, meaning, size, figures) for figures in cases]
+    valid = [time_s for time_s in times if time_s is not None and is_time(time_s)]
+    if failed or len(valid) < len(times) or (size and not is_size(size)):
+        return kind.without_figures(size if is_size(size) else 0, count, cases[0].line, failed or NO_TIME)
+    slowest = cases[valid.index(max(valid))]
+    checked = [figures for figures in cases if "wrong" in figures.words]
+    wrong = int(any(figures.values.get("wrong") != 0 for figures in checked)) if checked else None
+    row = kind.row(size, max(valid), line=slowest.line, count=count, wrong=wrong, printed=slowest.printed)
     concurrent = block.concurrent
     if concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
         within_group = operations()[meaning.like].bus_factor(block.group_size)
@@ -184,113 +232,69 @@ def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, printed: int, lines: 
     groups: dict[str, Any] = {}
     if concurrent > 1:
         factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
-        listed = len(known) == concurrent and len(known) <= _LISTED
-        rates = [row.size_bytes * factor / time_s for time_s in known] if listed and factor else None
+        listed = len(valid) == concurrent and len(valid) <= _LISTED
+        rates = [row.size_bytes * factor / time_s for time_s in valid] if listed and factor else None
         groups = {
-            "count": concurrent, "ranks": block.group_size, "p50_s": list(known) if listed else None,
+            "count": concurrent, "ranks": block.group_size, "p50_s": valid if listed else None,
             "busbw_bytes_per_s": rates, "total_busbw_bytes_per_s": None,
         }  # fmt: skip
-    average = parse_number(found.get("t_avg[usec]", ""))
-    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=groups)
+    return row.with_figures(time_rank_mean_s=slowest.values.get("rank_mean"), groups=groups)
 
 
-def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]) -> float | None:
-    for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
-        if title in found:
-            value = parse_number(found[title])
-            return None if value is None else value * _US
-    messages = messages_per_s(size, found.get("Mbytes/sec", ""), found.get("Msg/sec", ""))  # of all pairs, both ways
+def _time(block: ImbBlock, meaning: Meaning, size: int, figures: Figures) -> float | None:
+    if "time" in figures.words:
+        return figures.time_s
+    messages = messages_per_s(size, figures.words.get("megabytes", ""), figures.words.get("messages", ""))  # of all pairs, both ways
     return meaning.ways * (block.ranks // 2) / messages if messages else None
 
 
-_VERSION = re.compile(
-    r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20}(?: Update \d{1,3})?)", re.IGNORECASE
-)
-_BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")
-_PROCESSES = re.compile(r"^# (?:#processes = (\d{1,9})|\( ?(\d{1,9}) groups of (\d{1,9}) processes each)")
-_GROUP = re.compile(r"^# Group +\d+:((?: +\d{1,9})+)")
-_CONTINUED = re.compile(r"^#((?: +\d{1,9})+)\s*$")
-_FACT = re.compile(
-    r"^# (Machine|System|Release|MPI Version|MPI_Datatype(?: for reductions)?|MPI_Op|Minimum message length in bytes)\s*:\s*(.*)$"
-)
-_PART = re.compile(r"\b(MPI-1|NBC|RMA|EXT|MPI-2|IO|MPI-4|MT|P2P) part", re.IGNORECASE)
-_SEQUENCE = re.compile(r"^# (\S*IMB-\w+.*)$")
-_TITLES = re.compile(r"#bytes|#repetitions|Group|(?:t|t_\w+)\[usec\]|Mbytes/sec|Msg/sec|overlap\[%\]|defects")
-
-
 def _blocks(lines: Sequence[str]) -> list[ImbBlock]:
-    """Return the blocks with columns; none if none of them has a line of figures. All have the values of the file's head."""
-    blocks: list[ImbBlock] = []
-    version: str | None = None
-    part: str | None = None
-    facts: dict[str, Any] = {}
-    for number, line in enumerate(lines, start=1):
-        block = blocks[-1] if blocks else None
-        if line[:1] != "#" or line.startswith(("#bytes", "#repetitions")):  # behind a launcher's tag the titles may lack their blank
-            words = line.split()
-            if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
-                block.columns = _TITLES.findall(line)
-            elif block and words and block.columns and words[0].isdigit():  # not "15: Error Reduce_scatter,size = 4,sample #0"
-                block.add(number, words)
-        elif begun := _BENCHMARK.match(line):
-            blocks.append(ImbBlock(number, short(begun[2])))
-        elif block and (found := _PROCESSES.match(line)):
-            block.group_size = int(found[1] or found[3])
-            block.ranks = block.group_size * int(found[2] or 1)
-        elif block and (found := _GROUP.match(line)):
-            block.groups.append([int(rank) for rank in found[1].split()])
-        elif block and block.groups and not block.columns and (found := _CONTINUED.match(line)):
-            block.groups[-1] += [int(rank) for rank in found[1].split()]
-        elif found := _VERSION.match(line):
-            named = _PART.search(line)
-            version, part = found[1], named[1] if named else None
-        elif found := _FACT.match(line):
-            facts[found[1]] = short(found[2].strip())
-        elif found := _SEQUENCE.match(line):
-            facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
-    blocks = [block for block in blocks if block.columns]
-    for block in blocks:
-        block.version, block.part, block.facts = version, part, facts
-    return blocks if any(block.lines or block.bad for block in blocks) else []
+    return [ImbBlock(table) for table in _LAYOUT.tables(lines) if table.columns]
 
 
 def _check_ranks(blocks: Sequence[ImbBlock], user_input: UserInput) -> None:
-    known = sorted({block.ranks for block in blocks})
-    if user_input.ranks is not None and blocks and user_input.ranks not in known:
+    known = sorted({block.ranks for block in blocks if block.ranks})
+    if user_input.ranks is not None and known and user_input.ranks not in known:
         found = ", ".join(map(str, known))
         raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
 
 
 def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context = contexts.at(block.number)
+    table, context = block.table, contexts.at(block.number)
     hosts = with_hosts(context, block.ranks)
     nodes = user_input.nodes or len(set(hosts)) or None
-    meaning = _meaning(block.name)
+    name, version = short(table.titled("benchmark")), table.facts.get("version") or None
+    meaning = _meaning(name)
     depends_on_version = meaning.like == "reducescatter" and not meaning.parts
     if depends_on_version:  # the size of Reduce_scatter became that of one part; without a version, it is taken for a new one
-        number = _number_of(block.version)
+        number = _number_of(version)
         meaning = replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
-    kind = _kind(block, meaning, nodes, {**block.facts, "version": block.version})
-    by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
-    bad = list(block.bad)
-    for line, found in block.lines:
-        size = whole(found.get("#bytes", "0"))
+    kind = _kind(block, name, meaning, nodes)
+    by_case: dict[int, list[Figures]] = {}
+    for figures in table.figures():
+        size = figures.size if "size" in figures.words else 0
         if size is None or not (size == 0 or is_size(size)):
-            bad.append(line)
+            table.bad.append(figures.line)
         else:
-            by_case.setdefault(size, []).append((line, found))
+            by_case.setdefault(size, []).append(figures)
     rows = [_row(block, meaning, kind, size, cases) for size, cases in by_case.items()]
-    if not rows and not bad:
+    if not rows and not table.bad:
         rows.append(kind.without_figures(0, 0, block.number, NO_FIGURES))
     unknown = missing(nodes, hosts)
     if any(row.message_rate is not None and row.window is None for row in rows):
         unknown.append(NotInOutput(MissingItem.WINDOW))
-    if block.version is None and depends_on_version:
+    if version is None and depends_on_version:
         unknown.append(NotInOutput(MissingItem.VERSION, assumed="2019 Update 1 or later"))
-    doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, min(bad))] if bad else []
-    program = f"IMB-{(block.part or 'MPI1').replace('-1', '1')} {block.name}"
-    facts = {**block.facts, **start_facts(context)}
-    yield ImportedTable("imb", block.version, program, kind.statistic, rows, hosts, facts, unknown, doubts)
+    doubts = [SkippedLines(len(table.bad), SkippedReason.UNREADABLE, min(table.bad))] if table.bad else []
+    program = f"IMB-{(table.facts.get('part') or 'MPI1').replace('-1', '1')} {name}"
+    facts: dict[str, Any] = {}
+    for title, value in table.facts.items():
+        if title == "command":
+            facts[title] = " ".join(short(word) for word in value.split()[:32])
+        elif title not in ("benchmark", "version", "part", "ranks", "groups"):
+            facts[title] = short(value)
+    facts |= start_facts(context)
+    yield ImportedTable("imb", version, program, kind.statistic, rows, hosts, facts, unknown, doubts)
 
 
 IMB = Importer(

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
+from collbench.plugins.importers.notes import ImportDoubt, Missing
 from collbench.results.row import Row
 from collbench.untrusted import parse_json
 
@@ -258,36 +258,6 @@ class UserInput:
     file: str = ""
 
 
-@dataclass
-class TextTable:
-    """The lines of figures below one head, while a reader collects them.
-
-    number   of its first line in the file; the first line has the number 1
-    facts    the values of the head
-    columns  titles of the columns
-    lines    (number of the line, its words by column)
-    bad      numbers of the lines without one word for each column
-    """
-
-    number: int
-    name: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
-
-    def add(self, number: int, words: Sequence[str]) -> None:
-        """Add a line of figures."""
-        if len(words) == len(self.columns):
-            self.lines.append((number, dict(zip(self.columns, words, strict=True))))
-        else:
-            self.bad.append(number)
-
-    def doubts(self) -> list[ImportDoubt]:
-        """Return the doubt about the lines that were left out, if there are any."""
-        return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
-
-
 def lines_with(*patterns: re.Pattern[str], words: Sequence[str] = ("",)) -> Callable[[Sequence[str]], bool]:
     """Return the function that returns whether one of some lines has one of these words, which is fast, and one of these patterns."""
 
@@ -351,7 +321,12 @@ class Importer(Generic[T]):
         skipped: list[Skipped] = []
         for table in tables:
             try:
-                runs += [replace(run, line=table.number) for run in self.runs(table, user_input, contexts) if run.rows or run.doubts]
+                for run in self.runs(table, user_input, contexts):
+                    if run.rows:
+                        runs.append(replace(run, line=table.number))
+                    elif run.doubts:
+                        reason = f"the table of {run.program} at line {table.number} has no readable line: {run.doubts[0].render()}"
+                        skipped.append(Skipped(table.number, reason))
             except UsageError as error:
                 skipped.append(Skipped(table.number, str(error)))
         if skipped and not runs:

@@ -71,6 +71,8 @@ _NUMBERS = {
     "iterations": re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)"), "calls": re.compile(r"agg iters: (\d+)"),
     "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
 }  # fmt: skip
+_ORDER = re.compile(r"\b(?:cpu)?time\s+algbw\s+busbw\b")
+_UNITS = ("(B)", "(elements)", "(us)", "(GB/s)", "(%)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
 # Web pages and Markdown interpret the # as a heading and remove it.
 _UNMARKED = re.compile(
@@ -80,6 +82,8 @@ _UNMARKED = re.compile(
 _OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
 _LONGEST = 4096  # characters of a line of a table or a comment
 _BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
+_FIGURE = re.compile(r"[-+]?[\d.]{1,40}(?:e[-+]?\d{1,4})?|N/A|-?nan|inf")
+_CUT = re.compile(r"\s*[\d,.]{1,18}\s+[\d,.]{1,18}\s+(?:b?float|double|half|u?int)\w{0,12}\s")
 _GAP = re.compile(r"\s{30,}")  # in place of missing out-of-place figures
 
 
@@ -129,6 +133,7 @@ class Head:
     numbers   warmup, iterations, calls (per iteration), validation, graph, as far as they are printed
     blocking  -z: 1 to 3
     old       whether the fourth column is the largest error instead of the number of wrong elements; None without a header
+    unknown_columns  a heading or unit of the columns that is not read
     bad       "Out of bounds values"
     cut       whether the list of devices was too long for its buffer
     averaged  how the ranks' times are combined (-a); the text does not contain it, and the default is their average
@@ -143,6 +148,7 @@ class Head:
     blocking: int = 0
     wide: bool = False
     cpu_time: bool = False
+    unknown_columns: str = ""
     old: bool | None = None
     bad: int | None = None
     devices: list[PrintedDevice] = field(default_factory=list)
@@ -169,6 +175,10 @@ class Head:
             self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
         elif {"algbw", "busbw"} <= (words := set(text.split())):
             self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, bool({"error", "res"} & words)
+            if not _ORDER.search(text):
+                self.unknown_columns = "time, algbw and busbw in another order"
+        elif (units := text[1:].split()) and all(word[:1] == "(" and word[-1:] == ")" for word in units):
+            self.unknown_columns = next((f"figures in {short(unit)}" for unit in units if unit not in _UNITS), self.unknown_columns)
         elif text.rstrip().endswith("...") and self.devices:
             self.cut = True
 
@@ -202,7 +212,7 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
     if len(figures) not in (width, 2 * width) or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
         return None
-    if not all(word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures):
+    if not all(_FIGURE.fullmatch(word) for word in figures):
         return None
     placed = _body(figures[:width]), _body(figures[width:])
     if len(figures) == width and _GAP.search(text.rstrip()):  # an incomplete line, or a replay, which has no out-of-place figures
@@ -385,12 +395,14 @@ class NcclTestsBlock:
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
     in_log     whether it is among the lines of a log
+    bad        numbers of lines that begin as those of a table, and are cut or damaged
     """
 
     head: Head
     lines: list[TableLine]
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
     in_log: bool = True
+    bad: Sequence[int] = ()
 
     @property
     def number(self) -> int:
@@ -407,6 +419,8 @@ def _runs(block: NcclTestsBlock, user_input: UserInput, contexts: Contexts) -> I
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     skipped: list[Missing] = []
+    if block.bad:
+        skipped.append(SkippedLines(len(block.bad), SkippedReason.INCOMPLETE, block.bad[0]))
     if len(moved) < len(block.lines):
         skipped.append(SkippedLines(len(block.lines) - len(moved), SkippedReason.SIZE_ZERO))
     twice = len(moved) - len({line.case for line in moved})
@@ -455,6 +469,8 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     head = block.head
     if head.cpu_time:
         raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
+    if head.unknown_columns:
+        raise UsageError(f"line {lines[0].number}: the table has {head.unknown_columns}: use the output of a known version")
     bodies = [body for line in lines for body in line.placed if body]
     if head.old is None and any(_OLD_ERROR.fullmatch(body.wrong) for body in bodies):
         head = replace(head, old=True)  # without a header, the fourth column shows that it is the largest error: "2e-01", "0e+00"
@@ -725,6 +741,7 @@ class _Stream:
     blocks: list[NcclTestsBlock] = field(default_factory=list)
     head: Head = field(default_factory=Head)
     lines: list[TableLine] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
     ended: bool = False
 
     def line(self, number: int, text: str) -> None:
@@ -734,6 +751,8 @@ class _Stream:
         row = parse_line(number, text, self.head.wide)
         if row is not None:
             self.lines.append(row)
+        elif self.lines and _CUT.match(text):
+            self.bad.append(number)
 
     def comment(self, text: str) -> None:
         if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
@@ -747,8 +766,8 @@ class _Stream:
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
                 self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
-            self.blocks.append(NcclTestsBlock(self.head, self.lines))
-        self.head, self.lines, self.version, self.ended = Head(), [], None, False
+            self.blocks.append(NcclTestsBlock(self.head, self.lines, bad=self.bad))
+        self.head, self.lines, self.bad, self.version, self.ended = Head(), [], [], None, False
 
 
 def knows(lines: Sequence[str]) -> bool:

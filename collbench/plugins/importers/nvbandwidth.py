@@ -31,6 +31,7 @@ _DEVICE = re.compile(r"(?:Device|device) (\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]
 _LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)")
 _PROCESS = re.compile(r"Process\s+(\d{1,7}) \((\S{1,256})\): device")
 _PART = re.compile(r"(Read1|Read2|Write1|Write2|Total) bandwidth")
+_UNIT = re.compile(r"\((\w{0,3}s|\w{1,3}/s)\)")
 _SIZE = 512 << 20
 _UNNAMED = "nvbandwidth"
 _WAIVED = "waived by nvbandwidth: not possible on this machine"
@@ -169,6 +170,9 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Matrix]:
 
 def _runs(matrix: _Matrix, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     head, latency = matrix.head, "(ns)" in matrix.description
+    unit = _UNIT.search(matrix.description)
+    if unit and unit[1] not in ("GB/s", "ns"):
+        raise UsageError(f"line {matrix.number}: {matrix.name} is in the unknown unit {unit[1]}: use the output of a known version")
     ranks = sorted(head.hosts)
     hosts = [head.hosts[rank] for rank in ranks] if ranks == list(range(len(ranks))) else []
     statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts, with_hosts
-from collbench.plugins.importers.notes import ImportDoubt, MissingItem, MixedMemory, NotInOutput
+from collbench.plugins.importers.notes import MissingItem, MixedMemory, NotInOutput
 from collbench.plugins.importers.rows import (
     MPI_COLLECTIVES,
     NO_FIGURES,
@@ -29,12 +29,12 @@ from collbench.plugins.importers.rows import (
     messages_per_s,
     missing,
     of_all_pairs,
-    parse_number,
     short,
     type_name,
     whole,
     width_of,
 )
+from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Column, Figures, Layout, TextTable
 from collbench.results.row import Row
 from collbench.units import plural
 
@@ -102,166 +102,118 @@ def test_of(title: str, neighbours: bool = False) -> Test:
     return test
 
 
-# The printed tables of the OSU Micro-Benchmarks: the lines of figures, their column titles, and the heads.
+# The printed tables of the OSU Micro-Benchmarks: their heads, and their columns.
 
 _TITLE = re.compile(
-    r"^#?\s*OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
-    r"\s*(?P<title>[^\n]{0,100}?)\s*Test(?: v(?P<version>[\w.]{1,16}))?\s*$",
+    r"^#?\s{0,40}OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
+    r"\s{0,40}(?P<title>[^\n]{0,100}?)\s{0,40}Test(?: v(?P<version>[\w.]{1,16}))?\s*$",
     re.IGNORECASE,
 )
-_COLUMN = re.compile(
-    r"P\d{1,2} Tail (?:BW ?\(MB/s\)|Lat ?\(us\))|(?:Avg |Min |Max )?Latency ?\(us\)|Bandwidth ?\(MB/s\)|Overall ?\(us\)|Compute ?\(us\)"
-    r"|Coll\. Init ?\(us\)|MPI_Test ?\(us\)|MPI_Wait ?\(us\)|(?:Pure|Min|Max) Comm\. ?\(us\)|Overlap ?\(%\)|MB/s|Messages/s|Iterations"
-    r"|Validation|Transmit Size|Size"
+_LAYOUT = Layout(
+    columns=(
+        Column("Transmit Size|Size|^#(?=[ \\d]+$)", "size", shown=False),
+        Column(r"Avg Latency ?\(us\)", "time", MICROSECONDS, shown=False),
+        Column(r"(?<!Min )(?<!Max )Latency ?\(us\)", "time", MICROSECONDS, shown=False),
+        Column(r"Pure Comm\. ?\(us\)", "time", MICROSECONDS, shown=False),
+        Column(r"Bandwidth ?\(MB/s\)", "megabytes"),
+        Column(r"MB/s(?!e)", "megabytes"),
+        Column("Messages/s", "messages"),
+        Column("Validation", "validation", shown=False),
+        Column(r"P\d{1,2} Tail (?:BW ?\(MB/s\)|Lat ?\(us\))|(?:Min|Max) Latency ?\(us\)|Overall ?\(us\)|Compute ?\(us\)|Iterations"),
+        Column(r"Coll\. Init ?\(us\)|MPI_Test ?\(us\)|MPI_Wait ?\(us\)|(?:Min|Max) Comm\. ?\(us\)|Overlap ?\(%\)"),
+        Column(r"(?<=[# ])\d{1,9}(?= |$)", "window"),
+    ),
+    headings=re.compile(r"\((?:us|MB/s|%)\)|MB/s|^#(?: +\d{1,9})+ *$"),
+    begins=_TITLE,
+    before=(re.compile("(?P<graph>Dimensions size|Time took to create topology graph)"),),
+    renews=re.compile(r"# (?:Datatype: (?P<datatype>\w{1,40})|(?P<rates>Message Rate Profile))"),
+    facts=(
+        re.compile(r"#\s*\[ pairs: (?P<pairs>\d{1,9}) \]\s*\[ window size: (?P<window>\w{1,9}) \]"),
+        re.compile(r"# (?:Send Buffer|Rank 0 Memory) on (?P<sender>\w{1,40}).{0,200}? on (?P<receiver>\w{1,40})"),
+        re.compile(r"# (?P<name>Window creation|Synchronization): (?P<value>.{1,60})"),
+    ),
 )
-_WINDOWS = re.compile(r"^#(?:\s+\d{1,9})+\s*$")
-_TABLES_PAIRS = re.compile(r"^#\s*\[ pairs: (\d{1,9}) \]\s*\[ window size: (\w{1,9}) \]")
-_DATATYPE = re.compile(r"^#\s*Datatype: (\w{1,40})")
-_MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w{1,40}).{0,200}? on (\w{1,40})")
-_FACTS = re.compile(r"^# (Window creation|Synchronization): (.{1,60})")
-_LONGEST_TITLE = 200  # on longer lines, which no benchmark prints, the expression would be slow
-_GRAPH = ("Dimensions size", "Time took to create topology graph")  # lines before the title
-_MESSAGE_RATES = "# Message Rate Profile"
 
-
-@dataclass(kw_only=True)
-class OsuTable(TextTable):
-    """Lines of figures under one line of column titles, and the lines before it.
-
-    columns   titles, each without the blank before its unit; of -V the size and the windows, as numbers
-    """
-
-    test: Test
-    library: str
-    memory: str | None
-    version: str | None
-
-
-def tables_in(lines: Sequence[str]) -> list[OsuTable]:
-    """Return all tables of the output, without those of message rates, which repeat the rates; none without a line of figures."""
-    tables: list[OsuTable] = []
-    graph = False  # whether the next test is one of neighbors
-    for number, line in enumerate(lines, start=1):
-        table = tables[-1] if tables else None
-        if title := _title(line):
-            library, words_of_title = title["library"], title["title"]
-            if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
-                library, words_of_title = "MPI", f"{library[4:]} {words_of_title}"
-            test = test_of(words_of_title, graph)
-            tables.append(OsuTable(number, test=test, library=library.upper(), memory=title["memory"], version=title["version"]))
-            graph = False
-        elif any(text in line for text in _GRAPH):
-            graph = True
-        elif table is None:
-            continue
-        elif line[:1] == "#" or "OSU" in line:
-            if table.lines or table.bad:
-                if not (_DATATYPE.match(line) or _columns_in(line) or line.startswith(_MESSAGE_RATES)):
-                    continue
-                table = replace(table, number=number, facts=dict(table.facts), columns=[], lines=[], bad=[])
-                tables.append(table)
-                graph = False
-            _learn(table, line)
-        elif table.columns:
-            words = line.split()
-            if words and words[0].replace(".", "", 1).isdigit():
-                table.add(number, words)
-        elif _columns_in(line):  # osu_ibarrier with overlap prints titles without #
-            _learn(table, line)
-    tables = [table for table in tables if table.lines or table.bad or not table.facts.get("skip")]
-    return tables if any(table.lines or table.bad for table in tables) else []
-
-
-def _title(line: str) -> re.Match[str] | None:
-    return _TITLE.match(line) if "OSU" in line and len(line) <= _LONGEST_TITLE else None
-
-
-def _learn(table: OsuTable, line: str) -> None:
-    if line.startswith(_MESSAGE_RATES):
-        table.facts["skip"] = True
-    elif found := _TABLES_PAIRS.match(line):
-        table.facts |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdecimal() else None}
-    elif found := _DATATYPE.match(line):
-        table.facts["datatype"], table.facts["skip"] = found[1], False
-    elif found := _MEMORY.match(line):
-        table.facts["memory"] = [found[1], found[2]]
-    elif found := _FACTS.match(line):
-        table.facts[found[1].lower()] = short(found[2].strip())
-    elif columns := _columns_in(line):
-        table.columns = [] if table.facts.get("skip") else columns
-
-
-def _columns_in(line: str) -> list[str]:
-    if _WINDOWS.match(line):
-        return ["Size", *line[1:].split()]
-    found = [title.replace(" (", "(") for title in _COLUMN.findall(line)]
-    return found if any("(" in title or title == "MB/s" for title in found) else []
-
-
-# The rows of one OSU table: the column with the time, and the other columns.
-
-_TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
-_RATES = ("Bandwidth(MB/s)", "MB/s")
 _MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
-_US = 1e-6
 
 
-def _statistic(table: OsuTable) -> str:
-    if table.test.like is None:
+def _tables(lines: Sequence[str]) -> list[TextTable]:
+    """Return the tables without those of message rates, which repeat the rates."""
+    tables = [table for table in _LAYOUT.tables(lines) if not table.facts.get("rates")]
+    return tables if any(table.is_begun for table in tables) else []
+
+
+def _statistic(table: TextTable, test: Test, pairs: int) -> str:
+    if test.like is None:
         return "the tool's own mean over its iterations"
-    if table.test.measure == "bandwidth":
-        pairs = " of an average pair" if table.facts.get("pairs", 1) > 1 else ""
-        return f"mean per message{pairs}: the rate over all iterations, turned into a time"
-    if table.test.pairs:
-        pairs = ", averaged over the pairs" if table.test.pairs == "many" else ""
-        return f"mean of half the round trips{pairs}"
-    alone = ", of the communication alone" if "Pure Comm.(us)" in table.columns else ""
-    return f"mean over the iterations, averaged over the ranks{alone}"
+    if test.measure == "bandwidth":
+        return f"mean per message{' of an average pair' if pairs > 1 else ''}: the rate over all iterations, turned into a time"
+    if test.pairs:
+        return f"mean of half the round trips{', averaged over the pairs' if test.pairs == 'many' else ''}"
+    alone = any(heading.startswith("Pure Comm.") for heading in table.headings)
+    return f"mean over the iterations, averaged over the ranks{', of the communication alone' if alone else ''}"
 
 
-def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
-    test, datatype, memory = table.test, table.facts.get("datatype"), (table.memory or "").upper()
+def _kind(table: TextTable, test: Test, library: str, extent: JobExtent) -> RowKind:
+    facts, pairs = table.facts, whole(table.facts.get("pairs", "")) or 1
+    memory, datatype = facts["memory"].upper(), facts.get("datatype")
     if test.like == "barrier":
         dtype = "uint8"  # as in collbench's own rows, though nothing is moved
-    elif datatype is None:
+    elif not datatype:
         dtype = "float32" if test.reduces else "int8"
     else:
         dtype = _MPI_TYPES.get(datatype, type_name(datatype))
-    on_cpu = not memory or set(table.facts.get("memory", ())) == {"HOST"}
-    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(table.library, table.library.lower())
-    group = {"group": plural(table.facts.get("pairs", 1), "pair")} if test.aggregate else {}
+    device = "rocm" if memory == "ROCM" else "cuda"
+    if not memory or {facts.get("sender"), facts.get("receiver")} == {"HOST"}:
+        device = "cpu"
+    backend = {"RCCL": "nccl"}.get(library, library.lower())
+    also: dict[str, Any] = {"call": test.call}
+    if test.even:
+        also["traffic"] = "even"
+    if test.aggregate:
+        also["group"] = plural(pairs, "pair")
     return RowKind(
-        test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
-        device="cpu" if on_cpu else "rocm" if memory == "ROCM" else "cuda", redop="sum" if test.reduces else None,
-        root=0 if test.rooted else None, in_place=test.like == "broadcast", mode="batched" if test.pairs else "isolated", like=test.like,
-        window=table.facts.get("window"), also={"call": test.call} | ({"traffic": "even"} if test.even else {}) | group,
+        test.operation, backend, backend, dtype, extent.ranks, extent.nodes, _statistic(table, test, pairs), device,
+        redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
+        mode="batched" if test.pairs else "isolated", like=test.like, window=whole(facts.get("window", "")), also=also,
     )  # fmt: skip
 
 
-def _row(table: OsuTable, kind: RowKind, line: int, printed: int | None, by_name: dict[str, str]) -> Row | None:
-    """Return the row of a time or a rate; printed: the size."""
-    test = table.test
-    title = next((name for name in (*_TIMES, *_RATES) if name in by_name), None)
-    if title is None or printed is None or not (is_size(printed) or (printed == 0 and test.measure == "latency")):
-        return None
+def _rows(table: TextTable, kind: RowKind, test: Test, windows: Sequence[str], pairs: int) -> Iterator[Row]:
+    for (_, texts), figures in zip(table.lines, table.figures(), strict=True):
+        size = figures.size if "size" in figures.words else 0
+        if size is None or not (is_size(size) or (size == 0 and test.measure == "latency")):
+            table.unreadable.append(figures.line)
+        elif windows:
+            for window in windows:
+                of_window = figures._replace(words={"megabytes": texts[window]}, printed={"MB/s": texts[window]})
+                yield _row(kind, test, of_window, size, pairs).with_figures(window=whole(window))
+        else:
+            yield _row(kind, test, figures, size, pairs)
+    if not table.is_begun:
+        yield kind.without_figures(0, 0, table.number, NO_FIGURES)
+
+
+def _row(kind: RowKind, test: Test, figures: Figures, size: int, pairs: int) -> Row:
+    """Return the row of a printed size."""
     width = width_of(kind.dtype) or 1
-    size, count = printed * (kind.ranks if test.parts else 1), printed // width
+    held, count = size * (kind.ranks if test.parts else 1), size // width
     if test.like == "reducescatter":
         count //= kind.ranks
     if test.program.endswith("reduce_scatter_block"):
-        size = count * kind.ranks * width  # the remainder after equal parts is not moved
-    if printed and not is_size(size):
-        return kind.without_figures(0, 0, line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
-    value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
-    time_s = None if value is None else value * _US
+        held = count * kind.ranks * width  # the remainder after equal parts is not moved
+    if size and not is_size(held):
+        return kind.without_figures(0, 0, figures.line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
+    time_s, printed_time = figures.time_s, figures.words.get("time", "no column")
     if test.measure == "bandwidth":
-        messages = messages_per_s(size, by_name[title], by_name.get("Messages/s", ""))
+        printed_time = figures.words.get("megabytes", "no column")
+        messages = messages_per_s(held, printed_time, figures.words.get("messages", ""))
         time_s = test.ways * pairs / messages if messages else None
     if time_s is None or not is_time(time_s):
-        return kind.without_figures(size, count, line, f"the output has no valid time: {by_name[title][:20]}")
-    wrong = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
-    others = {name: text for name, text in by_name.items() if name not in ("Size", "Validation", *_TIMES)}
-    row = kind.row(size, time_s, line=line, count=count, wrong=wrong, printed=others or None)
+        return kind.without_figures(held, count, figures.line, f"{NO_TIME}: {printed_time[:20]}")
+    wrong = {"Pass": 0, "Fail": 1}.get(figures.words.get("validation", ""))
+    printed = {heading.replace(" (", "("): text for heading, text in figures.printed.items()}
+    row = kind.row(held, time_s, line=figures.line, count=count, wrong=wrong, printed=printed or None)
     row = of_all_pairs(row, pairs, test.ways) if test.aggregate else row.with_figures(groups=groups_of_pairs(pairs, row))
     return row.with_figures(
         time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
@@ -269,43 +221,38 @@ def _row(table: OsuTable, kind: RowKind, line: int, printed: int | None, by_name
     )
 
 
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is the title of an OSU test."""
-    return any(_title(line) for line in lines)
-
-
-def _runs(table: OsuTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context, test = contexts.at(table.number), table.test
-    pairs = table.facts.get("pairs")
-    known = 2 if test.pairs == "one" else None if pairs is None else 2 * pairs
-    extent = extent_of(context, user_input, known, f"{test.program} (line {table.number})")
-    kind = _kind(table, extent, _statistic(table))
-    rows: list[Row] = []
-    windows = table.columns[1:] if len(table.columns) > 1 and table.columns[1].isdigit() else ()  # -V: the rate with each window
-    for line, figures in table.lines:
-        size = whole(figures.get("Size", "0"))
-        made = [_row(table, kind, line, size, {"MB/s": figures[window]}) for window in windows]
-        rows += [row.with_figures(window=whole(window)) for row, window in zip(made, windows, strict=True) if row is not None]
-        row = None if windows else _row(table, kind, line, size, figures)
-        rows += [row] if row is not None else []
-    if not table.lines and not table.bad:
-        rows.append(kind.without_figures(0, 0, table.number, NO_FIGURES))
+def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    context, facts = contexts.at(table.number), table.facts
+    title, library = table.titled("title"), facts["library"].upper()
+    if library.startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
+        library, title = "MPI", f"{library[4:]} {title}"
+    test = test_of(title, neighbours="graph" in facts)
+    pairs = whole(facts.get("pairs", ""))
+    printed_ranks = 2 if test.pairs == "one" else None if pairs is None else 2 * pairs
+    extent = extent_of(context, user_input, printed_ranks, f"{test.program} (line {table.number})")
+    kind = _kind(table, test, library, extent)
+    windows = [heading for heading, column in table.columns if column.field == "window"]  # -V: the rate with each window
+    rows = list(_rows(table, kind, test, windows, pairs or 1))
     hosts = with_hosts(context, extent.ranks)
     unknown = [*missing(extent.nodes, hosts), NotInOutput(MissingItem.OPTIONS, assumed="root 0, out of place")]
-    if test.measure == "bandwidth" and not windows and not table.facts.get("window"):
+    if test.measure == "bandwidth" and not windows and kind.window is None:
         unknown.append(NotInOutput(MissingItem.WINDOW))
-    if "Iterations" not in table.columns:
+    if "Iterations" not in table.headings:
         unknown.append(NotInOutput(MissingItem.ITERATIONS))
-    if "datatype" not in table.facts and test.like != "barrier":  # before version 7.1
+    if "datatype" not in facts and test.like != "barrier":  # before version 7.1
         unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if test.reduces else "MPI_CHAR"))
-    doubts: list[ImportDoubt] = table.doubts()
-    memory = table.facts.get("memory", ())
+    memory = (facts["sender"], facts["receiver"]) if "sender" in facts else ()
+    doubts = table.doubts()
     if len(set(memory)) > 1:
-        doubts.append(MixedMemory(tuple(map(short, memory))))
-    names = ("datatype", "memory", "window creation", "synchronization")
-    facts = {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
+        doubts.append(MixedMemory(memory))
+    stored: dict[str, Any] = {"interface": library, **start_facts(context)}
+    if facts.get("datatype"):
+        stored["datatype"] = facts["datatype"]
+    if memory:
+        stored["memory"] = list(memory)
+    stored |= {name.lower(): short(facts[name]) for name in ("Window creation", "Synchronization") if name in facts}
     contradicted = extent.contradicted if test.pairs != "one" else ()
-    yield ImportedTable("osu", table.version, test.program, kind.statistic, rows, hosts, facts, unknown, doubts, contradicted)
+    yield ImportedTable("osu", facts["version"] or None, test.program, kind.statistic, rows, hosts, stored, unknown, doubts, contradicted)
 
 
-OSU = Importer("osu", "OSU Micro-Benchmarks", knows, tables_in, _runs, output="OSU's tests")
+OSU = Importer("osu", "OSU Micro-Benchmarks", lines_with(_TITLE, words=["OSU"]), _tables, _runs, output="OSU's tests")

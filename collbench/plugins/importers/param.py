@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from collbench.errors import UsageError
@@ -19,28 +19,50 @@ from collbench.plugins.importers.rows import (
     RowKind,
     contradiction,
     is_size,
-    is_time,
     parse_number,
-    printed_rates,
-    rank_mismatch,
-    rank_range,
+    rank_doubts,
     ranks_and_nodes,
     rate_mismatch,
     short,
     type_name,
     whole,
 )
+from collbench.plugins.importers.table import GIGABYTES, MICROSECONDS, Column, Layout, TextTable
 from collbench.results.row import Row
 
-_LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
-# The distance between two words is limited. Otherwise a line that repeats the first one would take quadratic time.
-_HELLO = re.compile(r"Hello from Rank (\d{1,7}): .{0,200}?host (\S{1,256}), device: ([^,]{1,40}),.{0,200}?world_size: (\d{1,9})")
-_GROUP = re.compile(r"groupSize (\d{1,9})")
-_WORLD = re.compile(r"'world_size': (\d{1,9})")
-_BACKEND = re.compile(r"backend: (\w{1,20}) nw-stack: .{0,2000}?args\.z: (\d{1,9})")
+_NUMBER = r"\d{1,18}(?:\.\d{0,18})?"
+_COLLECTIVE = "".join(rf"\s+(?P<{name}>{_NUMBER})" for name in ("count", "p50", "p75", "p95", "min", "max", "algbw", "busbw"))
+_PAIR = rf"(?:\s+{_NUMBER}){{3}}\s+(?P<pingpong>{_NUMBER})(?:\s+{_NUMBER}){{2}}\s+(?P<one_way>{_NUMBER})\s+(?P<both_ways>{_NUMBER})"
 _RANKS = r"\[((?:\d{1,9}(?:, ?|(?=\])))*)\]"
-_PAIRS = re.compile(rf"collective=pt2pt\s.{{0,2000}}?src_ranks={_RANKS}, dst_ranks={_RANKS}")
-_COLLECTIVE = re.compile(r"collective=(\w{1,40})")
+# The distance between two words is limited. Otherwise a line that repeats the first one would take quadratic time.
+_LAYOUT = Layout(
+    columns=(
+        Column("size", "size"),
+        Column("count", "count"),
+        Column("p50", "time", MICROSECONDS),
+        *(Column(name, f"rank_{name}_s", MICROSECONDS) for name in ("min", "p75", "p95", "max")),
+        Column("algbw", "algbw"),
+        Column("busbw", "busbw"),
+        Column("pingpong", "pingpong", MICROSECONDS),
+        Column("one_way", "one_way", GIGABYTES),
+        Column("both_ways", "both_ways", GIGABYTES),
+    ),
+    figures=re.compile(
+        r".{0,300}?COMMS-RES(?:-(?P<collective>[a-z0-9_]{1,40})-(?P<dtype>[a-z0-9]{1,20})\S{0,80})?\s+(?P<size>\d{1,18})"
+        rf"(?:{_COLLECTIVE}(?:\s+{_NUMBER})?|{_PAIR}(?:\s+{_NUMBER}){{2}})\s*$"
+    ),
+    broken=re.compile(r"COMMS-RES(?!-QUANT)\S{0,160}\s+\d"),
+    shared=(
+        re.compile(r"'world_size': (?P<world>\d{1,9})"),
+        re.compile(r"Hello from Rank \d{1,7}: .{0,400}?world_size: (?P<world>\d{1,9})"),
+        re.compile(r"groupSize (?P<group>\d{1,9})"),
+        re.compile(r"backend: (?P<backend>\w{1,20}) nw-stack: .{0,2000}?args\.z: (?P<waits>\d{1,9})"),  # 1 waits for each call
+        re.compile(rf"collective=pt2pt\s.{{0,2000}}?src_ranks=(?P<senders>{_RANKS}), dst_ranks=(?P<receivers>{_RANKS})"),
+        re.compile(r"collective=(?P<named>\w{1,40})"),
+    ),
+)
+_HELLO = re.compile(r"Hello from Rank (\d{1,7}): .{0,200}?host (\S{1,256}), device: ([^,:]{1,40})[^,]{0,40},")
+_QUANTIZED = re.compile(r"COMMS-RES-QUANT(?:-\S{0,160})?\s+\d")
 _OPERATIONS = {
     "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather", "all_gather_base": "allgather",
     "reduce_scatter": "reducescatter", "reduce_scatter_base": "reducescatter", "all_to_all": "alltoall", "all_to_all_single": "alltoall",
@@ -49,56 +71,27 @@ _OPERATIONS = {
 _BACKENDS = {"nccl": "torch-nccl", "gloo": "gloo"}
 _ACROSS = "over the ranks of each rank's mean over the iterations"
 _MOST_PAIRS, _MOST_RANKS = 1 << 16, 1 << 24
-_COLUMNS, _PAIR_COLUMNS = (9, 10), (11,)  # size, elements, p50, p75, p95, Min, Max, AlgBW, BusBW; in newer versions also TotalTime
 
 
-@dataclass
-class _Head:
-    """The lines before the table. z is the value of --z: 1 waits for each call."""
+@dataclass(frozen=True)
+class _Table:
+    """A table of one collective and type; the hosts by rank, the device, and the number of lines of quantized collectives in the output."""
 
-    backend: str | None = None
-    blocking: bool | None = None
-    world: int | None = None
-    group: int | None = None
-    collective: str | None = None
-    hosts: dict[int, str] = field(default_factory=dict)
-    device: str | None = None
-    pairs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1)])
-
-    def take(self, line: str) -> None:
-        if hello := _HELLO.search(line):
-            self.hosts[int(hello[1])], self.device, self.world = short(hello[2]), hello[3].partition(":")[0], int(hello[4])
-        if found := _GROUP.search(line):
-            self.group = int(found[1])
-        if found := _WORLD.search(line):
-            self.world = int(found[1])
-        if found := _BACKEND.search(line):
-            self.backend, self.blocking = found[1], found[2] == "1"
-        if found := _PAIRS.search(line):
-            ends = [[int(word) for word in text.split(",") if word.strip()] for text in found.groups()]
-            self.pairs = list(zip(*ends, strict=False))[:_MOST_PAIRS] or self.pairs
-        if found := _COLLECTIVE.search(line):
-            self.collective = found[1]
+    figures: TextTable
+    hosts: dict[int, str]
+    device: str | None
+    quantized: int
 
     @property
-    def ranks(self) -> int | None:
-        ranks = self.group or self.world
-        return ranks if ranks is None or ranks <= _MOST_RANKS else None
+    def number(self) -> int:
+        return self.figures.number
 
-
-@dataclass
-class _Table:
-    """The lines of one collective and type: (number of the line, its figures), the output's head, and its lines of quantized collectives.
-
-    collective, dtype   None: not in the lines
-    """
-
-    number: int
-    head: _Head
-    collective: str | None
-    dtype: str | None
-    lines: list[tuple[int, list[str]]] = field(default_factory=list)
-    quantised: int = 0
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of ranks of a point-to-point test."""
+        facts = self.figures.facts
+        ends = [[int(rank) for rank in re.findall(r"\d+", facts.get(name, ""))] for name in ("senders", "receivers")]
+        return list(zip(*ends, strict=False))[:_MOST_PAIRS] or [(0, 1)]
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -108,119 +101,95 @@ def knows(lines: Sequence[str]) -> bool:
 
 def _tables(lines: Sequence[str]) -> list[_Table]:
     """Return the tables: one per collective and element type. Raises UsageError if there are lines of quantized collectives only."""
-    head, quantised = _Head(), 0
-    tables: list[_Table] = []
-    for number, line in enumerate(lines, 1):
-        found = _LINE.search(line) if "COMMS-RES" in line else None
-        if found is None:
-            head.take(line)
-        elif found[1]:
-            quantised += 1
-        else:
-            collective, dtype, figures = found[2] or head.collective, found[3], found[5].split()
-            last = tables[-1] if tables else None
-            again = last is not None and any(figures[0] == words[0] for _, words in last.lines)
-            if last is None or again or (last.collective, last.dtype) != (collective, dtype):
-                last = _Table(number, head, collective, dtype)
-                tables.append(last)
-            last.lines.append((number, figures))
-    if quantised and not tables:
+    tables = _LAYOUT.tables(lines)
+    quantized = sum(_QUANTIZED.search(line) is not None for line in lines if "COMMS-RES-QUANT" in line)
+    if quantized and not tables:
         what = "only lines of quantized collectives: their sizes are not those moved"
         raise UsageError(f"{what}: use the output of a complete run of comms.py")
-    for table in tables:
-        table.quantised = quantised
-    return tables
+    greetings = [found for line in lines if "Hello from Rank" in line and (found := _HELLO.search(line))]
+    hosts = {int(found[1]): short(found[2]) for found in greetings}
+    return [_Table(table, hosts, greetings[-1][3] if greetings else None, quantized) for table in tables]
 
 
 def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     """Yield the run of a table; of point-to-point, one for all three patterns."""
-    where, head = f"the table at line {table.number}", table.head
-    collective, printed_type = table.collective or user_input.operation, table.dtype or user_input.dtype
+    where, facts, hosts = f"the table at line {table.number}", table.figures.facts, table.hosts
+    collective = facts.get("collective") or facts.get("named") or user_input.operation
+    printed_type = facts.get("dtype") or user_input.dtype
     if not collective or not printed_type:
         raise UsageError(f"line {table.number}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
-    operation = _OPERATIONS.get(collective, collective)
-    names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
-    part = sorted({rank for pair in head.pairs for rank in pair}) if collective == "pt2pt" else range(head.ranks or 0)
-    nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
+    operation, world = _OPERATIONS.get(collective, collective), whole(facts.get("world", ""))
+    names = [hosts[rank] for rank in sorted(hosts)] if len(hosts) == world else []
+    ranks = whole(facts.get("group", "")) or world or 0
+    part = sorted({rank for pair in table.pairs for rank in pair}) if collective == "pt2pt" else range(ranks if ranks <= _MOST_RANKS else 0)
+    nodes = len({hosts[rank] for rank in part}) if part and all(rank in hosts for rank in part) else None
     extent = ranks_and_nodes(user_input, len(part) or None, nodes, where)
-    backend = head.backend or "nccl"
-    device = head.device or ("cuda" if backend == "nccl" else "cpu")
+    backend = facts.get("backend", "nccl")
+    device = table.device or ("cuda" if backend == "nccl" else "cpu")
     base: dict[str, Any] = {
         "dtype": type_name(printed_type), "ranks": extent.ranks, "nodes": extent.nodes,
         "backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device,
-        "mode": "pipelined" if head.blocking is False else "isolated",
+        "mode": "pipelined" if facts.get("waits", "1") != "1" else "isolated",
     }  # fmt: skip
     contradicted, doubts = extent.contradicted, list[ImportDoubt]()
     if collective == "pt2pt":
-        base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
-        rows = list(_pairs(table, base))
+        base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in table.pairs[:8])}
+        rows = list(_pairs(table.figures, base))
     else:
         contradicted = (*contradicted, *contradiction(where, "operation", user_input.operation, operation))
-        rows = list(_collective(table, operation, base))
-        doubts = list(_doubts(table, operation, extent.ranks))
-    if not rows:
-        return
+        rows = list(_collective(table.figures, operation, base))
+        doubts = list(_doubts(table.figures, operation, extent.ranks))
     missing: list[Missing] = [
         *lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
     ]
-    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if head.device is None and device == "cpu" else []
+    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if table.device is None and device == "cpu" else []
     missing += lacks(MissingItem.HOSTS) if not names else []
-    missing += [SkippedLines(table.quantised, SkippedReason.QUANTIZED)] if table.quantised else []
+    missing += [SkippedLines(table.quantized, SkippedReason.QUANTIZED)] if table.quantized else []
+    doubts += table.figures.doubts()
     yield ImportedTable(
         "param", None, f"comms.py {short(collective)}", f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted
     )
 
 
-def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
+def _collective(table: TextTable, name: str, base: dict[str, Any]) -> Iterator[Row]:
     operation = operations().get(name)
     kind = RowKind(
         name, statistic=f"the median {_ACROSS}", redop="sum" if operation and operation.reduces else None,
         root=0 if operation and operation.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
     )  # fmt: skip
-    for number, figures in table.lines:
-        size, time_s = whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
-        if size is None or time_s is None or not (is_size(size) or name == "barrier"):
+    for figures in table.figures():
+        if figures.size is None or figures.time_s is None or not (is_size(figures.size) or name == "barrier"):
+            table.unreadable.append(figures.line)
             continue
-        across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
-        yield kind.row(size, time_s, line=number, count=whole(figures[1]) or 0, evidence={"across_ranks": across})
+        across = {name: figures.values.get(name) or None for name in ("rank_min_s", "rank_p75_s", "rank_p95_s", "rank_max_s")}
+        count = int(figures.values.get("count", 0))
+        yield kind.row(figures.size, figures.time_s, line=figures.line, count=count, evidence={"across_ranks": across})
 
 
-def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
+def _pairs(table: TextTable, base: dict[str, Any]) -> Iterator[Row]:
     """Yield the rows of the ping-pong (half its time), and of a window of messages in one and both directions (mean rate of the pairs)."""
     latency = RowKind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
-    rates = [
-        (RowKind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base), 7, 1),
-        (RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
-    ]
-    for number, figures in table.lines:
-        size = whole(figures[0])
-        if len(figures) not in _PAIR_COLUMNS or size is None or not is_size(size):
-            continue
-        both = _seconds(figures[4])
-        if both:
-            yield latency.row(size, both / 2, line=number)
-        for kind, at, ways in rates:
-            rate = parse_number(figures[at])
-            row = kind.row_if_valid(size, ways * size / rate / 1e9 if rate else None, number)
-            if row is not None:
-                yield row
+    one_way = RowKind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base)
+    both_ways = RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base)
+    for figures in table.figures():
+        size, values = figures.size or 0, figures.values
+        times = [(latency, values["pingpong"] / 2)] if values.get("pingpong") else []
+        times += [(one_way, size / values["one_way"])] if values.get("one_way") else []
+        times += [(both_ways, 2 * size / values["both_ways"])] if values.get("both_ways") else []
+        rows = [row for kind, time_s in times if (row := kind.row_if_valid(size, time_s, figures.line)) is not None]
+        if not rows:
+            table.unreadable.append(figures.line)
+        yield from rows
 
 
-def _doubts(table: _Table, name: str, ranks: int) -> Iterator[ImportDoubt]:
+def _doubts(table: TextTable, name: str, ranks: int) -> Iterator[ImportDoubt]:
     operation = operations().get(name)
-    complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
-    printed = printed_rates((figures[7], figures[8]) for figures in complete)
-    found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
-    if found is not None and not found.holds(ranks):
-        yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
-    best = max(complete, key=lambda figures: parse_number(figures[7]) or 0.0, default=None)
-    if best and (mismatch := rate_mismatch(whole(best[0]) or 0, best[7], best[2])):
+    lines = [words for _, words in table.lines if "algbw" in words]
+    if operation:
+        yield from rank_doubts("BusBW / AlgBW", operation, ((words["algbw"], words["busbw"]) for words in lines), ranks)
+    best = max(lines, key=lambda words: parse_number(words["algbw"]) or 0.0, default=None)
+    if best and (mismatch := rate_mismatch(whole(best["size"]) or 0, best["algbw"], best["p50"])):
         yield mismatch
-
-
-def _seconds(text: str) -> float | None:
-    micros = parse_number(text)
-    return micros / 1e6 if micros is not None and is_time(micros / 1e6) else None
 
 
 PARAM = Importer(

@@ -7,32 +7,28 @@ column "nodes".
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 
 from collbench.errors import UsageError
-from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.nccl_inspector import objects_in
 from collbench.plugins.importers.nccl_tests import PROGRAMS
-from collbench.plugins.importers.notes import ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.plugins.importers.notes import MissingItem, NotInOutput, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
     contradiction,
     is_size,
-    is_time,
     missing,
-    printed_rates,
-    rank_mismatch,
-    rank_range,
+    rank_doubts,
     ranks_and_nodes,
     short,
     type_name,
     whole,
     width_of,
 )
+from collbench.plugins.importers.table import MICROSECONDS, Column, Layout, TextTable
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -41,16 +37,15 @@ _STATISTIC = "the mean over the iterations, averaged over the ranks"
 _MOST_WRONG = 2**62
 
 
-@dataclass
-class _RcclTable:
-    """The records of one cycle (-N), collective and number of ranks. doubts: about the records that cannot be read."""
-
-    number: int
-    doubts: list[ImportDoubt]
-    name: str
-    ranks: int | None
-    nodes: int | None
-    records: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
+_LAYOUT = Layout(
+    columns=(
+        Column("size", "size"),
+        Column("time", "time", MICROSECONDS),
+        Column("wrong", "wrong"),
+        Column("#wrong", "wrong"),
+        *(Column(name, name) for name in ("type", "redop", "inplace", "algbw", "busbw")),
+    )
+)
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -65,20 +60,21 @@ def _is_header(line: str) -> bool:
     return len(words) < 40 and set(_HEADER) <= set(words) and "#wrong" in words
 
 
-def _tables(lines: Sequence[str]) -> Iterable[_RcclTable]:
-    tables: dict[tuple[str, ...], _RcclTable] = {}
-    doubts: list[ImportDoubt] = []
+def _tables(lines: Sequence[str]) -> Iterable[TextTable]:
+    """Return the records of each cycle (-N), collective and number of ranks."""
+    tables: dict[tuple[str, ...], TextTable] = {}
     bad: list[int] = []
     for number, record in _records(lines):
-        name = record.get("name", record.get("collective", ""))
-        ranks = whole(record.get("ranks", record.get("gpus", "")))
+        name, ranks = record.get("name", record.get("collective", "")), record.get("ranks", record.get("gpus", ""))
         if not name:
             bad.append(number)
             continue
-        key = (record.get("numcycle", ""), name, str(ranks))
-        nodes = 1 if "gpus" in record else whole(record.get("nodes", ""))  # without MPI there is one process
-        tables.setdefault(key, _RcclTable(number, doubts, name, ranks, nodes)).records.append((number, record))
-    doubts += [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
+        nodes = "1" if "gpus" in record else record.get("nodes", "")  # without MPI there is one process
+        columns = [(heading, column) for heading, column in _LAYOUT.named_columns if heading in record]
+        table = TextTable(number, _LAYOUT, {"name": name, "ranks": ranks, "nodes": nodes}, columns)
+        tables.setdefault((record.get("numcycle", ""), name, ranks), table).lines.append((number, record))
+    for table in tables.values():
+        table.unreadable += bad
     return tables.values()
 
 
@@ -103,45 +99,36 @@ def _records(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
             yield number, {name.lower(): str(value) for name, value in document.items()}
 
 
-def _runs(table: _RcclTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    where = f"the records from line {table.number} on"
-    plain = table.name.lower().replace("_", "").replace(" ", "")
+def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    where, collective = f"the records from line {table.number} on", short(table.facts["name"])
+    plain = table.facts["name"].lower().replace("_", "").replace(" ", "")
     name = "allreduce" if plain == "allreducewithbias" else plain
     if name not in PROGRAMS.values():
-        raise UsageError(f"{where}: unknown collective '{short(table.name)}' of rccl-tests")
+        raise UsageError(f"{where}: unknown collective '{collective}' of rccl-tests")
     operation = operations()[name]
-    extent = ranks_and_nodes(user_input, table.ranks, table.nodes, where)
-    rows = [row for at, record in table.records if (row := _row(operation, extent.ranks, extent.nodes, at, record)) is not None]
-    rates = printed_rates((record.get("algbw", ""), record.get("busbw", "")) for _, record in table.records)
-    fitting = rank_range(operation, sorted(rates, reverse=True)[:16])
-    doubts = list(table.doubts)
-    if fitting is not None and not fitting.holds(extent.ranks):
-        doubts.append(rank_mismatch("busBw / algBw", fitting, extent.ranks, name))
-    unknown = [*missing(extent.nodes), NotInOutput(MissingItem.PROGRAM, source=f"the collective is {short(table.name)}")]
+    extent = ranks_and_nodes(user_input, whole(table.facts["ranks"]), whole(table.facts["nodes"]), where)
+    rows: list[Row] = []
+    for figures in table.figures():
+        if figures.size is None or not is_size(figures.size) or figures.time_s is None:
+            table.unreadable.append(figures.line)
+            continue
+        dtype, redop = type_name(figures.words.get("type", "")), figures.words.get("redop", "none")
+        wrong = whole(figures.words.get("wrong", ""))
+        kind = RowKind(
+            name, "rccl", "nccl", dtype, extent.ranks, extent.nodes, _STATISTIC, "rocm",
+            short(redop) if operation.reduces and redop not in ("", "none") else None, 0 if operation.rooted else None,
+            in_place=figures.words.get("inplace") == "1", buffers="rotating",
+        )  # fmt: skip
+        count = figures.size // (width_of(dtype) or 1) // operation.parts(extent.ranks)
+        wrong = None if wrong is None else min(wrong, _MOST_WRONG)
+        rows.append(kind.row(figures.size, figures.time_s, line=figures.line, count=count, wrong=wrong))
+    rates = ((record.get("algbw", ""), record.get("busbw", "")) for _, record in table.lines)
+    doubts = [*table.doubts(), *rank_doubts("busBw / algBw", operation, rates, extent.ranks)]
+    unknown = [*missing(extent.nodes), NotInOutput(MissingItem.PROGRAM, source=f"the collective is {collective}")]
     unknown += lacks(MissingItem.VERSION, MissingItem.ITERATIONS, MissingItem.LIBRARIES)
     unknown += [] if any(row.checked for row in rows) else lacks(MissingItem.VERIFICATION)
     contradicted = (*extent.contradicted, *contradiction(where, "operation", user_input.operation, name))
-    yield ImportedTable("rccl-tests", None, short(table.name), _STATISTIC, rows, missing=unknown, doubts=doubts, contradicted=contradicted)
-
-
-def _row(operation: Operation, ranks: int, nodes: int | None, at: int, record: Mapping[str, str]) -> Row | None:
-    size = whole(record.get("size", ""))
-    try:
-        time_s = float(record.get("time", "")) / 1e6
-    except ValueError:
-        return None
-    if size is None or not is_size(size) or not is_time(time_s):
-        return None
-    dtype = type_name(record.get("type", ""))
-    redop = record.get("redop", "")
-    wrong = whole(record.get("wrong", record.get("#wrong", "")))
-    kind = RowKind(
-        operation.name, "rccl", "nccl", dtype, ranks, nodes, _STATISTIC, "rocm",
-        short(redop) if operation.reduces and redop not in ("", "none") else None, 0 if operation.rooted else None,
-        in_place=record.get("inplace") == "1", buffers="rotating",
-    )  # fmt: skip
-    count = size // (width_of(dtype) or 1) // operation.parts(ranks)
-    return kind.row(size, time_s, line=at, count=count, wrong=None if wrong is None else min(wrong, _MOST_WRONG))
+    yield ImportedTable("rccl-tests", None, collective, _STATISTIC, rows, missing=unknown, doubts=doubts, contradicted=contradicted)
 
 
 RCCL_TESTS_FILE = Importer(

@@ -276,6 +276,15 @@ def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) 
     return RankMismatch(figures, ranks, operation, fitting.low, fitting.high)
 
 
+def rank_doubts(figures: str, operation: Operation, rates: Iterable[tuple[str, str]], ranks: int) -> list[RankMismatch]:
+    """Return the doubt about a number of ranks that the printed bandwidths (algbw, busbw) of a table do not fit, if there is one.
+
+    figures: their names. The fastest lines have the most digits; more lines do not reduce the range.
+    """
+    fitting = rank_range(operation, sorted(printed_rates(rates), reverse=True)[:_MOST_RATES])
+    return [] if fitting is None or fitting.holds(ranks) else [rank_mismatch(figures, fitting, ranks, operation.name)]
+
+
 def parse_number(text: str) -> float | None:
     """Return the finite number of at least 0 in a text; None for other text."""
     try:
@@ -389,6 +398,7 @@ MPI_COLLECTIVES = {
 
 # The number of ranks by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
 
+_MOST_RATES = 16
 _MANY = 10**9  # ranks, for the factor's limit
 _SLACK = _ROUNDED = 1e-9  # for rounding in the computation
 

@@ -50,7 +50,7 @@ WORDS: dict[str, tuple[Call, str]] = {
     "nccl-tests: JSON of another version": (_read("nccl-tests-json", '{"version": 9}'),
         "unknown version 9 of nccl-tests' JSON: versions up to 3 are supported"),
     "nvbandwidth: no figure": (_read("nvbandwidth", "x\n"), "no test case found: use the output of nvbandwidth from its title on"),
-    "mpigraph: no start": (_read("mpigraph", "x\n"), "no line 'START mpiGraph' found: use the whole output"),
+    "mpigraph: no start": (_read("mpigraph", "x\n"), "no matrix below a line 'START mpiGraph' found: use the whole output"),
     "gpcnet: no table": (_read("gpcnet", "x\n"),
         "no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes"),
     "perftest: ranks": (_read("perftest", "x\n", ranks=4), "--ranks 4 is not valid for perftest, which has 2 ranks: omit --ranks"),

@@ -173,6 +173,8 @@ _MORE = (
     ("param", "", "backend: a nw-stack: "),
     ("param", "", "Hello from Rank 1: host a, device: b, "),
     ("perftest", "", " a"),
+    ("all-reduce-bench", "", "bandwidth of all_reduce 1GiB payload "),
+    ("gpcnet", "", "| Isolated Network Tests "),
 )
 
 
