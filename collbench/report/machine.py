@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -340,13 +340,6 @@ def arrange(machine: Machine, distances: Distances, virtual: Collection[str] = (
 def shown_parts(machine: Machine, virtual: Collection[str] = ()) -> list[Part]:
     """Return the GPUs, then the NICs; of virtual interfaces those with a name in `virtual`."""
     return [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None or nic.name in virtual)]
-
-
-def first_parts(machine: Machine, most: int, virtual: Collection[str] = ()) -> Machine:
-    """Return the machine with its shown GPUs and NICs alone, at most `most` of them, which fit a picture."""
-    gpus = machine.gpus[:most]
-    nics = tuple(part for part in shown_parts(machine, virtual) if isinstance(part, Nic))
-    return replace(machine, gpus=gpus, nics=nics[: most - len(gpus)])
 
 
 def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, ...]:
