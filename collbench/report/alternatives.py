@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import floor, log10
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -19,7 +20,7 @@ from collbench.errors import FINE, UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.records import Record, RecordKind
 from collbench.report.cases import NOTHING, same_for_all, size_of, value_of, wrong
-from collbench.report.frame import Column, Frame, Line, csv_table, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.headlines import short
 from collbench.report.outcome_text import format_margin
@@ -33,7 +34,10 @@ from collbench.stats.launches import Ratio
 from collbench.units import first_of, format_percent, format_size, format_time, listed, plural
 
 FORMATS = ("table", "csv", "json", "markdown")
-FASTEST, UNRELIABLE, WRONG_DATA, NOT_MEASURED = "fastest", "unreliable", "wrong data", "n/a"
+FASTEST = "fastest"
+UNRELIABLE = "unreliable"
+WRONG_DATA = "wrong data"
+NOT_MEASURED = "n/a"
 _COARSE = 0.1  # an interval that is wider, as a part of the value, supports two digits only
 _MOST_SIDES = 4
 _MOST_CHANGES = 3
@@ -77,21 +81,23 @@ class AlternativeRow(Record, frozen=True, kw_only=True):
     flags: Annotated[tuple[str, ...], _OF_ROWS["flags"]] = ()
 
 
-def records(found: Alternatives) -> list[AlternativeRow]:
+def records(compared: Alternatives) -> list[AlternativeRow]:
     """Return a record for each row that is compared, group by group."""
-    runs = {id(row): side.name for side in found.sides for row in side.rows}
-    return [_record(found, group, name, runs[id(each.row)]) for group in found.groups for name, each in group.times.items()]
+    runs = {id(row): side.name for side in compared.sides for row in side.rows}
+    return [_record(group, name, runs[id(group.times[name].row)]) for group in compared.groups for name in group.times]
 
 
-def _record(found: Alternatives, group: AlternativeGroup, name: str, run: str) -> AlternativeRow:
-    each = group.times[name]
-    row, times = each.row, each.row.time_s
+def _record(group: AlternativeGroup, name: str, run: str) -> AlternativeRow:
+    alternative = group.times[name]
+    row = alternative.row
+    efficiency_by = "busbw" if group.by_bandwidth else "time"
     return AlternativeRow(
         alternative=name, run=run, case=CaseKey._make(getattr(row, field) for field in CaseKey._fields), outcome=outcome(group, name),
-        time_ratio=_estimate(each.ratio.time if each.ratio else None), interval_over_launches=each.over_launches,
-        efficiency=_estimate(each.efficiency), efficiency_by=_efficiency_by(group) if each.efficiency else "",
-        time_s=Estimate(time_of(row), times.ci_low, times.ci_high) if times else Estimate(), busbw_bytes_per_s=row.busbw_bytes_per_s,
-        expected_bytes_per_s=group.expected_bytes_per_s, launches=row.launches, wrong=row.wrong, na=row.na, flags=row.flags,
+        time_ratio=_estimate(alternative.ratio.time if alternative.ratio else None), interval_over_launches=alternative.over_launches,
+        efficiency=_estimate(alternative.efficiency), efficiency_by=efficiency_by if alternative.efficiency else "",
+        time_s=Estimate(time_of(row), row.time_s.ci_low, row.time_s.ci_high) if row.time_s else Estimate(),
+        busbw_bytes_per_s=row.busbw_bytes_per_s, expected_bytes_per_s=group.expected_bytes_per_s, launches=row.launches, wrong=row.wrong,
+        na=row.na, flags=row.flags,
     )  # fmt: skip
 
 
@@ -99,74 +105,71 @@ def _estimate(ratio: Ratio | None) -> Estimate:
     return Estimate() if ratio is None else Estimate(ratio.value, ratio.low, ratio.high)
 
 
-def _efficiency_by(group: AlternativeGroup) -> str:
-    return "busbw" if group.by_bandwidth else "time"
-
-
 ALTERNATIVES = RecordKind("compare", AlternativeRow)
 
 
 def outcome(group: AlternativeGroup, name: str) -> str:
     """Return the outcome of a row in its group, in one of the words of the column `outcome`; "" if its group compares efficiencies."""
-    each = group.times[name]
-    if each.row.wrong:
+    alternative = group.times[name]
+    if alternative.row.wrong:
         return WRONG_DATA
-    if time_of(each.row) is None:
+    if time_of(alternative.row) is None:
         return NOT_MEASURED
-    if not each.is_sound:
+    if not alternative.is_sound:
         return UNRELIABLE
     if group.smallest is not None:
         return ""
-    if each.outcome is not None:
-        return each.outcome.value
+    if alternative.outcome is not None:
+        return alternative.outcome.value
     return FASTEST if group.fastest == name else Outcome.INCONCLUSIVE.value
 
 
 # The answer in sentences.
 
 
-def headline(found: Alternatives, *, has_badge: bool = False) -> str:
+def headline(compared: Alternatives, *, has_badge: bool = False) -> str:
     """Return the answer: "mpi is 1.8 times as fast as gloo at 16 MiB (1.6–2.0)", or of ranks and nodes the efficiency.
 
     has_badge  whether the word "inconclusive" is printed with it
     """
-    answer = _scaling_headline(found) if found.is_scaling else _fastest_headline(found)
-    names = [name for name in found.names if any(name in group.times and group.times[name].row.wrong for group in found.groups)]
-    if not is_decided(found) and (names or not has_badge):
+    answer = _scaling_headline(compared) if compared.is_scaling else _fastest_headline(compared)
+    names = [name for name in compared.names if any(name in group.times and group.times[name].row.wrong for group in compared.groups)]
+    if not is_decided(compared) and (names or not has_badge):
         answer = f"inconclusive: {answer}"
     return f"WRONG DATA in {listed(names, 4)}; {answer}" if names else answer
 
 
-def is_decided(found: Alternatives) -> bool:
+def is_decided(compared: Alternatives) -> bool:
     """Return whether one is the fastest in a case; of ranks and nodes whether there is an efficiency."""
-    return bool(_ends(found)) if found.is_scaling else any(group.fastest for group in found.groups)
+    return bool(_ends(compared)) if compared.is_scaling else any(group.fastest for group in compared.groups)
 
 
-def _fastest_headline(found: Alternatives) -> str:
-    decided = [group for group in found.groups if group.fastest]
+def _fastest_headline(compared: Alternatives) -> str:
+    decided = [group for group in compared.groups if group.fastest]
     if not decided:
-        tied = [group.as_fast for group in found.groups if len(group.as_fast) > 1]
-        names = max(reversed(tied), key=len) if tied else found.names
-        return f"no evidence which of {listed(names, 4)} is faster ({_why(found)})"
+        tied = [group.as_fast for group in compared.groups if len(group.as_fast) > 1]
+        names = max(reversed(tied), key=len) if tied else compared.names
+        return f"no evidence which of {listed(names, 4)} is faster ({_why(compared)})"
     main = max(decided, key=_size_and_lead)
     others = [group for group in decided if group.fastest != main.fastest]
-    texts = [_lead(found, main, is_first=True)]
+    texts = [_lead(compared, main, is_first=True)]
     if others:
-        texts.append(_lead(found, max(others, key=_size_and_lead), is_first=False))
-    largest = found.groups[-1]
-    if _has_sizes_only(found) and not largest.fastest and largest.followers:
+        texts.append(_lead(compared, max(others, key=_size_and_lead), is_first=False))
+    largest = compared.groups[-1]
+    if _has_sizes_only(compared) and not largest.fastest and largest.followers:
         is_tied = len(largest.as_fast) > 1
         undecided = first_of(largest.as_fast, 3) if is_tied else f"no interval of {first_of(largest.without_interval, 3)}"
         texts.append(f"undecided at {format_size(largest.row.size_bytes)}: {undecided}")
     return "; ".join(texts)
 
 
-def _why(found: Alternatives) -> str:
+def _why(compared: Alternatives) -> str:
     """Return the cause that most rows have: "4 of 6 rows are unreliable: there are more ranks and busy threads than cores"."""
-    times = [each for group in found.groups for each in group.times.values()]
-    unreliable = [each.row for each in times if not (each.is_sound or each.row.wrong) and time_of(each.row) is not None]
-    causes = Counter(cause for group in found.groups for each in group.times.values() if (cause := _cause(found, group, each)))
-    nothing = f"at most one {'count' if found.is_scaling else 'of them'} has a time in each case"
+    times = compared.times
+    unreliable = [time.row for time in times if not (time.is_sound or time.row.wrong) and time_of(time.row) is not None]
+    causes = Counter(_cause(compared, group, time) for group in compared.groups for time in group.times.values())
+    del causes[""]
+    nothing = f"at most one {'count' if compared.is_scaling else 'of them'} has a time in each case"
     cause, rows = causes.most_common(1)[0] if causes else (nothing, 0)
     if not unreliable or rows > len(unreliable):
         return cause
@@ -176,17 +179,17 @@ def _why(found: Alternatives) -> str:
     return f"{len(unreliable)} of {plural(len(times), 'row')} {verb} unreliable{reason}"
 
 
-def _cause(found: Alternatives, group: AlternativeGroup, each: AlternativeTime) -> str:
+def _cause(compared: Alternatives, group: AlternativeGroup, alternative: AlternativeTime) -> str:
     """Return why a sound row is not ranked, or of ranks and nodes has no efficiency; "" for a row that is or has."""
-    if found.is_scaling:
-        if not each.is_sound or group.smallest is None or _count(each) == _count(group.times[group.smallest]):
+    if compared.is_scaling:
+        if not alternative.is_sound or group.smallest is None or _count(alternative) == _count(group.times[group.smallest]):
             return ""
-        return "a single rank sends nothing" if each.row.ranks == 1 else _CAUSES[Undecided.STATE]
-    if each.undecided is not Undecided.SMALL:
-        return _CAUSES.get(each.undecided, "")
-    if each.over_launches:
+        return "a single rank sends nothing" if alternative.row.ranks == 1 else _CAUSES[Undecided.STATE]
+    if alternative.undecided is not Undecided.SMALL:
+        return _CAUSES.get(alternative.undecided, "")
+    if alternative.over_launches:
         return "no interval excludes equal times"
-    return f"{_one_launch(found)}, and no difference above {format_margin(found.margin)}"
+    return f"{_one_launch(compared)}, and no difference above {format_margin(compared.margin)}"
 
 
 def _size_and_lead(group: AlternativeGroup) -> tuple[int, float]:
@@ -194,40 +197,42 @@ def _size_and_lead(group: AlternativeGroup) -> tuple[int, float]:
     return group.row.size_bytes, time.value if time else 0.0
 
 
-def _lead(found: Alternatives, group: AlternativeGroup, *, is_first: bool) -> str:
+def _lead(compared: Alternatives, group: AlternativeGroup, *, is_first: bool) -> str:
     """Return "mpi is 1.8 times as fast as gloo at 16 MiB (1.6–2.0)", of three or more "mpi is the fastest of 3 at 16 MiB: …"."""
     lead = group.lead
     if lead is None or lead.time is None:
         return ""
     value, interval = factor_texts(lead.time)
-    among = [name for name, each in group.times.items() if each.is_sound]
-    scope = "" if lead.launches else f", {_one_launch(found)}"
-    second, where = group.followers[0], _where(found, group)
-    if is_first and len(among) > 2:
-        return f"{group.fastest} is the fastest of {len(among)}{where}: {value} times as fast as {second} ({interval}{scope})"
+    among = sum(alternative.is_sound for alternative in group.times.values())
+    scope = "" if lead.launches else f", {_one_launch(compared)}"
+    second = group.followers[0]
+    where = _where(compared, group)
+    if is_first and among > 2:
+        return f"{group.fastest} is the fastest of {among}{where}: {value} times as fast as {second} ({interval}{scope})"
     return f"{group.fastest} is {value} times as fast as {second}{where} ({interval}{scope})"
 
 
-def _one_launch(found: Alternatives) -> str:
-    return "one launch each" if len(found.sides) > 1 else "within one launch"
+def _one_launch(compared: Alternatives) -> str:
+    return "one launch each" if len(compared.sides) > 1 else "within one launch"
 
 
-def _where(found: Alternatives, group: AlternativeGroup) -> str:
+def _where(compared: Alternatives, group: AlternativeGroup) -> str:
     """Return " in allreduce at 16 MiB", without the operation if there is only one."""
-    names = [value_of(group.row, name) for name in _differing(found)]
-    several = len(_operations(found)) > 1
-    what = f" in {operation_name(group.row.operation)}" if several or not group.row.size_bytes else ""
-    over = f" ({', '.join(name for name in names if name != NOTHING)})" if names else ""
-    return f"{what}{f' at {format_size(group.row.size_bytes)}' if group.row.size_bytes else ''}{over}"
+    row = group.row
+    names = [value_of(row, name) for name in _differing(compared)]
+    operation = f" in {operation_name(row.operation)}" if len(_operations(compared)) > 1 or not row.size_bytes else ""
+    size = f" at {format_size(row.size_bytes)}" if row.size_bytes else ""
+    others = f" ({', '.join(name for name in names if name != NOTHING)})" if names else ""
+    return f"{operation}{size}{others}"
 
 
-def _operations(found: Alternatives) -> list[str]:
-    return list(dict.fromkeys(group.row.operation for group in found.groups))
+def _operations(compared: Alternatives) -> list[str]:
+    return list(dict.fromkeys(group.row.operation for group in compared.groups))
 
 
-def _has_sizes_only(found: Alternatives) -> bool:
+def _has_sizes_only(compared: Alternatives) -> bool:
     """Return whether the groups have a size and differ in nothing else."""
-    return len(_operations(found)) == 1 and not _differing(found) and found.groups[-1].row.size_bytes > 0
+    return len(_operations(compared)) == 1 and not _differing(compared) and compared.groups[-1].row.size_bytes > 0
 
 
 def factor_texts(ratio: Ratio) -> tuple[str, str]:
@@ -246,113 +251,105 @@ def _rounded(value: float, digits: int) -> str:
     return f"{round(value, places):,.{max(0, places)}f}"
 
 
-def _scaling_headline(found: Alternatives) -> str:
+def _scaling_headline(compared: Alternatives) -> str:
     """Return "4 ranks reach 93 % of the bus bandwidth of 2 ranks at 16 MiB (90–96 %)": the lowest of the largest counts and sizes."""
-    ends = _ends(found)
+    ends = _ends(compared)
     if not ends:
-        return f"{listed(found.names, 4)} cannot be compared ({_why(found)})"
+        return f"{listed(compared.names, 4)} cannot be compared ({_why(compared)})"
     lowest = min(ends, key=lambda end: end[2].value)
-    texts = [_efficiency(found, *lowest)]
+    texts = [_efficiency(compared, *lowest)]
     if len(ends) > 1:
         group, name, ratio = max(ends, key=lambda end: end[2].value)
         of_run = "" if name == lowest[1] else f" with {name}"
-        texts.append(f"the most is {format_percent(100 * ratio.value)}{of_run}{_where(found, group)}")
-    if not any(name == found.names[-1] for _, name, _ in ends):
-        texts.append(f"{found.names[-1]}: no efficiency")
+        texts.append(f"the most is {format_percent(100 * ratio.value)}{of_run}{_where(compared, group)}")
+    if not any(name == compared.names[-1] for _, name, _ in ends):
+        texts.append(f"{compared.names[-1]}: no efficiency")
     return "; ".join(texts)
 
 
-def _ends(found: Alternatives) -> list[tuple[AlternativeGroup, str, Ratio]]:
+def _ends(compared: Alternatives) -> list[tuple[AlternativeGroup, str, Ratio]]:
     """Return the efficiency of the largest count that has one, at the largest size at which it has one, of each series and run."""
-    fields = _differing(found)
+    fields = _differing(compared)
     largest_size: dict[tuple[tuple[str, ...], str], tuple[AlternativeGroup, str, Ratio]] = {}
     largest_count: dict[tuple[str, ...], tuple[int, int]] = {}
-    for group in found.groups:
+    for group in compared.groups:
         series = group.row.operation, *(value_of(group.row, name) for name in fields)
-        for name, each in group.times.items():
-            if each.efficiency is not None:
-                largest_size[series, name] = group, name, each.efficiency
-                largest_count[series] = max(_count(each), largest_count.get(series, (0, 0)))
+        for name, alternative in group.times.items():
+            if alternative.efficiency is not None:
+                largest_size[series, name] = group, name, alternative.efficiency
+                largest_count[series] = max(_count(alternative), largest_count.get(series, (0, 0)))
     return [end for (series, name), end in largest_size.items() if _count(end[0].times[name]) == largest_count[series]]
 
 
-def _count(each: AlternativeTime) -> tuple[int, int]:
-    return each.row.nodes or 1, each.row.ranks
+def _count(alternative: AlternativeTime) -> tuple[int, int]:
+    return alternative.row.nodes or 1, alternative.row.ranks
 
 
-def _efficiency(found: Alternatives, group: AlternativeGroup, name: str, ratio: Ratio) -> str:
-    scope = "" if min(group.times[each].row.launches for each in (name, str(group.smallest))) > 1 else f", {_one_launch(found)}"
-    interval = "no interval" if ratio.low is None or ratio.high is None else _percents(ratio)
-    if group.by_bandwidth:
-        share = format_percent(100 * ratio.value)
-        return f"{name} reach {share} of the bus bandwidth of {group.smallest}{_where(found, group)} ({interval}{scope})"
-    longer = Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
-    value, interval = factor_texts(longer)
-    return f"{name} take {value} times as long as {group.smallest}{_where(found, group)} ({interval}{scope})"
+def _efficiency(compared: Alternatives, group: AlternativeGroup, name: str, ratio: Ratio) -> str:
+    launches = min(group.times[name].row.launches, group.times[str(group.smallest)].row.launches)
+    scope = "" if launches > 1 else f", {_one_launch(compared)}"
+    where = _where(compared, group)
+    if not group.by_bandwidth:
+        longer = Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
+        value, interval = factor_texts(longer)
+        return f"{name} take {value} times as long as {group.smallest}{where} ({interval}{scope})"
+    interval = "no interval"
+    if ratio.low is not None and ratio.high is not None:  # "90–96 %", "99.4–99.8 %"
+        digits = 0 if round(100 * ratio.low) != round(100 * ratio.high) else 1
+        interval = f"{100 * ratio.low:.{digits}f}–{100 * ratio.high:.{digits}f} %"
+    return f"{name} reach {format_percent(100 * ratio.value)} of the bus bandwidth of {group.smallest}{where} ({interval}{scope})"
 
 
-def _percents(ratio: Ratio) -> str:
-    """Return the interval of an efficiency: "90–96 %", "99.4–99.8 %"."""
-    ends = [100 * (ratio.low or 0.0), 100 * (ratio.high or 0.0)]
-    digits = 0 if round(ends[0]) != round(ends[1]) else 1
-    return f"{ends[0]:.{digits}f}–{ends[1]:.{digits}f} %"
-
-
-def operation_of_answer(found: Alternatives) -> str:
+def operation_of_answer(compared: Alternatives) -> str:
     """Return the operation that `headline` is about."""
-    decided = [group for group in found.groups if group.fastest]
-    if found.is_scaling and (ends := _ends(found)):
+    decided = [group for group in compared.groups if group.fastest]
+    if compared.is_scaling and (ends := _ends(compared)):
         group, _, _ = min(ends, key=lambda end: end[2].value)
         return group.row.operation
-    return max(decided, key=_size_and_lead).row.operation if decided else found.groups[0].row.operation
+    return max(decided, key=_size_and_lead).row.operation if decided else compared.groups[0].row.operation
 
 
-def largest_differences(found: Alternatives) -> Iterator[tuple[str, str]]:
+def largest_differences(compared: Alternatives) -> Iterator[tuple[str, str]]:
     """Yield (figure, what it is): ("1.8×", "as fast as gloo: mpi at 16 MiB").
 
     It is of the largest size of each operation; of a single operation of all sizes, the largest first.
     """
-    if found.is_scaling:
-        for group, name, ratio in _ends(found):
+    if compared.is_scaling:
+        for group, name, ratio in _ends(compared):
             if group.by_bandwidth:
                 what = f"of the bus bandwidth of {group.smallest}: {name}"
-                yield format_percent(100 * ratio.value), f"{what}{_where(found, group)}"
+                yield format_percent(100 * ratio.value), f"{what}{_where(compared, group)}"
         return
-    decided = [group for group in found.groups if group.fastest]
-    if len(_operations(found)) > 1:
+    decided = [group for group in compared.groups if group.fastest]
+    if len(_operations(compared)) > 1:
         decided = list({group.row.operation: group for group in decided}.values())
     else:
         decided.sort(key=_size_and_lead, reverse=True)
     for group in decided:
         if group.lead is not None and group.lead.time is not None:
             value, _ = factor_texts(group.lead.time)
-            yield f"{value}×", f"as fast as {group.followers[0]}: {group.fastest}{_where(found, group)}"
+            yield f"{value}×", f"as fast as {group.followers[0]}: {group.fastest}{_where(compared, group)}"
 
 
-def best_at(found: Alternatives) -> str:
+def best_at(compared: Alternatives) -> str:
     """Return "fastest: impi at 4 KiB to 64 KiB; undecided: 64 B", of several operations the numbers of cases; "" of ranks and nodes."""
-    if found.is_scaling:
+    if compared.is_scaling:
         return ""
-    total = len(found.groups)
-    names = [name for name in found.names if any(group.fastest == name for group in found.groups)]
-    undecided = [group for group in found.groups if not group.fastest]
-    if not _has_sizes_only(found):
-        counts = Counter(group.fastest for group in found.groups)
-        parts = [f"{name} in {counts[name]}" for name in names]
-        texts = [f"fastest of {plural(total, 'case')}: {', '.join(parts) or 'none'}"]
-        if undecided:
-            texts.append(f"undecided: {len(undecided)}")
-        return "; ".join(texts)
-    sizes = [group.row.size_bytes for group in found.groups]
-    parts = [f"{name} at {size_spans(_sizes_of(found, name), sizes)}" for name in names]
-    texts = [f"fastest: {', '.join(parts) or 'none'}"]
-    if undecided:
-        texts.append(f"undecided: {size_spans(_sizes_of(found, None), sizes)}")
-    return "; ".join(texts)
-
-
-def _sizes_of(found: Alternatives, name: str | None) -> list[int]:
-    return [group.row.size_bytes for group in found.groups if group.fastest == name]
+    sizes: dict[str | None, list[int]] = {}  # by the fastest alternative; None: undecided
+    for group in compared.groups:
+        sizes.setdefault(group.fastest, []).append(group.row.size_bytes)
+    names = [name for name in compared.names if name in sizes]
+    if _has_sizes_only(compared):
+        every = [group.row.size_bytes for group in compared.groups]
+        head = "fastest"
+        parts = [f"{name} at {size_spans(sizes[name], every)}" for name in names]
+        undecided = size_spans(sizes.get(None, ()), every)
+    else:
+        head = f"fastest of {plural(len(compared.groups), 'case')}"
+        parts = [f"{name} in {len(sizes[name])}" for name in names]
+        undecided = str(len(sizes.get(None, ())))
+    text = f"{head}: {', '.join(parts) or 'none'}"
+    return f"{text}; undecided: {undecided}" if None in sizes else text
 
 
 def size_spans(some: Sequence[int], every: Sequence[int]) -> str:
@@ -373,31 +370,31 @@ def fastest_backend(table: Launches) -> str:
 
     One backend must be the fastest in at least half of the cases, and no other one in any.
     """
-    found = alternatives([table]) if len({row.backend for row in table.rows}) > 1 else None
-    decided = [group for group in found.groups if group.fastest and not group.unranked] if found else []
+    compared = alternatives([table]) if len({row.backend for row in table.rows}) > 1 else None
+    decided = [group for group in compared.groups if group.fastest and not group.unranked] if compared else []
     winners = {group.fastest for group in decided}
-    if found is None or len(winners) != 1 or 2 * len(decided) < len(found.groups):
+    if compared is None or len(winners) != 1 or 2 * len(decided) < len(compared.groups):
         return ""
     ratios = [group.lead.time for group in decided if group.lead and group.lead.time]
     low, high = (_rounded(end(ratio.value for ratio in ratios), 2) for end in (min, max))
-    over = "" if all(group.lead and group.lead.launches for group in decided) else f", {_one_launch(found)}"
+    over = "" if all(group.lead and group.lead.launches for group in decided) else f", {_one_launch(compared)}"
     times = f"{low} times" if low == high else f"{low} to {high} times"
     seconds = {group.followers[0] for group in decided}
     second = seconds.pop() if len(seconds) == 1 else "the next one"
-    where, rest = _cases(found, decided)
+    where, rest = _cases(compared, decided)
     return f"{winners.pop()} is the fastest backend{where} ({times} as fast as {second}{over}){rest}"
 
 
-def _cases(found: Alternatives, decided: Sequence[AlternativeGroup]) -> tuple[str, str]:
+def _cases(compared: Alternatives, decided: Sequence[AlternativeGroup]) -> tuple[str, str]:
     """Return where an alternative is the fastest (" at all sizes from 64 KiB", " in 6 of 7 cases"), and a note on the other cases."""
-    total = len(found.groups)
+    total = len(compared.groups)
     if total == 1:
-        return _where(found, decided[0]), ""
-    has_sizes = _has_sizes_only(found)
+        return _where(compared, decided[0]), ""
+    has_sizes = _has_sizes_only(compared)
     of_all = "at all sizes" if has_sizes else f"in all {total} cases"
     if len(decided) == total:
         return f" {of_all}", ""
-    is_end = list(found.groups[-len(decided) :]) == list(decided)
+    is_end = list(compared.groups[-len(decided) :]) == list(decided)
     if has_sizes and is_end and len(decided) > 1:
         return f" {of_all} from {format_size(decided[0].row.size_bytes)}", ""
     where = f" at {len(decided)} of {total} sizes" if has_sizes else f" in {len(decided)} of {total} cases"
@@ -407,34 +404,35 @@ def _cases(found: Alternatives, decided: Sequence[AlternativeGroup]) -> tuple[st
 # The table: a line for each operation and size, a column for each alternative.
 
 
-def frame(found: Alternatives, groups: Sequence[AlternativeGroup] | None = None) -> Frame[AlternativeGroup]:
+def frame(compared: Alternatives, groups: Sequence[AlternativeGroup] | None = None) -> Frame[AlternativeGroup]:
     """Return the table of these groups, or of all: the fastest one and its lead, and the times of all alternatives."""
-    shown = list(found.groups if groups is None else groups)
+    shown = list(compared.groups if groups is None else groups)
     columns: list[Column[AlternativeGroup]] = []
-    if len(_operations(found)) > 1 or not any(group.row.size_bytes for group in shown):
+    if len(_operations(compared)) > 1 or not any(group.row.size_bytes for group in shown):
         columns.append(Column("", "operation", lambda group: printable(operation_name(group.row.operation))))
-    columns += [Column("", "placing" if name == "in_place" else name, _field(name)) for name in _differing(found)]
-    columns.append(Column("", "size", lambda group: size_of(group.row), right=True))
-    if not found.is_scaling:
+    columns += [Column("", "placing" if name == "in_place" else name, partial(_value, name=name)) for name in _differing(compared)]
+    if any(group.row.size_bytes for group in shown):
+        columns.append(Column("", "size", lambda group: size_of(group.row), right=True))
+    if not compared.is_scaling:
         columns.append(Column("", "fastest", _fastest))
         columns.append(Column("", "times as fast", _lead_text, right=True))
-    columns += [_column(found, name, place) for place, name in enumerate(found.names)]
-    columns.append(Column("", "expected µs", _expected, right=True, drop=1))
-    rows = [each.row for group in shown for each in group.times.values()]
-    used = [name for name in columns if name.title not in ("expected µs", "size") or any(name.text(group) != NOTHING for group in shown)]
-    return Frame(used, shown, title=same_for_all(PlanSummary.of(rows)), style=_style, names_hidden=True)
+    columns += [_column(compared, name, place) for place, name in enumerate(compared.names)]
+    if any(group.expected_s is not None for group in shown):
+        columns.append(Column("", "expected µs", _expected, right=True, drop=1))
+    rows = [alternative.row for group in shown for alternative in group.times.values()]
+    return Frame(columns, shown, title=same_for_all(PlanSummary.of(rows)), style=_style, names_hidden=True)
 
 
-def _field(name: str) -> Callable[[AlternativeGroup], str]:
-    return lambda group: short(value_of(group.row, name), 40)
+def _value(group: AlternativeGroup, name: str) -> str:
+    return short(value_of(group.row, name), 40)
 
 
-def _differing(found: Alternatives) -> list[str]:
+def _differing(compared: Alternatives) -> list[str]:
     """Return the fields besides the size that distinguish groups of one operation."""
-    own = {BACKEND: ("registration", "streams"), RANKS: ("nodes", "group"), NODES: ("ranks", "group")}
-    ignored = {"operation", found.field, *own.get(found.field, ("backend", "registration", "streams", "in_place"))}
+    dependent = {BACKEND: ("registration", "streams"), RANKS: ("nodes", "group"), NODES: ("ranks", "group")}
+    ignored = {"operation", compared.field, *dependent.get(compared.field, ("backend", "registration", "streams", "in_place"))}
     values: dict[str, dict[str, set[str]]] = {}
-    for group in found.groups:
+    for group in compared.groups:
         if group.placings_differ:
             continue
         for name in SERIES:
@@ -463,98 +461,108 @@ def _expected(group: AlternativeGroup) -> str:
     return NOTHING if group.expected_s is None else format_time(group.expected_s)
 
 
-def _column(found: Alternatives, name: str, place: int) -> Column[AlternativeGroup]:
+def _column(compared: Alternatives, name: str, place: int) -> Column[AlternativeGroup]:
     """Return the column of an alternative; a narrow terminal drops the slowest ones first, but never the first two."""
-    usual = _usual_reference(found)
+    usual = _usual_reference(compared)
 
     def text(group: AlternativeGroup) -> str:
-        each = group.times.get(name)
-        if each is None:
+        alternative = group.times.get(name)
+        if alternative is None:
             return NOTHING
-        return _time(each, _scaling_note(group, each, usual) if found.is_scaling else _note(each))
+        return _time(alternative, _scaling_note(group, alternative, usual) if compared.is_scaling else _note(alternative))
 
     return Column("", f"{short(name, 40)} µs", text, right=True, drop=place + 1 if place > 1 else 0)
 
 
-def _usual_reference(found: Alternatives) -> str | None:
+def _usual_reference(compared: Alternatives) -> str | None:
     """Return the name with which most efficiencies compare; None without one."""
-    references = Counter(group.smallest for group in found.groups for each in group.times.values() if each.efficiency is not None)
+    groups = [group for group in compared.groups for alternative in group.times.values() if alternative.efficiency is not None]
+    references = Counter(group.smallest for group in groups)
     return references.most_common(1)[0][0] if references else None
 
 
-def _time(each: AlternativeTime, note: str) -> str:
+def _time(alternative: AlternativeTime, note: str) -> str:
     """Return "41.78 (5.1×)", "8.226", "3.250 (93 %)", "? 12.3", "n/a", "WRONG 3"."""
-    if each.row.wrong:
-        return wrong(each.row)
-    time_s = time_of(each.row)
+    if alternative.row.wrong:
+        return wrong(alternative.row)
+    time_s = time_of(alternative.row)
     if time_s is None:
         return NOT_MEASURED
     text = format_time(time_s)
-    if not each.is_sound:
+    if not alternative.is_sound:
         return f"? {text}"
     return f"{text} ({note})" if note else text
 
 
-def _scaling_note(group: AlternativeGroup, each: AlternativeTime, usual_reference: str | None) -> str:
+def _scaling_note(group: AlternativeGroup, alternative: AlternativeTime, usual_reference: str | None) -> str:
     """Return "93 %" or "1.9×"; with the name of the reference where it is not the usual one."""
-    if each.efficiency is None:
+    if alternative.efficiency is None:
         return ""
+    efficiency = alternative.efficiency.value
     reference = "" if group.smallest == usual_reference else f" of {group.smallest}"
-    value = format_percent(100 * each.efficiency.value) if group.by_bandwidth else f"{_rounded(1 / each.efficiency.value, 2)}×"
-    return f"{value}{reference}"
+    return f"{format_percent(100 * efficiency) if group.by_bandwidth else f'{_rounded(1 / efficiency, 2)}×'}{reference}"
 
 
-def _note(each: AlternativeTime) -> str:
-    if each.ratio is None or each.ratio.time is None:
+def _note(alternative: AlternativeTime) -> str:
+    if alternative.ratio is None or alternative.ratio.time is None:
         return ""
-    if each.undecided is Undecided.NO_INTERVAL:
+    if alternative.undecided is Undecided.NO_INTERVAL:
         return _CAUSES[Undecided.NO_INTERVAL]
-    if each.outcome is Outcome.SLOWER:
-        value, _ = factor_texts(each.ratio.time)
+    if alternative.outcome is Outcome.SLOWER:
+        value, _ = factor_texts(alternative.ratio.time)
         return f"{value}×"
-    return format_margin(each.ratio.margin) if each.outcome is Outcome.NO_CHANGE else "?"
+    return format_margin(alternative.ratio.margin) if alternative.outcome is Outcome.NO_CHANGE else "?"
 
 
 def _style(group: AlternativeGroup) -> str:
-    if any(each.row.wrong for each in group.times.values()):
+    if any(alternative.row.wrong for alternative in group.times.values()):
         return "wrong"
     return "na" if group.leader is None else ""
 
 
-def foot(found: Alternatives) -> list[str]:
+def foot(compared: Alternatives) -> list[str]:
     """Return how to read the table, how the intervals were made, and what is not compared."""
-    texts = _reading(found)
-    several = [each for group in found.groups for each in group.times.values() if each.ratio is not None]
-    if any(each.over_launches for each in several):
+    texts = _reading(compared)
+    judged = [alternative for alternative in compared.times if alternative.ratio is not None]
+    if any(alternative.over_launches for alternative in judged):
         texts.append("intervals: 95 %, over the medians of the launches; of 100 equal pairs about 5 differ by chance")
-    if not all(each.over_launches for each in several):
-        counts = f", so only a difference above {format_margin(found.margin)} counts"
-        if any(each.undecided is Undecided.ONE_LAUNCH for each in several):
+    if not all(alternative.over_launches for alternative in judged):
+        counts = f", so only a difference above {format_margin(compared.margin)} counts"
+        if any(alternative.undecided is Undecided.ONE_LAUNCH for alternative in judged):
             counts += ", and none between runs of the same case"
-        if found.is_scaling:
+        if compared.is_scaling:
             counts = ""
-        texts.append(f"{_one_launch(found)}: intervals do not include what differs between launches{counts}. Measure with --launches 5")
-    if any(outcome(group, name) == UNRELIABLE for group in found.groups for name in group.times):
+        texts.append(f"{_one_launch(compared)}: intervals do not include what differs between launches{counts}. Measure with --launches 5")
+    if any(outcome(group, name) == UNRELIABLE for group in compared.groups for name in group.times):
         texts.append("? before a time: unreliable, so not compared (`collbench report RUN` has the reason)")
-    if any(group.expected_s is not None for group in found.groups):
+    if any(group.expected_s is not None for group in compared.groups):
         texts.append("expected µs: the time at the expected bus bandwidth, the highest one of the line")
-    if any(group.placings_differ for group in found.groups):
-        texts.append(_placings(found))
-    reasons = {f"{name}: {each.row.na}": None for group in found.groups for name, each in group.times.items() if each.row.na is not None}
+    placed = [entry for group in compared.groups if group.placings_differ for entry in group.times.items()]
+    if placed:
+        inside, outside = (dict.fromkeys(name for name, time in placed if time.row.in_place == in_place) for in_place in (True, False))
+        texts.append(f"no placing has all: {first_of(inside, 6)} in place, {first_of(outside, 6)} out of place")
+    named = [entry for group in compared.groups for entry in group.times.items()]
+    reasons = dict.fromkeys(f"{name}: {time.row.na}" for name, time in named if time.row.na is not None)
     if reasons:
         texts.append(f"n/a: {first_of((short(text, 120) for text in reasons), 4, '; ')}")
-    texts += _machines_differ(found)
-    if found.others:
-        texts.append(f"{plural(len(found.others), 'row')} without an alternative: not compared")
+    # hosts are not compared for numbers of nodes
+    kinds = ("topology", "machine") if compared.field == NODES else ("topology", "hosts", "machine")
+    first, *others = (side.runs[0] for side in compared.sides)
+    every = [change for other in others for change in differences(first, other) if change.kind in kinds]
+    changes = list(dict.fromkeys(short(change.sentence(), 160) for change in every))
+    if changes:
+        texts.append(f"the runs differ in more, which may explain the times: {first_of(changes, _MOST_CHANGES, '; ')}")
+    if compared.others:
+        texts.append(f"{plural(len(compared.others), 'row')} without an alternative: not compared")
     return texts
 
 
-def _reading(found: Alternatives) -> list[str]:
-    if not found.is_scaling:
+def _reading(compared: Alternatives) -> list[str]:
+    if not compared.is_scaling:
         return ["5.1×: the time as a multiple of the shortest one; ?: inconclusive; ±: no difference beyond this margin"]
     texts = []
-    groups = [group for group in found.groups if any(each.efficiency is not None for each in group.times.values())]
-    reference = _usual_reference(found)
+    groups = [group for group in compared.groups if any(time.efficiency is not None for time in group.times.values())]
+    reference = _usual_reference(compared)
     if any(group.smallest != reference for group in groups):
         reference = f"{reference} or the named count"
     if any(group.by_bandwidth for group in groups):
@@ -565,58 +573,42 @@ def _reading(found: Alternatives) -> list[str]:
     return texts
 
 
-def _machines_differ(found: Alternatives) -> list[str]:
-    """Return a sentence with how the hosts of the runs differ, which may explain the times; hosts are not compared for numbers of nodes."""
-    first, *others = found.sides
-    kinds = ("topology", "machine") if found.field == NODES else ("topology", "hosts", "machine")
-    every = [change for side in others for change in differences(first.runs[0], side.runs[0]) if change.kind in kinds]
-    changes = list(dict.fromkeys(short(change.sentence(), 160) for change in every))
-    return [f"the runs differ in more, which may explain the times: {first_of(changes, _MOST_CHANGES, '; ')}"] if changes else []
-
-
-def _placings(found: Alternatives) -> str:
-    mixed = [group for group in found.groups if group.placings_differ]
-    inside = dict.fromkeys(name for group in mixed for name, each in group.times.items() if each.row.in_place)
-    others = dict.fromkeys(name for group in mixed for name, each in group.times.items() if not each.row.in_place)
-    return f"no placing has all: {first_of(inside, 6)} in place, {first_of(others, 6)} out of place"
-
-
-def runs_line(found: Alternatives) -> str:
-    """Return the compared runs: "gloo (6 launches), mpich (6 launches)"; of many only the first."""
-    titles = [f"{short(side.name, 60)} ({plural(len(side.runs), 'launch')})" for side in found.sides]
-    return first_of(titles, _MOST_SIDES)
-
-
 # The output.
 
 
-def head(found: Alternatives, *, has_badge: bool = False) -> list[str]:
+def head(compared: Alternatives, *, has_badge: bool = False) -> list[str]:
     """Return the sentences above the table: the answer, where each is the fastest, and the runs; `has_badge` as of `headline`."""
-    return [text for text in (headline(found, has_badge=has_badge), best_at(found), runs_line(found)) if text]
+    runs = [f"{short(side.name, 60)} ({plural(len(side.runs), 'launch')})" for side in compared.sides]
+    return [text for text in (headline(compared, has_badge=has_badge), best_at(compared), first_of(runs, _MOST_SIDES)) if text]
 
 
-def lines(found: Alternatives, format: str, width: int | None = None) -> Iterator[Line]:
+def lines(compared: Alternatives, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the comparison in one of FORMATS."""
-    whole = replace(frame(found), head=head(found), foot=foot(found))
+    whole = replace(frame(compared), head=head(compared), foot=foot(compared))
     if format == "csv":
-        rows = (ALTERNATIVES.fields_of(each).values() for each in records(found))
-        yield from csv_table([value.name for value in ALTERNATIVES.values], rows)
+        yield from csv_of([ALTERNATIVES.fields_of(record) for record in records(compared)])
     elif format == "json":
-        yield from (Line(text) for text in json_page(found).splitlines())
+        yield from (Line(text) for text in json_page(compared).splitlines())
     elif format == "markdown":
         yield from markdown_of(whole)
     else:
         yield from table_lines(whole, width)
 
 
-def json_page(found: Alternatives) -> str:
+def json_page(compared: Alternatives) -> str:
     """Return one object: {"schema", "compares": the field, "alternatives": names, "answer", "margin", "runs": [{name, launches}], "rows"}.
 
     A row has the fields of `AlternativeRow`, as CSV has them.
     """
-    runs = [{"name": side.name, "launches": len(side.runs)} for side in found.sides]
-    values = {"schema": 1, "compares": found.field, "alternatives": list(found.names), "answer": headline(found), "margin": found.margin}
-    return to_page({**values, "runs": runs, "rows": [ALTERNATIVES.fields_of(each) for each in records(found)]})
+    runs = [{"name": side.name, "launches": len(side.runs)} for side in compared.sides]
+    values = {
+        "schema": 1,
+        "compares": compared.field,
+        "alternatives": list(compared.names),
+        "answer": headline(compared),
+        "margin": compared.margin,
+    }
+    return to_page({**values, "runs": runs, "rows": [ALTERNATIVES.fields_of(record) for record in records(compared)]})
 
 
 def compare_alternatives(
@@ -627,14 +619,14 @@ def compare_alternatives(
     Raises `problem` if no two of their cases are alternatives, and UsageError for an unknown format.
     """
     check_format(format, FORMATS)
-    found = alternatives(sides, margin)
-    if found is None:
+    compared = alternatives(sides, margin)
+    if compared is None:
         raise problem or UsageError(f"{listed([side.name for side in sides], 4)} have no cases that differ in one field only")
     for side in sides:
         for warning in (warning for run in side.runs for warning in (*run.warnings, sentence(run)) if warning):
             write_line(err, printable(warning))
     width = width_of(stream) if format == "table" else None
-    print_lines(lines(found, format, width), stream, wants_color(stream, color))
+    print_lines(lines(compared, format, width), stream, wants_color(stream, color))
     return FINE
 
 
