@@ -24,6 +24,7 @@ GROUP = "collbench.plugins"
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
     "libraries", "plot", "selftest", "joblogs", "serve", "mpibench", "drawings",
+    "alternatives",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -318,6 +319,11 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     doctor_options(parser)            when it adds the options of `doctor`
     doctor(arguments)                 -> exit code of `doctor`; None if the options ask for nothing of the plug-in
     mpi_benchmark(program, arguments) -> a command line of collbench for one of OSU or IMB
+    compare_options(parser)           when it adds the further runs of `compare`
+    compare(arguments, margin)        -> exit code of `compare`
+    alternatives(tables)              -> `report.material.OtherComparison` of runs without a case in common; else None
+    answer_remark(table)              -> a sentence below the answer of a run with its rows; "" for none
+    record_kinds()                    -> kinds of records besides those of kinds of runs, whose columns `explain` has
     compared_load(cases)              -> sentences of `compare` about cases under load
     figure_kinds()                    -> by name of a kind of figure a function of the runs that returns its panels (of the plug-in plot)
     """

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import collbench
 from collbench.errors import UsageError
+from collbench.plugin import hooks_of
 from collbench.report.frame import Column, Frame, Line, table_lines
 from collbench.report.screen import wrapped
 
@@ -229,7 +230,6 @@ def _declared_columns() -> dict[str, WordPage]:
     Its word is its key of `--columns`, else its name; other names are its headings, with and without the unit.
     """
     from collbench.columns import RUN_COLUMN, ValueColumn, described, value_columns
-    from collbench.report.alternatives import ALTERNATIVES
     from collbench.report.cases import COLUMN_OF_KEY
     from collbench.report.kinds import ResultKind, kinds
     from collbench.results.row import Row
@@ -242,7 +242,8 @@ def _declared_columns() -> dict[str, WordPage]:
         headings = [value.title, value.title.removesuffix(" GB/s").removesuffix(" µs")] if value.title else []
         pages[value.name] = replace(found, means=f"{found.means}\n{means}".strip(), names=(*found.names, *headings))
 
-    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), ALTERNATIVES]:
+    others = [kind for kinds_of in hooks_of("record_kinds") for kind in kinds_of()]
+    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), *others]:
         for value in kind.values:
             add(value, f"`collbench {kind.name}`: {described(value.about, value.unit)}", value.name)
     for value in value_columns(Row):

@@ -15,9 +15,8 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.plugin import hooks_of
 from collbench.report import FORMATS
-from collbench.report.alternatives import fastest_backend, head
-from collbench.report.alternatives import lines as lines_of_alternatives
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View, check_columns
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
@@ -99,7 +98,7 @@ def _compared(material: Material) -> Iterator[str]:
     if not material.comparisons:
         return
     if material.alternatives is not None:
-        yield from ("", "## Alternatives", "", *(line.text for line in lines_of_alternatives(material.alternatives, "markdown")))
+        yield from ("", "## Alternatives", "", *(line.text for line in material.alternatives.lines("markdown")))
         return
     for found in material.comparisons:
         yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
@@ -408,7 +407,7 @@ def _print_runs(
         room = _room(stream)
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
     if format == "table" and material.alternatives is not None:
-        print_lines([Line(""), *lines_of_alternatives(material.alternatives, format, room)], stream, color, quiet=view.quiet)
+        print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
     show_all(material, format, out=stream, err=err, color=color, view=view)
 
 
@@ -451,7 +450,7 @@ def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
         yield from _heading(table, room, first=number == 0)
         yield from answer_lines(in_print_order(material.rows(table)), room)
     if material.alternatives is not None:
-        yield from (Line(""), *text_lines(head(material.alternatives)[0], room, "head"))
+        yield from (Line(""), *text_lines(material.alternatives.answer(), room, "head"))
     screen = None if material.tables else first_screen(material)
     if screen is not None:
         yield from text_lines(printable(screen.title), room)
@@ -478,9 +477,9 @@ def _table_lines(
             yield from writer.end()
             continue
         answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
-        fastest = "" if view.quiet else fastest_backend(table)
-        if fastest:
-            answer += text_lines(fastest, room)
+        for remark_of in () if view.quiet else hooks_of("answer_remark"):
+            if remark := remark_of(table):
+                answer += text_lines(remark, room)
         writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():

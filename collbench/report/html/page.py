@@ -38,7 +38,7 @@ _PLUGINS = _HERE.parents[1] / "plugins"
 # In the order of the page, after the charts of the operations. A section without content is None.
 _SECTIONS: Mapping[str, Callable[[Material], Section | None]] = {
     "gate": gate.section, "overview": overview.section, "expected_time": expected_time.section, "consistency": consistency.section,
-    "against": against.section, "equal": against.equal_section, "samples": samples.section, "slowest": slowest.section,
+    "against": against.section, "samples": samples.section, "slowest": slowest.section,
     "timeline": timeline.section, "provenance": provenance.section,
 }  # fmt: skip
 

@@ -35,9 +35,7 @@ def with_class(root: Element, tag: str, word: str) -> list[Element]:
 
 
 def test_a_machine_has_the_same_picture_in_every_process() -> None:
-    code = (
-        "import sys; from tests.machine.machines import mesh; from collbench.plugins.drawings.machine import picture; print(picture(mesh()))"
-    )
+    code = "from tests.machine.machines import mesh; from collbench.plugins.drawings.machine import picture; print(picture(mesh()))"
     drawings = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE

@@ -7,17 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, log10
-from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any
 
-from collbench.analysis.alternatives import BACKEND, NODES, RANKS, AlternativeGroup, Alternatives, AlternativeTime, Undecided, alternatives
-from collbench.analysis.compare import side_of
 from collbench.analysis.differences import differences
-from collbench.analysis.launches import Launches, check_once, runs_in, sentence, time_of
+from collbench.analysis.launches import Launches, time_of
 from collbench.analysis.outcome import Outcome
 from collbench.columns import column, declared
-from collbench.errors import FINE, UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
+from collbench.plugins.alternatives.analysis import (
+    BACKEND,
+    NODES,
+    RANKS,
+    AlternativeGroup,
+    Alternatives,
+    AlternativeTime,
+    Undecided,
+    alternatives,
+)
 from collbench.records import Record, RecordKind
 from collbench.report.cases import NOTHING, same_for_all, size_of, value_of, wrong
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
@@ -25,7 +31,6 @@ from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.headlines import short
 from collbench.report.outcome_text import format_margin
 from collbench.report.plan import PlanSummary, operation_name
-from collbench.report.screen import check_format, print_lines, wants_color, width_of, write_line
 from collbench.results.estimate import Estimate
 from collbench.results.quality import REMEDIES, quality_of
 from collbench.results.row import SERIES, CaseKey, Row
@@ -106,6 +111,11 @@ def _estimate(ratio: Ratio | None) -> Estimate:
 
 
 ALTERNATIVES = RecordKind("compare", AlternativeRow)
+
+
+def record_kinds() -> list[RecordKind[Any]]:
+    """Return the kinds of records whose columns `explain` has."""
+    return [ALTERNATIVES]
 
 
 def outcome(group: AlternativeGroup, name: str) -> str:
@@ -609,29 +619,3 @@ def json_page(compared: Alternatives) -> str:
         "margin": compared.margin,
     }
     return to_page({**values, "runs": runs, "rows": [ALTERNATIVES.fields_of(record) for record in records(compared)]})
-
-
-def compare_alternatives(
-    sides: Sequence[Launches], format: str, stream: TextIO, *, margin: float, err: TextIO, color: str, problem: UsageError | None = None
-) -> int:
-    """Print the comparison of runs that differ in one field of their cases, and warnings on `err`. Returns the exit code, 0.
-
-    Raises `problem` if no two of their cases are alternatives, and UsageError for an unknown format.
-    """
-    check_format(format, FORMATS)
-    compared = alternatives(sides, margin)
-    if compared is None:
-        raise problem or UsageError(f"{listed([side.name for side in sides], 4)} have no cases that differ in one field only")
-    for side in sides:
-        for warning in (warning for run in side.runs for warning in (*run.warnings, sentence(run)) if warning):
-            write_line(err, printable(warning))
-    width = width_of(stream) if format == "table" else None
-    print_lines(lines(compared, format, width), stream, wants_color(stream, color))
-    return FINE
-
-
-def sides_of(paths: Sequence[Path]) -> list[Launches]:
-    """Return the launches in each of these folders. Raises UsageError for launches that do not belong together or are given twice."""
-    runs = [runs_in(path) for path in paths]
-    check_once(run for those in runs for run in those)
-    return [side_of(those, str(path)) for those, path in zip(runs, paths, strict=True)]
