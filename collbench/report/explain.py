@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import collbench
 from collbench.errors import UsageError
@@ -74,7 +74,8 @@ class WordPage:
             return [head, "", *self.means.strip().splitlines()]
         parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
         body = [line for name, text in parts if text for line in ("", f"{name}:", *(f"  {each}" for each in text.strip().splitlines()))]
-        return [head, *body, *(["", *(f"source: {url}" for url in self.sources)] if self.sources else [])]
+        sources = [f"source: {url}" for url in self.sources]
+        return [head, *body, "", *sources] if sources else [head, *body]
 
 
 @cache
@@ -205,13 +206,10 @@ def word_table() -> Iterator[WordPage]:
     for group, words in table.items():
         for word, fields in words.items():
             if "means" in fields:
-                yield WordPage(group=group, word=word, **_with_tuples(fields))
+                lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+                yield WordPage(group=group, word=word, **{**fields, **lists})
             elif word in declared:  # else its plug-in is not there
                 yield replace(declared[word], names=(*declared[word].names, *fields["names"]))
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _of_operations() -> Iterator[WordPage]:

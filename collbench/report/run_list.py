@@ -172,7 +172,7 @@ def runs_frame(runs: Sequence[ListedRun], for_programs: bool = False) -> Frame[L
         Column("cases", "cases", lambda run: _number(run.cases or None), lambda run: run.cases, right=True),
         Column("exit_code", "exit", _ended, lambda run: run.exit_code, right=True, drop=3),
     ]
-    columns += map(_of_best, _BEST) if for_programs else [Column("", "best", _best_figure, cut=True)]
+    columns += map(_of_best, _BEST) if for_programs else [Column[ListedRun]("", "best", _best_figure, cut=True)]
     foot = f"{plural(len(runs), 'run')}, newest first; `collbench report` shows the newest, `collbench report RUN` another one"
     return Frame(columns, runs, foot=[foot])
 

@@ -63,7 +63,7 @@ _MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub h
 
 def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
-    parts = (_overview, _compared, _tables, _kinds_markdown)
+    parts = (_overview, _compared, _tables, *(kind.markdown for kind in kinds().values()))
     return "\n".join([line for part in parts for line in part(material)]) + "\n"
 
 
@@ -143,11 +143,6 @@ def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
         return [column.text(row) for column in columns]
     identity = [column.text(row) for column in columns if not column.figure]
     return [*identity, not_available(row), *[""] * (len(columns) - len(identity) - 1)]
-
-
-def _kinds_markdown(material: Material) -> Iterator[str]:
-    for kind in kinds().values():
-        yield from kind.markdown(material)
 
 
 # Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
@@ -350,9 +345,11 @@ def report_run(
     check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics, trace)
     outputs.check()
-    err, found = err or sys.stderr, runs or readable(paths)
+    err = err or sys.stderr
+    found = runs or readable(paths)
     warnings = found.warnings
-    warnings = [*warnings, *(not_drawn(found.runs) if markdown or openmetrics else ())]
+    if markdown or openmetrics:
+        warnings += not_drawn(found.runs)
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
     of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
     for sentence in (*warnings, *of_imports, *material.apart):
@@ -368,7 +365,9 @@ def report_run(
         print_lines(_short_answer(material, _room(stream)), stream, wants_color(stream, color))
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
-    return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
+    if not found.whole:
+        return USAGE
+    return NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
@@ -485,26 +484,30 @@ def _table_lines(
         for text in fallen[number] if number < len(fallen) else ():
             yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
         at_the_end = bool(measured) or room is not None
-        yield from () if at_the_end else (*answer, Line(""))
+        if not at_the_end:
+            yield from (*answer, Line(""))
         yield from writer.start(plan)
         yield from (line for row in rows for line in writer.row(row))
-        yield from (*writer.end(), *(() if view.quiet else findings(table.runs, rows, room)))
-        yield from (Line(""), *answer) if at_the_end else ()
+        yield from writer.end()
+        if not view.quiet:
+            yield from findings(table.runs, rows, room)
+        if at_the_end:
+            yield from (Line(""), *answer)
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
-    launches, unfinished = (
-        len(table.runs),
-        sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs),
-    )
+    launches = len(table.runs)
+    unfinished = sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs)
     resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
-    rows = plural(len(table.rows), "row")
+    facts = [plural(len(table.rows), "row")]
     if launches == 1:
-        facts = [rows, *(["not finished"] if unfinished else []), *(f"resumed: {parts} launches" for parts in resumed)]
+        facts += ["not finished"] * unfinished
+        facts += [f"resumed: {parts} launches" for parts in resumed]
     else:
-        counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
-        facts = [f"{launches} launches", rows, *counts]
-    return [*([] if first else [Line("")]), *text_lines(f"{table.name} ({', '.join(facts)})", room, "head")]
+        facts.insert(0, f"{launches} launches")
+        facts += [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
+    heading = text_lines(f"{table.name} ({', '.join(facts)})", room, "head")
+    return list(heading) if first else [Line(""), *heading]
 
 
 def _room(stream: TextIO) -> int | None:

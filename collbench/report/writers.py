@@ -100,7 +100,7 @@ class TableWriter(RowWriter):
         lines = [] if quiet else self._how_to_read(rows)
         foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
         answer = [] if self._rows else list(answer_lines(rows, self._room, self._plan.run, quiet=quiet))
-        return [*foot, *([Line("")] if answer else []), *answer]
+        return [*foot, Line(""), *answer] if answer else foot
 
     def _how_to_read(self, rows: Sequence[Row]) -> list[str]:
         plan = self._plan
@@ -365,10 +365,11 @@ def check_file(path: Path, option: str) -> None:
     if path == STDOUT:
         raise UsageError(f"{option} cannot write to stdout: give it a FILE")
     folder = path.parent
-    wrong = (
-        "it is a folder" if path.is_dir() else f"the folder {folder} is missing" if not folder.is_dir() else
-        "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
-    )  # fmt: skip
+    wrong = "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
+    if path.is_dir():
+        wrong = "it is a folder"
+    elif not folder.is_dir():
+        wrong = f"the folder {folder} is missing"
     if wrong:
         raise UsageError(f"{option} {path} cannot be written ({wrong}): choose another file")
 

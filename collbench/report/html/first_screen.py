@@ -312,7 +312,9 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
     severe = sum(each.severity == "severe" for each in findings)
     counts = ((len(first.gpus), "GPU"), (sum(not nic.virtual for nic in first.nics), "NIC"), (severe, "severe finding"))
     figures += [_count(count, what) for count, what in counts if count]
-    badge = (BAD, "SEVERE FINDINGS") if severe else (DOUBT, "NODES DIFFER") if differences else None
+    badge = (DOUBT, "NODES DIFFER") if differences else None
+    if severe:
+        badge = (BAD, "SEVERE FINDINGS")
     more = [*differences[:2], *map(_finding, findings[:2])]
     return FirstScreen(f"{name}{limit}", badge, figures, " · ".join(system_text(first.system)), more, "machine")
 

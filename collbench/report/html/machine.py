@@ -24,7 +24,8 @@ from collbench.report.machine import disagreement_lines, safe, unknown_lines
 from collbench.units import format_percent, format_rate, format_size, format_time, listed
 
 _MARKS = {"severe": "wrong", "warning": "doubtful"}
-_MOST_ROWS, _MOST_HOSTS = 300, 6
+_MOST_ROWS = 300
+_MOST_HOSTS = 6
 
 
 def node_ceiling(machine: Machine) -> Ceiling | None:
@@ -40,16 +41,18 @@ def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], lo
     """Return the findings, worst first, equal ones of several hosts together; and what was examined."""
     listing = list(by_host(findings).items())[:_MOST_ROWS]
     several = len(machines) > 1
-    rows = [
-        [each.severity, each.code, *([safe(listed(names, _MOST_HOSTS))] if several else []), each.what, each.evidence, each.remedy]
-        for each, names in listing
-    ]
-    head = ("severity", "code", *(["hosts"] if several else []), "finding", "evidence", "remedy")
-    table = Table(head, rows, marks=marks_of(_MARKS.get(each.severity, "") for each, _ in listing))
-    found = Section("findings", "Findings", (), [("Worst first; `collbench explain CODE` has more", table)])
-    summaries = [text for each in logs for text in each.lines]
-    examined = [*summaries, *states(machines, [each.log for each in logs]), sentence(machines, logs)]
-    return [*([found] if rows else []), Section("examined", "What was examined", examined)]
+    head = ["severity", "code", "finding", "evidence", "remedy"]
+    rows = [[finding.severity, finding.code, finding.what, finding.evidence, finding.remedy] for finding, _ in listing]
+    if several:
+        head.insert(2, "hosts")
+        for row, (_, names) in zip(rows, listing, strict=True):
+            row.insert(2, safe(listed(names, _MOST_HOSTS)))
+    table = Table(head, rows, marks=marks_of(_MARKS.get(finding.severity, "") for finding, _ in listing))
+    findings_section = Section("findings", "Findings", (), [("Worst first; `collbench explain CODE` has more", table)])
+    summaries = [text for examined in logs for text in examined.lines]
+    texts = [*summaries, *states(machines, [examined.log for examined in logs]), sentence(machines, logs)]
+    examined_section = Section("examined", "What was examined", texts)
+    return [findings_section, examined_section] if rows else [examined_section]
 
 
 def by_host(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
