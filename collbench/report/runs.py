@@ -33,7 +33,6 @@ from collbench.report.writers import (
     STDOUT,
     CsvAgainstBaseline,
     Metric,
-    OneLinePerAbsentBackend,
     Outputs,
     Sample,
     TableWriter,
@@ -479,7 +478,7 @@ def _table_lines(
         for remark_of in () if view.quiet else hooks_of("answer_remark"):
             if remark := remark_of(table):
                 answer += text_lines(remark, room)
-        writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
+        writer = TableWriter(room, view, rows)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
             yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
