@@ -23,7 +23,8 @@ GROUP = "collbench.plugins"
 # In the order of pages and first screens.
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
-    "libraries", "plot", "selftest", "joblogs", "serve", "mpibench",
+    "libraries", "plot", "selftest", "joblogs", "serve", "mpibench", "drawings",
+    "alternatives",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -299,6 +300,10 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     software_findings(host, env)    -> doctor's findings about the software of this host
     probe_options(parser, group)      when it adds the options of `probe`; of those in the group one is possible
     probe(arguments)                  -> exit code of `probe`; None if the options do not ask for what the plug-in does
+    probe_views(parser)               when it adds the options of `probe` that follow --format
+    probed(machines, arguments)       when `probe` has printed the machines
+    machine_drawings(machines, ceiling) -> a section of a page about machines without a run, with what limits the ceiling marked
+    page_style()                      -> the style sheet of what a plug-in adds to pages
     read_files(files, folder, *, format, ranks, nodes, operation, dtype)
                                     -> the run folders, below this folder, of imported files of other tools, for `collbench.read`
     run_options(parser)               when it adds the options of a command that can read runs of a store
@@ -314,6 +319,11 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     doctor_options(parser)            when it adds the options of `doctor`
     doctor(arguments)                 -> exit code of `doctor`; None if the options ask for nothing of the plug-in
     mpi_benchmark(program, arguments) -> a command line of collbench for one of OSU or IMB
+    compare_options(parser)           when it adds the further runs of `compare`
+    compare(arguments, margin)        -> exit code of `compare`
+    alternatives(tables)              -> `report.material.OtherComparison` of runs without a case in common; else None
+    answer_remark(table)              -> a sentence below the answer of a run with its rows; "" for none
+    record_kinds()                    -> kinds of records besides those of kinds of runs, whose columns `explain` has
     compared_load(cases)              -> sentences of `compare` about cases under load
     figure_kinds()                    -> by name of a kind of figure a function of the runs that returns its panels (of the plug-in plot)
     """

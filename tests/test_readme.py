@@ -28,7 +28,6 @@ from collbench.backends.socket import LinkedBackend
 from collbench.machine.sources import read_paths
 from collbench.operations.registry import commands
 from collbench.plugin import BUILTIN, plugins
-from collbench.report.machine_picture import picture
 from tests.conftest import cannot, enter, needs_command, needs_plugin
 from tests.fake_gpu import environment
 from tests.pages import (
@@ -321,7 +320,10 @@ def test_the_exit_codes_are_complete() -> None:
     assert shown == codes
 
 
+@needs_plugin("drawings")
 def test_the_node_is_drawn_from_its_files() -> None:
+    from collbench.plugins.drawings.machine import picture
+
     (machine,) = read_paths([ROOT / "reports" / "example-node"])
     assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
 

@@ -147,6 +147,7 @@ _OF_PLUGINS: Mapping[str, str] = {
     "gate --self-test": "selftest",
     "doctor --log": "joblogs",
     "report runs --serve": "serve",
+    "compare runs/mpi runs/gloo runs/nccl": "alternatives",
 }
 
 # The commands of the core by group; the parsers of plug-ins' commands name their place. `collbench --help` has a line for each command of

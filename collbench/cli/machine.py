@@ -284,7 +284,8 @@ def _add_probe_options(parser: Parser) -> None:
     for add in hooks_of("probe_options"):
         add(parser, what)
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
+    for add in hooks_of("probe_views"):
+        add(parser)
     add_some(parser, "html")
     _add_color_and_timeout(parser)
 
@@ -320,11 +321,8 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
         found = examine(machines)
         _write_page(arguments.html, of_probe(machines, differing, found), lambda: probe_sections(machines, differing, found))
     probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
-    if arguments.svg:
-        from collbench.report.machine_picture import write_pictures
-
-        for file in write_pictures(machines, arguments.svg):
-            print(f"drawn: {file}", file=sys.stderr)
+    for show in hooks_of("probed"):
+        show(machines, arguments)
     return 0
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
 from collbench.cli.parser import Parser, add_command
 from collbench.cli.selection import add_selection, check_selection
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
-
-if TYPE_CHECKING:
-    from collbench.analysis.launches import Launches
 
 # collbench compare A B: compare two runs, or two folders of launches.
 
@@ -33,7 +29,8 @@ def add_compare(commands: Any) -> None:
 def _add_compare_options(parser: Parser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
-    parser.add_argument("more", metavar="MORE", nargs="*", type=Path, default=[], help="further runs: all are compared as alternatives")
+    for add in hooks_of("compare_options"):
+        add(parser)
     parser.add_argument(
         "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
     )
@@ -43,20 +40,13 @@ def _add_compare_options(parser: Parser) -> None:
 
 def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the comparison and return the exit code."""
-    from collbench.analysis.compare import NothingInCommon
-    from collbench.report.alternatives import compare_alternatives, sides_of
     from collbench.report.compare import compare_runs
 
     margin = _margin(arguments.margin)
-    problem: NothingInCommon | None = None
-    if arguments.more:
-        sides: Sequence[Launches] = sides_of([arguments.a, arguments.b, *arguments.more])
-    else:
-        try:
-            return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
-        except NothingInCommon as error:
-            problem, sides = error, error.sides
-    return compare_alternatives(sides, arguments.format, sys.stdout, margin=margin, err=sys.stderr, color=arguments.color, problem=problem)
+    for compare in hooks_of("compare"):
+        code: int = compare(arguments, margin)
+        return code
+    return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
 
 
 def _margin(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from collbench.analysis.launches import time_of
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, LEAST_RATE_BYTES, is_above_limit
@@ -135,7 +135,7 @@ class Answer(Fact, frozen=True):
         if self.missing:
             wrong = f"{self.verification.render()} · " if self.verification is not None and self.verification.wrong else ""
             return f"{wrong}not measured ({self.missing})"
-        return " · ".join(each.render() for each in (self.rate, self.latency, self.verification, self.memory) if each is not None)
+        return " · ".join(part.render() for part in (self.rate, self.latency, self.verification, self.memory) if part is not None)
 
     def render(self) -> str:
         """Return "allreduce over mpi: 5.01 of 7.61 GB/s (66 %) at 64 MiB, … · 0.25 µs at 64 B · data verified"."""
@@ -152,13 +152,11 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in apart), []).append(row)
-    return [_answer(members, _differing(key, groups, names)) for key, members in groups.items()]
-
-
-def _differing(key: tuple[object, ...], groups: Iterable[tuple[object, ...]], names: Sequence[str]) -> list[str]:
-    """Return the fields that distinguish this answer from others of the same operation and backend."""
-    alike = [each for each in groups if each[:2] == key[:2]]
-    return [name for place, name in enumerate(names, start=2) if len({each[place] for each in alike}) > 1]
+    made: list[Answer] = []
+    for key, members in groups.items():
+        alike = [other for other in groups if other[:2] == key[:2]]  # of the same operation and backend
+        made.append(_answer(members, [name for place, name in enumerate(names, start=2) if len({other[place] for other in alike}) > 1]))
+    return made
 
 
 def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
@@ -190,12 +188,8 @@ def verification_of(rows: Sequence[Row]) -> Verification:
     checked = [row for row in rows if row.wrong is not None]
     imported = any(IMPORTED in row.flags for row in rows)
     without_data = not any(row.size_bytes or row.wrong for row in rows)
-    return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported, without_data)
-
-
-def _files_left_open(rows: Sequence[Row]) -> int | None:
-    """Return the most files that a case which makes and frees groups left open; None if no row has that evidence."""
-    return max((grown.open_files for row in rows if (grown := HeldResources.of(row.evidence))), default=None)
+    files_left_open = max((grown.open_files for row in rows if (grown := HeldResources.of(row.evidence))), default=None)
+    return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), files_left_open, imported, without_data)
 
 
 def _rate(rows: Sequence[Row]) -> HeadlineRate | None:
@@ -245,18 +239,19 @@ def _latency(rows: Sequence[Row], most_bytes: int | None) -> Latency | None:
 
 def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *, quiet: bool = False) -> Iterator[Line]:
     """Yield the answers, and unless `quiet` the quality and the command that shows the `run`; nothing without rows."""
-    found = answers(rows)
-    if not found:
+    every = answers(rows)
+    if not every:
         return
-    shown = found[:_MOST]
-    longest = max(len(each.name) for each in shown)
+    shown = every[:_MOST]
+    longest = max(len(answer.name) for answer in shown)
     indent = GAP if width is not None and longest > width // 3 else " " * (longest + len(GAP))
-    for each in shown:
-        style = "wrong" if each.verification is not None and each.verification.wrong else "na" if each.missing else ""
-        text = f"{each.name.ljust(longest)}{GAP}{each.result()}"
-        yield from text_lines(text, width, style, indent)
-    if len(found) > _MOST:
-        yield Line(f"and {len(found) - _MOST} more in the table")
+    for answer in shown:
+        style = "na" if answer.missing else ""
+        if answer.verification is not None and answer.verification.wrong:
+            style = "wrong"
+        yield from text_lines(f"{answer.name.ljust(longest)}{GAP}{answer.result()}", width, style, indent)
+    if len(every) > _MOST:
+        yield Line(f"and {len(every) - _MOST} more in the table")
     if quiet:
         return
     quality = run_quality(rows)

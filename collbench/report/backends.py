@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from collbench.backends.backend import Available, Feature, Unavailable
 from collbench.backends.registry import backend_class, backend_names
+from collbench.columns import NOTHING
 from collbench.report.frame import Column, Frame, Line, table_lines
 
 _MADE_UP = {"simulated", "slowed"}  # flags of backends with times that do not describe a network
@@ -39,19 +40,17 @@ def _about(state: BackendState) -> str:
 
 
 _COLUMNS: tuple[Column[BackendState], ...] = (
-    Column("", "backend", lambda each: each.name, least=10),
-    Column("", "status", lambda each: each.status, least=18),
+    Column("", "backend", lambda state: state.name, least=10),
+    Column("", "status", lambda state: state.status, least=18),
     Column("", "version or reason", _about, wrap=True),
 )
-
-
 # What the library of a backend has, by its version.
 _FEATURES: tuple[Column[tuple[BackendState, Feature]], ...] = (
-    Column("", "backend", lambda each: each[0].name, least=10),
-    Column("", "part of the library", lambda each: each[1].name),
-    Column("", "since", lambda each: each[1].since or "–"),
-    Column("", "here", lambda each: "yes" if each[1].available else "no"),
-    Column("", "used by", lambda each: each[1].use or "–", wrap=True),
+    Column("", "backend", lambda entry: entry[0].name, least=10),
+    Column("", "part of the library", lambda entry: entry[1].name),
+    Column("", "since", lambda entry: entry[1].since or NOTHING),
+    Column("", "here", lambda entry: "yes" if entry[1].available else "no"),
+    Column("", "used by", lambda entry: entry[1].use or NOTHING, wrap=True),
 )
 
 
@@ -67,15 +66,15 @@ def backend_states(defaults: Collection[str]) -> list[BackendState]:
 def backend_lines(states: Sequence[BackendState], format: str, width: int | None = None) -> Iterator[Line]:
     """Yield a line per backend in `format`, "table" or "json"."""
     if format == "json":
-        for each in states:
-            about = asdict(each.answer) if isinstance(each.answer, Available) else each.answer.as_json()
-            facts = {"backend": each.name, "available": each.available, "devices": each.devices, "default": each.default}
-            yield Line(json.dumps({**facts, "made_up": each.made_up, **about}))
+        for state in states:
+            about = asdict(state.answer) if isinstance(state.answer, Available) else state.answer.as_json()
+            facts = {"backend": state.name, "available": state.available, "devices": state.devices, "default": state.default}
+            yield Line(json.dumps({**facts, "made_up": state.made_up, **about}))
         return
-    made_up = [each for each in states if each.made_up]
-    parts = [(each, part) for each in states if isinstance(each.answer, Available) for part in each.answer.features]
-    yield from table_lines(Frame(_COLUMNS, [each for each in states if not each.made_up]), width)
-    columns = [Column("", "", column.text, least=column.least, wrap=column.wrap) for column in _COLUMNS]
+    parts = [(state, part) for state in states if isinstance(state.answer, Available) for part in state.answer.features]
+    yield from table_lines(Frame(_COLUMNS, [state for state in states if not state.made_up]), width)
+    columns = [replace(column, title="") for column in _COLUMNS]
+    made_up = [state for state in states if state.made_up]
     yield from table_lines(Frame(columns, made_up, title="made-up times, to try and to test collbench"), width)
     if parts:
         yield from table_lines(Frame(_FEATURES, parts, title="what the libraries have, by their versions"), width)

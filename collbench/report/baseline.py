@@ -88,7 +88,8 @@ def baseline_lines(baseline: Baseline, format: str, width: int | None = None) ->
 
 def after_adding(path: Path, held: int) -> str:
     """Return how many allocations the baseline has, and the next command."""
-    there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
+    there = f"{path} has {plural(held, 'allocation')}"
+    folder = quote(str(path))
     if held < FEWEST:
         return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
     few = f" (better {ENOUGH})" if held < ENOUGH else ""
@@ -118,10 +119,12 @@ def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator
         yield f"the gate needs {FEWEST} allocations for a verdict; {more}"
     elif allocations < ENOUGH:
         yield f"thin baseline: use {ENOUGH} allocations or more for reliable limits"
-    known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
-        yield from (f"{group}: the median over its cases shows {_percent(share)}" for group, share in known)
-        yield from [f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"] if isfinite(limits.whole) else []
+        for group, limit in zip(limits.scheme.groups, limits.groups, strict=True):
+            if isfinite(limit):
+                yield f"{group}: the median over its cases shows {_percent(exp(limit) - 1)}"
+        if isfinite(limits.whole):
+            yield f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"
 
 
 def _percent(share: float) -> str:
@@ -146,9 +149,12 @@ def _word(name: str, value: object) -> str:
 #
 # A course has a character for each allocation: bars on a terminal, else digits from 0 (the fastest of the line) to 9.
 
-BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
+BARS = "▁▂▃▄▅▆▇█"
+FIGURES = "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
-MOST_ALLOCATIONS, _MOST_CASES, _MOST_NAMED = 60, 60, 3
+MOST_ALLOCATIONS = 60
+_MOST_CASES = 60
+_MOST_NAMED = 3
 _LEAST_COURSE = 12  # allocations
 
 
@@ -183,7 +189,11 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
         return
     names = [allocation.name for allocation in history.allocations]
     for series in shown:
-        steps = [_step_record(history, step) for step in series.steps]
+        steps = []
+        for step in series.steps:
+            last_before, since = history.allocations[step.before], history.allocations[step.at]
+            changes = [change.sentence() for change in history.between(step.before, step.at)]
+            steps.append(StepRecord(since.name, since.began_utc, last_before.name, step, history.state(step), changes))
         time_s, factor = _time_or_factor(series.about.case, list(map(exp, series.values.tolist())))
         yield json_line(SeriesRecord(series.about, names, time_s, factor, series.trend, steps, history.missing(series)))
 
@@ -211,12 +221,6 @@ class SeriesRecord:
     trend: Annotated[float | None, column("The last level over the first; null if it was never measured.")]
     steps: Annotated[list[StepRecord], column("Changes from one level to another, in time order.")]
     missing: Annotated[str, column("Where it lacks values, in words; empty if nowhere.")]
-
-
-def _step_record(history: History, step: LevelChange) -> StepRecord:
-    last_before, since = history.allocations[step.before], history.allocations[step.at]
-    changes = [change.sentence() for change in history.between(step.before, step.at)]
-    return StepRecord(since.name, since.began_utc, last_before.name, step, history.state(step), changes)
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
@@ -315,7 +319,8 @@ def course(series: CaseHistory, letters: str, most: int = MOST_ALLOCATIONS) -> s
 
 # `collbench baseline diff`: changes of software and machines, and cases that moved more than chance explains.
 
-_MOST, _DIFF_MOST_NAMED = 60, 8
+_MOST = 60
+_DIFF_MOST_NAMED = 8
 _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 

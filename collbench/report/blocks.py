@@ -10,10 +10,9 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.report.cases import (
     COLUMN_OF_KEY,
-    FACTS,
     NOTHING,
-    PLACED,
     SELECTABLE,
+    facts_of_all,
     identity_column,
     if_groups,
     if_messages,
@@ -97,10 +96,16 @@ class BlockLayout:
     """
 
     def __init__(self, plan: PlanSummary, room: int | None, view: View, rows: Sequence[Row] = ()) -> None:
-        self._plan, self._room, self._named = plan, room, view.columns
+        self._plan = plan
+        self._room = room
+        self._named = view.columns
         self._rows = [row for row in rows if row.na is None]
         columns = [self._planned(_BY_KEY[key], view) for key in _keys(plan, view)]
-        shown = without_empty(columns, self._rows) if self._rows else [column for column in columns if _is_expected(column, plan)]
+        # without rows yet: the references that are measured inside a host are no limits
+        has_limit = plan.some("device") != ["cpu"] or plan.some("nodes") != ["1"]
+        shown = [column for column in columns if has_limit or column.key != "hard_limit"]
+        if self._rows:
+            shown = without_empty(columns, self._rows)
         self._columns = [column for column in columns if column in shown or column.key in view.columns]
         self._inside = [name for name in SERIES if name in plan.within]
         self._fit()
@@ -114,7 +119,8 @@ class BlockLayout:
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row, after those that begin its block if it is the first one."""
-        return [*self._begin(row), *(self._absent(row) if row.na is not None else [self._layout.line(row)])]
+        lines = [self._layout.line(row)] if row.na is None else self._absent(row)
+        return [*self._begin(row), *lines]
 
     def legend(self, rows: Sequence[Row]) -> list[str]:
         """Return the columns without room, and what a blank and a dash mean if these rows have them."""
@@ -125,7 +131,8 @@ class BlockLayout:
             meanings.append(f"blank: no meaning {'for one rank' if all(row.ranks == 1 for row in rows) else 'at this size'}")
         if NOTHING in texts:
             meanings.append(f"{NOTHING}: unknown")
-        return [*self._layout.hidden(), *(["; ".join(meanings)] if meanings else [])]
+        legend = self._layout.hidden()
+        return [*legend, "; ".join(meanings)] if meanings else legend
 
     def _planned(self, column: Column[Row], view: View) -> Column[Row]:
         """Return the column with the width that the plan needs; columns that the user named are not dropped."""
@@ -152,10 +159,6 @@ class BlockLayout:
         least = len("out of place") if name == "in_place" else least
         return replace(identity_column(name), key=name, least=least)
 
-    def _is_global(self, name: str) -> bool:
-        values = self._plan.values.get(name, frozenset())
-        return len(values) == 1 and None not in values and name in FACTS and (self._plan.moves or name not in PLACED)
-
     def _begin(self, row: Row) -> list[Line]:
         """Return the title and the headings if the row begins a block."""
         names = [name for name in SERIES if name not in self._inside]
@@ -164,27 +167,21 @@ class BlockLayout:
         if block == self._block and (limit is None or self._limit is None or limit == self._limit):
             self._limit = self._limit or limit
             return []
-        known = (_limit(each) for each in self._rows if tuple(getattr(each, name) for name in names) == block)
-        first, self._block, self._limit = self._block is None, block, limit or next(filter(None, known), None)
-        facts = [name_value(row, name) for name in names[2:] if not self._is_global(name)]
+        of_block = (_limit(other) for other in self._rows if tuple(getattr(other, name) for name in names) == block)
+        lines = [] if self._block is None else [Line("")]
+        self._block = block
+        self._limit = limit or next(filter(None, of_block), None)
+        global_facts = facts_of_all(self._plan)
+        facts = [name_value(row, name) for name in names[2:] if name not in global_facts]
         facts.append(f"limited by {self._limit}" if self._limit else "")
         title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
-        return [
-            *([] if first else [Line("")]),
-            *text_lines(title, self._room, "head"),
-            Line(self._layout.heading(), "head"),
-        ]
+        return [*lines, *text_lines(title, self._room, "head"), Line(self._layout.heading(), "head")]
 
     def _absent(self, row: Row) -> list[Line]:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
         shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
         cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
         return list(text_lines(GAP.join([*cells, reason_of(row)]), self._room, "na", GAP * 2))
-
-
-def _is_expected(column: Column[Row], plan: PlanSummary) -> bool:
-    """Return whether a column may get a figure: the references that are measured inside a host are no limits."""
-    return column.key != "hard_limit" or plan.some("device") != ["cpu"] or plan.some("nodes") != ["1"]
 
 
 def _limit(row: Row) -> str | None:
@@ -197,9 +194,10 @@ def _limit(row: Row) -> str | None:
 def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
     """Yield the lines below a row: wrong data always, its flags if they are wanted."""
     details = [f"{wrong_elements(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
-    if view.verbose:
-        details += [f"flags: {remarks(row)}"] if row.flags else []
-        details += [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
+    if view.verbose and row.flags:
+        details.append(f"flags: {remarks(row)}")
+    if view.verbose and two_modes(row):
+        details.append(f"two values: {times(row, ' µs')}")
     for text in details:
         yield from text_lines(f"{GAP * 2}{text}", room, "wrong" if row.wrong else "foot", GAP * 3)
 
@@ -207,5 +205,6 @@ def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
 def _style(row: Row) -> str:
     if row.na is not None:
         return "na"
-    word = quality_word(row)
-    return "wrong" if row.wrong else "doubtful" if word not in (OK, NOTHING) else ""
+    if row.wrong:
+        return "wrong"
+    return "" if quality_word(row) in (OK, NOTHING) else "doubtful"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced, known
@@ -12,7 +13,7 @@ from collbench.columns import value_columns
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, TOLERANCE, Ceiling, name_of_model
 from collbench.plugin import measurement_mode
 from collbench.report.frame import Column, printable
-from collbench.report.plan import PlanSummary, is_several, operation_name
+from collbench.report.plan import PlanSummary, differing_fields, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.quality import half_width, is_unreliable, quality_of
 from collbench.results.row import SERIES, UNDER_LOAD, CaseKey, Row
@@ -44,7 +45,9 @@ class CaseColumn(Column[Row]):
 
 def placing(row: Row) -> str:
     """Return "in place" or "out of place", or a dash if the operation moves no bytes."""
-    return ("in place" if row.in_place else "out of place") if row.size_bytes else NOTHING
+    if not row.size_bytes:
+        return NOTHING
+    return "in place" if row.in_place else "out of place"
 
 
 def size_of(row: Row) -> str:
@@ -75,15 +78,11 @@ def rate(bytes_per_s: float | None) -> str:
     return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
 
 
-def all_groups(row: Row) -> str:
-    """Return the busbw of all groups together in GB/s, or a dash."""
-    return rate(group_rates(row)[1])
-
-
 def group_rates(row: Row) -> tuple[list[float], float | None]:
     """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
-    each, total = row.groups.get("busbw_bytes_per_s"), row.groups.get("total_busbw_bytes_per_s")
-    rates = [float(rate) for rate in each if known(rate)] if isinstance(each, list | tuple) else []
+    of_groups = row.groups.get("busbw_bytes_per_s")
+    total = row.groups.get("total_busbw_bytes_per_s")
+    rates = [float(rate) for rate in of_groups if known(rate)] if isinstance(of_groups, list | tuple) else []
     return rates, float(total) if total is not None and known(total) else None
 
 
@@ -95,21 +94,21 @@ def each_group(row: Row) -> str:
 
 def format_groups(row: Row) -> str:
     """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
-    count, ranks = row.groups.get("count"), row.groups.get("ranks")
+    count, ranks = (row.groups.get(name) for name in ("count", "ranks"))
     if not (known(count) and known(ranks)):
         return ""
-    each, (_, total) = each_group(row), group_rates(row)
-    rates = [*([f"{each} GB/s each"] if each != NOTHING else []), *([f"{format_rate(total)} GB/s in total"] if total is not None else [])]
-    return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
+    rates = {"each": each_group(row), "in total": rate(group_rates(row)[1])}
+    texts = [f"{text} GB/s {what}" for what, text in rates.items() if text != NOTHING]
+    return f"{count} groups of {ranks} ranks{': ' if texts else ''}{', '.join(texts)}"
 
 
 def message_rate(row: Row) -> str:
     """Return the messages per second of all pairs together, to three digits: "912", "35.2k", "22.9M"; a dash if unknown."""
     if row.message_rate is None:
         return NOTHING
-    unit, factor = next((each for each in (("M", 1e6), ("k", 1e3)) if row.message_rate >= each[1]), ("", 1.0))
+    unit, factor = next((entry for entry in (("M", 1e6), ("k", 1e3)) if row.message_rate >= entry[1]), ("", 1.0))
     text = f"{row.message_rate / factor:#.3g}".removesuffix(".")
-    return f"{text if 'e' not in text else f'{row.message_rate / factor:.0f}'}{unit}"
+    return f"{row.message_rate / factor:.0f}{unit}" if "e" in text else f"{text}{unit}"
 
 
 def times(row: Row, unit: str = "") -> str:
@@ -169,13 +168,14 @@ def of_ceiling(row: Row) -> str:
     if comparison is None:
         return NOTHING
     rates = f"{format_rate(comparison.busbw_bytes_per_s)} of {format_rate(comparison.expected_bytes_per_s)} GB/s"
-    hard, bound = row.percent_of_hard_bound, row.hard_bound
+    hard = row.percent_of_hard_bound
+    bound = row.hard_bound
     limit = ""
     if hard is not None and bound is not None and not _is_same(bound, comparison.expected_bytes_per_s):
         limit = f", hard limit {share(hard, bound)}"
-    own = row.own.comparison if row.own is not None else None
-    if own is not None:
-        limit += f", {share(own.percent, own.ceiling)} of the {format_rate(own.expected_bytes_per_s)} GB/s expected now"
+    now = row.own.comparison if row.own is not None else None
+    if now is not None:
+        limit += f", {share(now.percent, now.ceiling)} of the {format_rate(now.expected_bytes_per_s)} GB/s expected now"
     return f"{rates} ({share(comparison.percent, comparison.ceiling)}{limit})"
 
 
@@ -186,7 +186,7 @@ def _is_same(bound: Ceiling, rate: float) -> bool:
 def share(percent: float, ceiling: Ceiling) -> str:
     """Return a percentage of the expected bandwidth as text; above 100 with what that means for its kind."""
     if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
-        return _least_percent(percent)
+        return least_percent(percent)
     if ceiling.kind == "measured":  # a reference, not a limit: a higher rate is information about the library, not an error
         return "faster than measured reference"
     if ceiling.model == "bound":
@@ -194,7 +194,8 @@ def share(percent: float, ceiling: Ceiling) -> str:
     return format_percent(percent)
 
 
-def _least_percent(percent: float) -> str:
+def least_percent(percent: float) -> str:
+    """Return a percentage, "<0.1 %" for one that would read as 0."""
     return format_percent(percent) if percent >= 0.05 else "<0.1 %"
 
 
@@ -250,8 +251,7 @@ def wrong(row: Row) -> str:
 
 def remarks(row: Row) -> str:
     """Return the names of the row's flags, and where the first wrong element was."""
-    words = [*flag_names(row.flags), *([row.wrong_detail] if row.wrong_detail else [])]
-    return printable(", ".join(words))
+    return printable(", ".join(filter(None, [*flag_names(row.flags), row.wrong_detail])))
 
 
 def not_available(row: Row) -> str:
@@ -266,8 +266,13 @@ def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
 
 def same_for_all(plan: PlanSummary) -> str:
     """Return what is the same in all rows, which has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes"."""
-    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1 and (plan.moves or name not in PLACED)}
-    return printable(" · ".join(fact for name, text in FACTS.items() if known.get(name) is not None and (fact := text(known[name]))))
+    return printable(" · ".join(filter(None, facts_of_all(plan).values())))
+
+
+def facts_of_all(plan: PlanSummary) -> dict[str, str]:
+    """Return by name the facts that are the same in all rows; "" for a value that is not worth a text."""
+    values = {name: plan.values.get(name, frozenset()) for name in FACTS if plan.moves or name not in PLACED}
+    return {name: FACTS[name](next(iter(found))) for name, found in values.items() if len(found) == 1 and None not in found}
 
 
 def name_value(row: Row, name: str) -> str:
@@ -278,7 +283,9 @@ def name_value(row: Row, name: str) -> str:
     text = value_of(row, name)
     if text == NOTHING:
         return ""
-    return FACTS[name](value) if name in FACTS else f"{name} {text}" if name in _BARE else text
+    if name in FACTS:
+        return FACTS[name](value)
+    return f"{name} {text}" if name in _BARE else text
 
 
 _DECLARED = {column.name: column for column in value_columns(Row)}
@@ -324,7 +331,7 @@ def _has_rate(row: Row) -> bool:
 def _percent(percent: float | None, row: Row) -> str:
     if not _has_rate(row) or (percent is not None and percent < 1 and row.size_bytes < _LARGE):
         return ""
-    return NOTHING if percent is None else _least_percent(percent)
+    return NOTHING if percent is None else least_percent(percent)
 
 
 def _half_width(row: Row) -> str:
@@ -345,14 +352,6 @@ def _expected(row: Row) -> str:
     return rate(row.comparison and row.comparison.expected_bytes_per_s) if _has_rate(row) else ""
 
 
-def _always(plan: PlanSummary) -> bool:
-    return True
-
-
-def _if_moves(plan: PlanSummary) -> bool:
-    return plan.moves
-
-
 def if_groups(plan: PlanSummary) -> bool:
     """Return whether several groups, or pairs, ran at the same time."""
     return any(is_several(group) for group in plan.some("group"))
@@ -371,10 +370,6 @@ def _if_registered(plan: PlanSummary) -> bool:
 def _if_placings_differ(plan: PlanSummary) -> bool:
     """Return whether placings differ. None counts, too: there the library chooses, and may support only one."""
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
-
-
-def _if_modelled(plan: PlanSummary) -> bool:
-    return plan.modelled
 
 
 def _group_fact(group: str) -> str:
@@ -402,11 +397,11 @@ FACTS: dict[str, Callable[[Any], str]] = {
 
 # A terminal without room drops the columns with the highest `drop` first; those with 0 are shown if --columns names them.
 COLUMNS: tuple[CaseColumn, ...] = (
-    identity_column("operation", _always),
-    _figure("size", "size_bytes", size_of, shown=_if_moves, figure=False),
-    identity_column("backend", _always),
+    identity_column("operation", lambda plan: True),
+    _figure("size", "size_bytes", size_of, shown=attrgetter("moves"), figure=False),
+    identity_column("backend", lambda plan: True),
     identity_column("device"),
-    identity_column("dtype", _if_moves),
+    identity_column("dtype", attrgetter("moves")),
     identity_column("redop", lambda plan: plan.some("redop")),
     identity_column("root", lambda plan: plan.some("root")),
     identity_column("mode"),
@@ -422,38 +417,41 @@ COLUMNS: tuple[CaseColumn, ...] = (
     identity_column("registration", _if_registered),
     identity_column("algorithm", lambda plan: plan.some("algorithm")),
     identity_column("protocol", lambda plan: plan.some("protocol")),
-    _figure("time", "time_p50_s", times, brief=_time, least=_TIME_WIDTH, shown=_always),
+    _figure("time", "time_p50_s", times, brief=_time, least=_TIME_WIDTH, shown=lambda plan: True),
     CaseColumn("ci", "± CI", _half_width, right=True, least=7, drop=1),
     CaseColumn("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), right=True, least=15, drop=8),
-    CaseColumn("", "95 % interval", interval, right=True, shown=_always),
+    CaseColumn("", "95 % interval", interval, right=True, shown=lambda plan: True),
     _figure(
-        "algbw", "algbw_bytes_per_s", shown=_if_moves,
+        "algbw", "algbw_bytes_per_s", shown=attrgetter("moves"),
         brief=lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "",
     ),
     _figure(
-        "busbw", "busbw_bytes_per_s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), shown=_if_moves,
+        "busbw", "busbw_bytes_per_s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), shown=attrgetter("moves"),
         brief=lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "",
     ),
     _figure("message_rate", "message_rate", message_rate, least=7, shown=if_messages),
     _figure("each_group", "groups_busbw_bytes_per_s", each_group, shown=if_groups),
-    _figure("all_groups", "groups_total_busbw_bytes_per_s", all_groups, shown=lambda plan: if_groups(plan) and not if_messages(plan)),
+    _figure(
+        "all_groups", "groups_total_busbw_bytes_per_s", lambda row: rate(group_rates(row)[1]),
+        shown=lambda plan: if_groups(plan) and not if_messages(plan),
+    ),
     _figure("expected", "ceiling_bytes_per_s", _expected),
     _figure("percent", "percent_of_ceiling", lambda row: _percent(row.comparison and row.comparison.percent, row)),
     _figure("hard_limit", "percent_of_hard_bound", lambda row: _percent(row.percent_of_hard_bound, row)),
     _figure("n", "n", lambda row: str(row.n) if row.n else NOTHING),
-    _figure("wrong", "wrong", wrong, brief=_DECLARED["wrong"].text, least=7, shown=_always),
-    CaseColumn("", "of expected", of_ceiling, shown=_if_moves),
+    _figure("wrong", "wrong", wrong, brief=_DECLARED["wrong"].text, least=7, shown=lambda plan: True),
+    CaseColumn("", "of expected", of_ceiling, shown=attrgetter("moves")),
     _figure("min", "time_min_s", least=8),
     _figure("p95", "time_p95_s", least=8),
     _figure("p99", "time_p99_s", least=8),
     _figure("max", "time_max_s", least=8),
     replace(_figure("modes", "modes", lambda row: times(row) if two_modes(row) else NOTHING, least=29), right=True),
     _figure("launches", "launches"),
-    _figure("limited_by", "ceiling_limited_by", limited_by, least=40, shown=_if_moves),
-    _figure("expected_time", "expected_time_s", least=11, shown=_if_modelled),
-    _figure("percent_of_time", "percent_of_expected_time", least=18, shown=_if_modelled),
-    _figure("expected_from", "expected_time_origin", expected_from, least=40, shown=_if_modelled),
-    _figure("flags", "flags", remarks, least=60, shown=_always),
+    _figure("limited_by", "ceiling_limited_by", limited_by, least=40, shown=attrgetter("moves")),
+    _figure("expected_time", "expected_time_s", least=11, shown=attrgetter("modelled")),
+    _figure("percent_of_time", "percent_of_expected_time", least=18, shown=attrgetter("modelled")),
+    _figure("expected_from", "expected_time_origin", expected_from, least=40, shown=attrgetter("modelled")),
+    _figure("flags", "flags", remarks, least=60, shown=lambda plan: True),
     _of_overlap("communication", "overlap_communication_s", 8),
     _of_overlap("computation", "overlap_computation_s", 10),
     _of_overlap("overlap", "overlap_percent", 18),
@@ -466,20 +464,17 @@ COLUMNS: tuple[CaseColumn, ...] = (
 COLUMN_OF_KEY = {column.key: column for column in COLUMNS if column.key}
 
 
-def _selectable() -> dict[str, CaseColumn]:
-    """Return by name the columns that `--columns` can select: those with a key, then the declared ones without one of that name."""
-    declared = {name: replace(_figure(name, name), title=field.heading, drop=0) for name, field in _DECLARED.items()}
-    identities = {name: replace(identity_column(name), key=name) for name in SERIES}
-    return {**COLUMN_OF_KEY, **{name: column for name, column in {**declared, **identities}.items() if name not in COLUMN_OF_KEY}}
-
-
-SELECTABLE = _selectable()
+# By name the columns that `--columns` can select: those with a key, then the declared ones without one of that name.
+SELECTABLE = COLUMN_OF_KEY | {
+    name: replace(identity_column(name), key=name) if name in SERIES else replace(_figure(name, name), title=field.heading, drop=0)
+    for name, field in _DECLARED.items()
+    if name not in COLUMN_OF_KEY
+}
 
 
 # Lines below a sweep over algorithms and protocols: the sizes at which the library's own choice is slower.
 
 CHOICE_TITLE = "the automatic choice of algorithm and protocol"
-_ALWAYS = ("operation", "backend")
 _CHOICE = ("algorithm", "protocol")
 _BARE = ("root", "buffers", "window", "group", "ranks", "nodes", "registration")  # values that need their name
 _MOST_SIZES = 4
@@ -492,17 +487,20 @@ def choice_sentences(rows: Sequence[Row]) -> list[str]:
         return []
     from collbench.analysis.best import judged
 
-    found = judged(rows)
-    varying = [n for n in SERIES if n not in _CHOICE and (n in _ALWAYS or len({getattr(each.row, n) for each in found}) > 1)]
-    names = [
-        " ".join(f"{name} {value_of(each.row, name)}" if name in _BARE else value_of(each.row, name) for name in varying) for each in found
-    ]
-    return [f"{name}: {text}" for name, each in zip(names, found, strict=True) for text in _choice_texts(each)]
+    choices = judged(rows)
+    varying = [name for name in differing_fields([choice.row for choice in choices]) if name not in _CHOICE]
+    sentences: list[str] = []
+    for choice in choices:
+        values = {name: value_of(choice.row, name) for name in varying}
+        words = " ".join(f"{name} {value}" if name in _BARE else value for name, value in values.items())
+        sentences += [f"{words}: {text}" for text in _choice_texts(choice)]
+    return sentences
 
 
 def _choice_texts(judged: JudgedChoice) -> list[str]:
     losses = [_loss_text(loss) for loss in judged.losses]
-    good, unknown = len(judged.as_good), judged.unknown
+    good = len(judged.as_good)
+    unknown = judged.unknown
     within = f", or within {format_percent(100 * judged.within)} of the best" if judged.within >= _SOMETHING else ""
     best = f"the automatic choice is the best{within}"
     if good and losses:
@@ -516,6 +514,6 @@ def _choice_texts(judged: JudgedChoice) -> list[str]:
 
 
 def _loss_text(loss: Loss) -> str:
-    part, low, high = (format_percent(100 * each).removesuffix(" %") for each in (loss.part, loss.low, loss.high))
+    part, low, high = (format_percent(100 * ratio).removesuffix(" %") for ratio in (loss.part, loss.low, loss.high))
     where = format_size(loss.better.size_bytes)
     return f"the automatic choice loses {part} % ({low} to {high}) at {where}: {forced(loss.better)} is faster"

@@ -253,7 +253,9 @@ def remarks(case: CaseRatio) -> str:
 def _style(case: CaseRatio) -> str:
     if case.a.wrong or case.b.wrong:
         return "wrong"
-    return "na" if case.outcome is None else "doubtful" if ratio_doubtful(case) else ""
+    if case.outcome is None:
+        return "na"
+    return "doubtful" if ratio_doubtful(case) else ""
 
 
 def ratio_doubtful(case: CaseRatio) -> bool:

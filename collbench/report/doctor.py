@@ -25,7 +25,9 @@ from collbench.units import listed, plural
 
 SCHEMA = 1
 FORMATS = ("table", "json")
-_MOST_NAMES, _MOST_SOFTWARE_HOSTS, _MOST_HOSTS = 8, 8, 6
+_MOST_NAMES = 8
+_MOST_SOFTWARE_HOSTS = 8
+_MOST_HOSTS = 6
 _STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 _LABEL: Column[tuple[str, ...]] = Column("", "", itemgetter(0), least=10)
 _PURPOSE: Column[tuple[str, ...]] = Column("", "", itemgetter(0))
@@ -34,7 +36,7 @@ _TEXT: Column[tuple[str, ...]] = Column("", "", itemgetter(1), wrap=True)
 
 def write_launch(explanation: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
-    lines = [Line(json.dumps(_launch_json(explanation)))] if format == "json" else _launch_lines(explanation, width_of(stream))
+    lines = [Line(json.dumps(_launch_json(explanation), default=str))] if format == "json" else _launch_lines(explanation, width_of(stream))
     print_lines(lines, stream, wants_color(stream, color))
     return NEGATIVE if explanation.severe else FINE
 
@@ -74,36 +76,28 @@ def _launchers(found: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
 
 def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the software of the hosts; hosts with the same software are combined."""
-    for number, one in enumerate(hosts):
-        names = [*one["hosts"][:_MOST_SOFTWARE_HOSTS], *(["…"] if len(one["hosts"]) > _MOST_SOFTWARE_HOSTS else [])]
-        versions = ", ".join(f"{NAMES[name]} {one[name]}" for name in NAMES if name in one and name != "native")
-        yield "" if number else "software", f"{', '.join(names)}: {versions}"
+    for number, software in enumerate(hosts):
+        names = ", ".join(software["hosts"][:_MOST_SOFTWARE_HOSTS])
+        more = ", …" if len(software["hosts"]) > _MOST_SOFTWARE_HOSTS else ""
+        versions = ", ".join(f"{NAMES[name]} {software[name]}" for name in NAMES if name in software and name != "native")
+        yield "" if number else "software", f"{names}{more}: {versions}"
 
 
 def _what(found: LauncherProgram) -> str:
+    what = f"{found.family} {found.version}".rstrip() if found.family else f"does not report its version: {found.trouble}"
     plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
-    hidden = "" if found.first else " (not the first in PATH)"
-    return (
-        (f"{found.family} {found.version}".rstrip() if found.family else f"does not report its version: {found.trouble}") + plugins + hidden
-    )
+    return f"{what}{plugins}{'' if found.first else ' (not the first in PATH)'}"
 
 
 def _launch_json(explanation: Explanation) -> dict[str, Any]:
     """Return one object: schema, places, the MPI library, launchers, problems, commands."""
     loaded = explanation.library
-    launchers = [
-        {
-            "name": each.name,
-            "path": str(each.path),
-            "family": each.family,
-            "version": each.version,
-            "first_in_path": each.first,
-            "mpi_plugins": each.plugins,
-            "trouble": each.trouble,
-        }
-        for each in explanation.launchers
-    ]
-    names = [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in explanation.names]
+    fields = {
+        "name": "name", "path": "path", "family": "family", "version": "version", "first_in_path": "first", "mpi_plugins": "plugins",
+        "trouble": "trouble",
+    }  # fmt: skip
+    launchers = [{key: getattr(launcher, field) for key, field in fields.items()} for launcher in explanation.launchers]
+    names = [{key: getattr(name, key) for key in ("name", "own", "addresses", "reachable")} for name in explanation.names]
     return {
         "schema": SCHEMA,
         "places": explanation.places,

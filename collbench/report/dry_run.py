@@ -17,8 +17,11 @@ from collbench.units import format_duration, format_size, plural
 
 # For an estimate of what is added to the samples: seconds of start-up and of the references before the first case, seconds of set-up and
 # verification of a case, and how often the bytes of a case pass memory, with bytes per second of a slow machine.
-_START_S, _REFERENCES_S, _OVERHEAD_S = 8.0, 3.0, 0.5
-_OVERHEAD_PASSES, _MEMORY_RATE = 10, 4e9
+_START_S = 8.0
+_REFERENCES_S = 3.0
+_OVERHEAD_S = 0.5
+_OVERHEAD_PASSES = 10
+_MEMORY_RATE = 4e9
 MEASUREMENTS = 3  # of each round of pairs: the latency, then the bandwidth each way
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
@@ -133,7 +136,7 @@ def write_planned_rounds(planned: PlannedRounds, format: str, out: TextIO, talk:
         return Column("", name.replace("_", " "), lambda each: _text(each[name]), right=right, cut=not right)
 
     names = list(planned.parts[0]) if planned.parts else []
-    frame = Frame(tuple(map(column, names)), list(planned.parts), foot=[*([""] if planned.parts else []), *planned.sentences()])
+    frame = Frame(tuple(map(column, names)), list(planned.parts), foot=_below(planned.parts, planned.sentences()))
     print_lines((Line(line.text) for line in table_lines(frame, width_of(out))), out)
 
 
@@ -173,8 +176,13 @@ def _frame(planned: Planned) -> Frame[_Swept]:
     found: dict[tuple[str, str], list[Case]] = {}
     for label, case in planned.cases:
         found.setdefault((label, case.backend), []).append(case)
-    foot = [*([""] if found else []), *sentences(planned)]
-    return Frame(_COLUMNS, [(label, backend, cases) for (label, backend), cases in found.items()], foot=foot)
+    swept = [(label, backend, cases) for (label, backend), cases in found.items()]
+    return Frame(_COLUMNS, swept, foot=_below(swept, sentences(planned)))
+
+
+def _below(records: Sequence[Any], texts: Iterable[str]) -> list[str]:
+    """Return the sentences below a table, after an empty line if it has records."""
+    return ["", *texts] if records else list(texts)
 
 
 def _sizes(cases: Sequence[Case]) -> str:

@@ -75,7 +75,7 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
     sentences = [fact.render() for fact in not_saturated(rows)]
     if not series and not sentences:
         return None
-    origins = {type(row.expectation.origin) for one_series in series for row in one_series.rows if row.expectation is not None}
+    origins = {type(row.expectation.origin) for of_series in series for row in of_series.rows if row.expectation is not None}
     if origins & {FromNcclLog, FromNcclConstants}:
         sentences.append(_OF_NCCL)
     if origins & {FromRunSizes}:
@@ -86,13 +86,16 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
         )
     if OutsideOfSizes in origins:
         sentences.append("no model: sizes below the smallest or above the largest reliable size")
-    columns = [*_series_columns([one_series.first for one_series in series]), *_OF_SERIES]
-    return Frame(columns, series, foot=sentences, names_hidden=True)
+    columns = [
+        Column[SeriesExpectation]("", identity_column(name).title, partial(_value_of_series, name=name))
+        for name in _names([of_series.first for of_series in series])
+    ]
+    return Frame([*columns, *_OF_SERIES], series, foot=sentences, names_hidden=True)
 
 
 def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
     """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
-    shown = [row for one_series in _series(rows) for row in one_series.rows if row.expectation is not None]
+    shown = [row for of_series in _series(rows) for row in of_series.rows if row.expectation is not None]
     columns = [*map(identity_column, _names(shown)), *(COLUMN_OF_KEY[key] for key in _OF_ROWS)]
     return Frame(columns, shown) if shown else None
 
@@ -127,10 +130,6 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [name for name in SERIES if name in _ALWAYS or name in within]
 
 
-def _series_columns(rows: Sequence[Row]) -> list[Column[SeriesExpectation]]:
-    return [Column("", identity_column(name).title, partial(_value_of_series, name=name)) for name in _names(rows)]
-
-
 def _value_of_series(series: SeriesExpectation, name: str) -> str:
     return value_of(series.first, name)
 
@@ -143,18 +142,10 @@ def _range(series: SeriesExpectation) -> str:
     return low if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
-def _lowest_at(series: SeriesExpectation) -> str:
-    return format_size(min(series.percents)[1]) if series.percents else NOTHING
-
-
-def _without_model(series: SeriesExpectation) -> str:
-    return first_of(map(format_size, series.unmodelled), _MOST_SIZES) if series.unmodelled else NOTHING
-
-
 _OF_SERIES: tuple[Column[SeriesExpectation], ...] = (
     Column("", COLUMN_OF_KEY["percent_of_time"].title, _range, right=True),
-    Column("", "lowest at", _lowest_at, right=True, drop=1),
-    Column("", "no model", _without_model, drop=2),
+    Column("", "lowest at", lambda series: format_size(min(series.percents)[1]) if series.percents else NOTHING, right=True, drop=1),
+    Column("", "no model", lambda series: first_of(map(format_size, series.unmodelled), _MOST_SIZES) or NOTHING, drop=2),
     Column("", COLUMN_OF_KEY["expected_from"].title, lambda series: printable(series.origin), drop=3),
 )
 _OF_ROWS = ("size", "time", "expected_time", "percent_of_time", "expected_from")

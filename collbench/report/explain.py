@@ -14,10 +14,11 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import collbench
 from collbench.errors import UsageError
+from collbench.plugin import hooks_of
 from collbench.report.frame import Column, Frame, Line, table_lines
 from collbench.report.screen import wrapped
 
@@ -73,7 +74,8 @@ class WordPage:
             return [head, "", *self.means.strip().splitlines()]
         parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
         body = [line for name, text in parts if text for line in ("", f"{name}:", *(f"  {each}" for each in text.strip().splitlines()))]
-        return [head, *body, *(["", *(f"source: {url}" for url in self.sources)] if self.sources else [])]
+        sources = [f"source: {url}" for url in self.sources]
+        return [head, *body, "", *sources] if sources else [head, *body]
 
 
 @cache
@@ -204,13 +206,10 @@ def word_table() -> Iterator[WordPage]:
     for group, words in table.items():
         for word, fields in words.items():
             if "means" in fields:
-                yield WordPage(group=group, word=word, **_with_tuples(fields))
+                lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+                yield WordPage(group=group, word=word, **{**fields, **lists})
             elif word in declared:  # else its plug-in is not there
                 yield replace(declared[word], names=(*declared[word].names, *fields["names"]))
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _of_operations() -> Iterator[WordPage]:
@@ -229,7 +228,6 @@ def _declared_columns() -> dict[str, WordPage]:
     Its word is its key of `--columns`, else its name; other names are its headings, with and without the unit.
     """
     from collbench.columns import RUN_COLUMN, ValueColumn, described, value_columns
-    from collbench.report.alternatives import ALTERNATIVES
     from collbench.report.cases import COLUMN_OF_KEY
     from collbench.report.kinds import ResultKind, kinds
     from collbench.results.row import Row
@@ -242,7 +240,8 @@ def _declared_columns() -> dict[str, WordPage]:
         headings = [value.title, value.title.removesuffix(" GB/s").removesuffix(" µs")] if value.title else []
         pages[value.name] = replace(found, means=f"{found.means}\n{means}".strip(), names=(*found.names, *headings))
 
-    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), ALTERNATIVES]:
+    others = [kind for kinds_of in hooks_of("record_kinds") for kind in kinds_of()]
+    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), *others]:
         for value in kind.values:
             add(value, f"`collbench {kind.name}`: {described(value.about, value.unit)}", value.name)
     for value in value_columns(Row):

@@ -109,7 +109,9 @@ def write(
         output = map(Line, objects)
     else:
         display = display_of(out, color)
-        output = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]
+        output = wrapped(lines(kind, records, display), display.width)
+        if headed:
+            output = (Line(""), *output)
     print_lines(output, out, color, quiet=quiet)
 
 

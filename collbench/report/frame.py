@@ -335,11 +335,11 @@ def items(texts: Iterable[str]) -> list[str]:
 
 def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
     """Yield the frame as Markdown: head and title as paragraphs, the table with all columns, the foot as a list."""
-    for sentence in [*frame.head, *([frame.title] if frame.title else [])]:
+    for sentence in [*frame.head, frame.title] if frame.title else frame.head:
         yield from (Line(escaped_line(sentence)), Line(""))
     rows = ([column.text(record) for column in frame.columns] for record in frame.records)
-    titles, right = [column.title for column in frame.columns], [column.right for column in frame.columns]
-    yield from map(Line, markdown_table(titles, rows, right))
+    titles = [column.title for column in frame.columns]
+    yield from map(Line, markdown_table(titles, rows, [column.right for column in frame.columns]))
     yield from map(Line, ["", *items(frame.foot)] if frame.foot else [])
 
 
@@ -348,7 +348,9 @@ def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
 
 def html_text(frame: Frame[Any]) -> str:
     """Return the frame as HTML: head and title as paragraphs, the table with all columns, the foot as paragraphs."""
-    parts = [*map(html_paragraph, frame.head), *([f"<p><b>{_html(frame.title)}</b></p>"] if frame.title else [])]
+    parts = list(map(html_paragraph, frame.head))
+    if frame.title:
+        parts.append(f"<p><b>{_html(frame.title)}</b></p>")
     if frame.records:
         head = "".join(_html_field("th", column, column.title) for column in frame.columns)
         rows = ("".join(_html_field("td", column, column.text(each)) for column in frame.columns) for each in frame.records)

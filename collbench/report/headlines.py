@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,12 @@ from collbench.analysis.best import Headline, differing, fits_cache, is_shown_as
 from collbench.analysis.launches import Launches, forced
 from collbench.report import cases as row_texts
 from collbench.report.cases import CHOICE_TITLE, NOTHING, ONE_RANK, doubtful, of_ceiling, rate, share, state_of, times, value_of
-from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines, without_empty
+from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_columns, text_lines, without_empty
 from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
-from collbench.report.plan import plan_of
+from collbench.report.plan import differing_fields, plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row, StartSkew
+from collbench.results.row import Row, StartSkew
 from collbench.units import first_of, format_bytes, format_percent, format_rate, format_size, format_time, plural
 from collbench.untrusted import dict_of, list_of
 
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
 _MOST_RANKS = 8
 _BAR = 20  # characters of the longest bar
 _TIMES = 9.0  # a larger residual is shown as a multiple, not in percent
-_ALWAYS = ("operation", "backend")
 EXPECTED_TIME_TITLE = "expected time of each size"
-_DROPS = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}  # that leave a narrow terminal, or are cut
+_FIRST_DROPPED = ("more than 10 % off", "switches at", "n½", "sizes", "of expected")  # that leave a narrow terminal, or are cut
 FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of expected", "n½", "switches at", "more than 10 % off")
 
 
@@ -83,19 +81,14 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
 
 def fit_frame(fits: Sequence[LineFit]) -> Frame[Sequence[str]]:
     """Return the table of fits: their latency α, the bandwidth of large messages, and where the library changes its algorithm."""
-    varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
+    varying = differing_fields([fit.row for fit in fits])
     titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
-    cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
-    return _frame(titles, cases, _DROPS)
+    return _frame(titles, [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits], _FIRST_DROPPED)
 
 
-def _frame(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int]) -> Frame[Sequence[str]]:
-    """Return a table of texts without styles; columns in `drops` may be cut, and leave a narrow terminal."""
-    columns = [
-        Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
-        for place, title in enumerate(titles)
-    ]
-    return Frame(without_empty(columns, cases), cases, names_hidden=True)
+def _frame(titles: Sequence[str], cases: Sequence[Sequence[str]], drop: Sequence[str]) -> Frame[Sequence[str]]:
+    """Return a table of texts without styles; the columns `drop` may be cut, and the first of them leave a narrow terminal first."""
+    return Frame(without_empty(text_columns(titles, drop=drop, cut=drop), cases), cases, names_hidden=True)
 
 
 def fit_cases(fit: LineFit) -> list[str]:
@@ -115,7 +108,7 @@ def fit_cases(fit: LineFit) -> list[str]:
 
 def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
     """Return a value with its interval."""
-    value, low, high = (text(each) if isfinite(each) else "?" for each in (bounds.value, bounds.low, bounds.high))
+    value, low, high = (text(end) if isfinite(end) else "?" for end in (bounds.value, bounds.low, bounds.high))
     return f"{value} ({low}–{high})"
 
 
@@ -160,12 +153,13 @@ def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
 def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
     from collbench.analysis.stragglers import compared, hosts_of, slow_links, stragglers_in
 
-    hosts, rows = hosts_of(runs[0]), [row for run in runs for row in run.rows]
+    hosts = hosts_of(runs[0])
+    rows = [row for run in runs for row in run.rows]
     cases = [case for run in runs for case in compared(run)]
     backends = list(dict.fromkeys(row.backend for row in rows))
     spreads = [text for backend in backends for text in (_spread(backend, cases), _start_skew(backend, rows)) if text]
     links = slow_links(runs[0]) if cases else []
-    named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cases, hosts, links))]
+    named = [*(link.sentence() for link in links), *(straggler.sentence() for straggler in stragglers_in(cases, hosts, links))]
     return [*sentences(named, width), *_histogram(hosts, cases, width), *sentences(spreads, width)]
 
 
@@ -183,7 +177,7 @@ def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | Non
     rest = len(ranks) - _MOST_RANKS
     equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    table = _plain(_frame(("rank", "host", "finishes last in"), shown, {"host": 1}), width)
+    table = _plain(_frame(("rank", "host", "finishes last in"), shown, ["host"]), width)
     return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
 
 
@@ -209,13 +203,14 @@ def _start_skew(backend: str, rows: Iterable[Row]) -> str:
         return ""
     shares = [(skew.p50 / (row.time_s.p50 * skew.messages), place) for place, (skew, row) in enumerate(known) if row.time_s]
     worst, place = max(shares)
-    worst_share = format_percent(100 * worst) if worst >= 0.0005 else "<0.1 %"
+    worst_share = row_texts.least_percent(100 * worst)
     p50, p95 = (format_time(median(of_rows)) for of_rows in zip(*((skew.p50, skew.p95) for skew, _ in known), strict=True))
     where = row_texts.name_of(known[place][1])
     return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({where})"
 
 
-_MOST_NAMES, _LONGEST = 4, 300
+_MOST_NAMES = 4
+_LONGEST = 300
 _IMPORTED = ("file", "tool", "version", "statistic")
 _AT = ("dtype", "redop", "root", "in_place", "buffers", "window", "registration", "algorithm", "protocol", "traffic", "streams", "call")
 _BARE = ("root", "window", "streams")  # numbers, which need their name
@@ -229,12 +224,17 @@ def short(text: str, most: int = _LONGEST) -> str:
 
 def subject(table: Launches) -> dict[str, str]:
     """Return what was measured, how, where, with what and when: {"measured": "allreduce over nccl, 8 B to 1 GiB (28 cases)", …}."""
-    run, plan = table.runs[0], plan_of(table, table.rows)
+    plan = plan_of(table, table.rows)
     operations, backends = (_several(sorted({getattr(row, name) for row in table.rows})) for name in ("operation", "backend"))
     sizes = sorted(size for size in plan.sizes if size > 0)
     span = f", {' to '.join(dict.fromkeys((format_size(sizes[0]), format_size(sizes[-1]))))}" if sizes else ""
     what = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
-    return {"measured": short(what), "how": short(row_texts.same_for_all(plan)), **circumstances(run), "launches": _launches(table)}
+    return {
+        "measured": short(what),
+        "how": short(row_texts.same_for_all(plan)),
+        **circumstances(table.runs[0]),
+        "launches": _launches(table),
+    }
 
 
 def circumstances(run: Run) -> dict[str, str]:
@@ -280,11 +280,10 @@ def speed(row: Row) -> str:
 
 def where(row: Row, rows: Sequence[Row]) -> str:
     """Return the size of a headline, and what distinguishes it from rows of the same operation and backend: "64 MiB, in place, tree"."""
-    size = [format_size(row.size_bytes)] if row.size_bytes else []
-    others = [each for each in rows if (each.operation, each.backend) == (row.operation, row.backend)]
-    differing = [name for name in _AT if len({getattr(each, name) for each in others}) > 1 and getattr(row, name) is not None]
-    values = [f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name) for name in differing]
-    return short(", ".join([*size, *(value for value in values if value != NOTHING)]) or NOTHING)
+    alike = [other for other in rows if (other.operation, other.backend) == (row.operation, row.backend)]
+    differing = [name for name in _AT if len({getattr(other, name) for other in alike}) > 1 and getattr(row, name) is not None]
+    values = [row_texts.size_of(row), *(f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name) for name in differing)]
+    return short(", ".join(value for value in values if value != NOTHING) or NOTHING)
 
 
 def latency(headline: Headline) -> str:
@@ -301,24 +300,22 @@ HeadlineRecord = tuple[Launches, Headline]
 
 def headline_frame(best: Sequence[HeadlineRecord], figure_title: str = "bus bandwidth") -> Frame[HeadlineRecord]:
     """Return the table of headlines: the run if there are several, what differs, the figure with its flags, where, and the latency."""
-    fields = ["operation", "backend", *differing(headline for _, headline in best)]
-    columns: list[Column[HeadlineRecord]] = [
-        Column("", "run", lambda each: short(each[0].name, 80)),
-        *map(_headline_field, fields),
-        Column("", figure_title, lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
-        Column("", "at", lambda each: where(each[1].row, each[0].rows)),
-        Column("", "smallest message", lambda each: latency(each[1])),
-    ]
-    several = len({id(table) for table, _ in best}) > 1
-    return Frame(columns if several else columns[1:], best, style=_headline_style)
 
+    def field(name: str) -> Column[HeadlineRecord]:
+        return Column("", name, lambda record: short(value_of(record[1].row, name), 80))
 
-def _headline_field(name: str) -> Column[HeadlineRecord]:
-    return Column("", name, lambda each: short(value_of(each[1].row, name), 80))
+    def figure_with_flags(record: HeadlineRecord) -> str:
+        row = record[1].row
+        return short(" · ".join(filter(None, (figure(row), row_texts.remarks(row)))))
 
-
-def _headline_style(each: HeadlineRecord) -> str:
-    return state_of(each[1].row)
+    columns: list[Column[HeadlineRecord]] = []
+    if len({id(table) for table, _ in best}) > 1:
+        columns.append(Column("", "run", lambda record: short(record[0].name, 80)))
+    columns += map(field, ("operation", "backend", *differing(headline for _, headline in best)))
+    columns.append(Column("", figure_title, figure_with_flags))
+    columns.append(Column("", "at", lambda record: where(record[1].row, record[0].rows)))
+    columns.append(Column("", "smallest message", lambda record: latency(record[1])))
+    return Frame(columns, best, style=lambda record: state_of(record[1].row))
 
 
 NO_CONCERNS = "No findings, no flags, nothing missing."
@@ -368,9 +365,8 @@ def _software(info: Mapping[str, Any]) -> str:
 
 def _imported(run: Run) -> str:
     """Return "nccl-tests 2.17.6: allreduce.log, broadcast.log (a time is the mean over 20 iterations)", for each tool and statistic."""
-    known = list_of(dict_of(run.info.get("imported")).get("tables"), dict)
     files: dict[tuple[str, str], list[str]] = {}
-    for table in known:
+    for table in list_of(dict_of(run.info.get("imported")).get("tables"), dict):
         file, tool, version, statistic = (short(value, 120) if isinstance(value := table.get(name), str) else "" for name in _IMPORTED)
         files.setdefault((f"{tool} {version}".strip(), statistic), []).append(file)
     return "; ".join(f"{tool}: {_several(list(dict.fromkeys(names)))} (a time is {what})" for (tool, what), names in files.items())
@@ -378,7 +374,8 @@ def _imported(run: Run) -> str:
 
 def _when(info: Mapping[str, Any]) -> str:
     """Return when the run began, or was imported (when the other tool measured is unknown)."""
-    started, version = info.get("started_utc"), info.get("collbench")
+    started = info.get("started_utc")
+    version = info.get("collbench")
     how = "imported " if "imported" in info else ""
     when = f"{how}{started[:10]} {started[11:16]} UTC" if isinstance(started, str) and len(started) >= 16 else ""
     by = f"collbench {version}" if isinstance(version, str) else ""

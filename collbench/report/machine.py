@@ -9,12 +9,13 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
+from collbench.columns import NOTHING
 from collbench.machine.cluster import folded
 from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
@@ -74,8 +75,8 @@ def pcie_short(link: PcieLink) -> tuple[str, str]:
 
 def slower(link: PcieLink) -> bool:
     """Return whether the link runs with fewer or slower lanes than the device's maximum."""
-    speeds, widths = (link.speed_gt_per_s, link.max_speed_gt_per_s), (link.width, link.max_width)
-    return any(now is not None and most is not None and now < most for now, most in (speeds, widths))
+    pairs = ((link.speed_gt_per_s, link.max_speed_gt_per_s), (link.width, link.max_width))
+    return any(now is not None and most is not None and now < most for now, most in pairs)
 
 
 def idle(link: PcieLink, gpu: bool) -> bool:
@@ -137,10 +138,9 @@ def port_text(port: Port) -> str:
 def gpus_text(machine: Machine) -> str:
     """Return "8 × H100 80GB HBM3", of several models each; without a GPU whether there is none or that is unknown."""
     models = Counter(gpu_model(gpu) for gpu in machine.gpus)
-    if models:
-        return " + ".join(
-            f"{count} × {model}" if model != _NO_MODEL else f"{plural(count, 'GPU')} ({_NO_MODEL})" for model, count in models.items()
-        )
+    texts = [f"{count} × {model}" if model != _NO_MODEL else f"{plural(count, 'GPU')} ({_NO_MODEL})" for model, count in models.items()]
+    if texts:
+        return " + ".join(texts)
     return "no GPU on the PCI bus" if known_none(machine, "gpus") and machine.pci else f"GPUs {unknown(machine, 'gpus')}"
 
 
@@ -148,9 +148,10 @@ def nics_text(machine: Machine) -> str:
     """Return "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
     management = nvlink_management(machine)
     speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in physical_nics(machine))
-    texts = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
-    if texts:
-        return ", ".join(texts)
+    if speeds:
+        first, *others = (f"{count} {speed}" for speed, count in speeds.items())
+        count, _, speed = first.partition(" ")
+        return ", ".join([f"{count} {'NIC' if count == '1' else 'NICs'} {speed}", *others])
     if machine.nics:
         return f"no NIC, {plural(len(machine.nics), 'virtual interface')}"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
@@ -199,18 +200,23 @@ def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
     if node is None:
         known = machine.numa_nodes or machine.gpus or machine.nics
         return ["NUMA node unknown" if known else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
-    cpus = "no CPUs" if node.cpus == "" else f"CPUs {safe(node.cpus)}" if node.cpus else "CPUs unknown"
-    return [f"NUMA node {node.id}", cpus, *([format_bytes(node.memory_bytes)] if node.memory_bytes is not None else [])]
+    cpus = "no CPUs" if node.cpus == "" else "CPUs unknown"
+    facts = [f"NUMA node {node.id}", f"CPUs {safe(node.cpus)}" if node.cpus else cpus]
+    if node.memory_bytes is not None:
+        facts.append(format_bytes(node.memory_bytes))
+    return facts
 
 
 def switch_text(device: PciDevice) -> str:
     """Return "PCIe switch 0000:16:00.0, Gen5 x16 up"; a hypervisor's emulated bridge is marked."""
     word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
     name = f" {safe(device.name)}" if device.name else ""
-    made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
-    link = f", {pcie(device.link)} up" if any(pcie_short(device.link)) else ", link up unknown"
-    up = made_up if device.virtual else link if device.parent else ""
-    return f"{word} {safe(device.address)}{name}{up}"
+    link = ""
+    if device.virtual:
+        link = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
+    elif device.parent:
+        link = f", {pcie(device.link)} up" if any(pcie_short(device.link)) else ", link up unknown"
+    return f"{word} {safe(device.address)}{name}{link}"
 
 
 def nic_name(nic: Nic) -> str:
@@ -231,21 +237,24 @@ def system_text(system: System) -> list[str]:
 
 def memory(memory_bytes: int | None) -> str:
     """Return "80 GiB", or "memory unknown"."""
-    return "memory unknown" if memory_bytes is None else format_size(memory_bytes) if memory_bytes < 1024 else format_bytes(memory_bytes)
+    if memory_bytes is None:
+        return "memory unknown"
+    return format_size(memory_bytes) if memory_bytes < 1024 else format_bytes(memory_bytes)
 
 
 def _pcie(speed: float | None, width: int | None) -> str:
-    generation = _GENERATIONS.get(speed) if speed is not None else None
-    lanes = f"x{width}" if width is not None else ""
-    text = f"Gen{generation}" if generation else f"{speed:g} GT/s" if speed is not None else ""
-    return " ".join(part for part in (text, lanes) if part)
+    parts: list[str] = []
+    if speed is not None:
+        parts.append(f"Gen{_GENERATIONS[speed]}" if speed in _GENERATIONS else f"{speed:g} GT/s")
+    if width is not None:
+        parts.append(f"x{width}")
+    return " ".join(parts)
 
 
 # Distances between all GPUs and NICs as a table like that of `nvidia-smi topo -m`, from any source.
 
 MOST_PARTS = 128  # a larger table is not readable, and its cost is quadratic
 UNKNOWN = "?"
-_NOTHING = "–"
 _LEGEND = (
     ("X", "X: itself"),
     ("NV", "NVk: k NVLinks"),
@@ -280,7 +289,7 @@ def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     for name, part, row in zip(names, parts, cases, strict=True):
         node = distances.numa_of(part.key)
         of_node = None if node is None else cpus.get(node)
-        text = _NOTHING if of_node == "" else UNKNOWN
+        text = NOTHING if of_node == "" else UNKNOWN
         table.append([name, *row, safe(of_node) if of_node else text, UNKNOWN if node is None else str(node)])
     columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
     foot = [*_foot(distances, parts, names, cases, len(everything))]
@@ -342,13 +351,6 @@ def shown_parts(machine: Machine, virtual: Collection[str] = ()) -> list[Part]:
     return [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None or nic.name in virtual)]
 
 
-def first_parts(machine: Machine, most: int, virtual: Collection[str] = ()) -> Machine:
-    """Return the machine with its shown GPUs and NICs alone, at most `most` of them, which fit a picture."""
-    gpus = machine.gpus[:most]
-    nics = tuple(part for part in shown_parts(machine, virtual) if isinstance(part, Nic))
-    return replace(machine, gpus=gpus, nics=nics[: most - len(gpus)])
-
-
 def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, ...]:
     return _below([(part, list(reversed(distances.bridges(part.address))) if part.address else []) for part in parts], 0, distances)
 
@@ -369,8 +371,9 @@ def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Dist
     """Return the bridge with what is below it; without the bridge if that is one device, unless the bridge's own link is slower."""
     devices = [each.device if isinstance(each, Switch) else distances.device(each.address) for each in below]
     slots = {each.address.rpartition(".")[0] if each else None for each in devices}
-    above, own = gigatransfers_in_all(device.link), gigatransfers_in_all(devices[0].link) if devices[0] else None
-    slower = device.parent is not None and above is not None and own is not None and above < own
+    above = gigatransfers_in_all(device.link)
+    inside = gigatransfers_in_all(devices[0].link) if devices[0] else None
+    slower = device.parent is not None and above is not None and inside is not None and above < inside
     return (Switch(device, below),) if slower or len(slots) > 1 else below
 
 
@@ -418,10 +421,13 @@ def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
     if not rest:
         return _word(head), ""
     key, *below = rest
-    ends = [names.get(end, end) for end in key.split(">")]
-    part = " to ".join("a switch" if end == "switch" else "what is unknown" if end == "?" else end for end in ends)
+    far_ends = {"switch": "a switch", "?": "what is unknown"}
+    part = " to ".join(far_ends.get(names.get(end, end), names.get(end, end)) for end in key.split(">"))
     port = f" port {below[1]}" if below[:1] == ["ports"] and len(below) > 2 and below[1] != "1" else ""
-    part = f"node {part}" if head == "numa_nodes" else f"device {part}" if head == "pci" and key not in names else part
+    if head == "numa_nodes":
+        part = f"node {part}"
+    elif head == "pci" and key not in names:
+        part = f"device {part}"
     return _word(below[-1] if below else head), safe(part + port)
 
 
@@ -550,8 +556,10 @@ def _described(machine: Machine, each: Switch | Part, distances: Distances) -> P
         links = [text for text in (links_text(machine, each), c2c) if text]
         return PartText("GPU", gpu_number(each), (*address, f"{gpu_model(each)}, {memory(each.memory_bytes)}", slot), tuple(links))
     address = [safe(each.address)] if each.address and each.address != each.name else []
-    without = "no RDMA device (driver not loaded)" if each.rdma_missing else "no RDMA" if each.model or each.ports else "RDMA unknown"
-    kind = f"{safe(each.model or 'model unknown')}, {'RDMA' if each.rdma else without}"
+    rdma = "no RDMA" if each.model or each.ports else "RDMA unknown"
+    if each.rdma or each.rdma_missing:
+        rdma = "RDMA" if each.rdma else "no RDMA device (driver not loaded)"
+    kind = f"{safe(each.model or 'model unknown')}, {rdma}"
     interfaces = f" ({first_of(map(safe, each.interfaces), 12)})" if each.interfaces not in ((), (each.name,)) else ""
     ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
     ports += ["leads to the NVLink switches, not to the network"] if each.name in nvlink_management(machine) else []
@@ -678,9 +686,10 @@ def _summary(kinds: Sequence[_Kind], in_all: int, *, show_one: bool) -> str:
 
 def _odd(kind: _Kind, common: _Kind) -> Iterator[Line]:
     """Yield the parts of an unusual machine that differ from the common one; nothing if its parts are equal."""
-    own, others = part_texts(kind.machines[0]), part_texts(common.machines[0])
-    texts = [f"without {text}" for key, text in others.items() if key not in own]
-    texts += [str(text) if key in others else f"also {text}" for key, text in own.items() if others.get(key) != text]
+    parts = part_texts(kind.machines[0])
+    usual = part_texts(common.machines[0])
+    texts = [f"without {text}" for key, text in usual.items() if key not in parts]
+    texts += [str(text) if key in usual else f"also {text}" for key, text in parts.items() if usual.get(key) != text]
     if texts:
         yield Line(f"{kind.names}, unlike {safe(common.machines[0].hostname or 'the others')}:")
         yield from (Line(f"  {text}") for text in texts[:_MOST_ODD_PARTS])

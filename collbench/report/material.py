@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.plugin import loaded_parts, plugins
+from collbench.plugin import hooks_of, loaded_parts, plugins
 from collbench.report.kinds import RunKind, StoredRecords, kind_of, kinds
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row
 
 if TYPE_CHECKING:  # these import numpy or many packages, which a page without such runs does not need
-    from collbench.analysis.alternatives import Alternatives
     from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
@@ -24,9 +24,27 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.stragglers import Compared
     from collbench.gating.judge import TypicalTime
     from collbench.gating.verdict import Verdict
+    from collbench.report.frame import Line
+    from collbench.report.html.first_screen import FirstScreen
 
 MOST_CANDIDATES = 8
 MOST_DRAWN = 24  # runs with their own charts: more would take minutes, and would not be readable
+
+
+class OtherComparison(ABC):
+    """A comparison of runs that are not compared case by case, which a plug-in makes."""
+
+    @abstractmethod
+    def answer(self) -> str:
+        """Return the answer in one sentence."""
+
+    @abstractmethod
+    def lines(self, format: str, width: int | None = None) -> Iterator[Line]:
+        """Yield the comparison, as "table" or "markdown"."""
+
+    @abstractmethod
+    def screen(self, circumstances: str) -> FirstScreen:
+        """Return the answer of a page."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +148,12 @@ class Material:
         return [compare_pair(baseline, candidate) for baseline, candidate in self._compared_tables[:MOST_CANDIDATES]]
 
     @cached_property
-    def alternatives(self) -> Alternatives | None:
+    def alternatives(self) -> OtherComparison | None:
         """The tables as alternatives, if one of them has no case in common with the first one; None for a gate, and without any."""
-        if self.verdict is not None or all(found.cases for found in self.comparisons):
+        if self.verdict is not None or all(comparison.cases for comparison in self.comparisons):
             return None
-        from collbench.analysis.alternatives import alternatives
-
-        return alternatives([replace(table, rows=self.rows(table)) for table in self.tables])
+        tables = [replace(table, rows=self.rows(table)) for table in self.tables]
+        return next(filter(None, (compared(tables) for compared in hooks_of("alternatives"))), None)
 
     @property
     def _compared_tables(self) -> list[tuple[Launches, Launches]]:

@@ -9,6 +9,7 @@ from collbench.analysis.launches import why_inconclusive
 from collbench.analysis.outcome import Doubt, Outcome
 from collbench.report.cases import NOTHING, not_available
 from collbench.stats.launches import Ratio
+from collbench.units import plural
 
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
 _LEAST = 0.01  # and one that is shorter by this factor, since "-100.0 %" would be wrong
@@ -21,8 +22,8 @@ def describe(case: CaseRatio) -> str:
     """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive (one launch each): +12 %" or "n/a (reason) in B"."""
     if case.time is None or case.outcome is None:
         if case.outcome is not None:
-            found = [f"{_WHY[why]} in {name}" for name, row in (("A", case.a), ("B", case.b)) if (why := why_inconclusive(row))]
-            return f"{case.outcome} ({'; '.join(found)})"
+            reasons = [f"{_WHY[why]} in {name}" for name, row in (("A", case.a), ("B", case.b)) if (why := why_inconclusive(row))]
+            return f"{case.outcome} ({'; '.join(reasons)})"
         missing = [f"{not_available(row)} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.na is not None]
         return "; ".join(missing) or "no time"
     if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
@@ -63,16 +64,21 @@ def format_interval(ratio: Ratio) -> str:
 def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio] = ()) -> str:
     """Return "8 cases: 7 slower (+21.1 to +25.7 %), 0 faster, 0 no change (±5 %), 1 inconclusive"; `cases` give the sizes of changes."""
     number = sum(summary.outcomes.values()) + summary.not_available + summary.wrong_data
-    notes = {each: _span(case for case in cases if case.outcome is each and not case.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
-    notes[Outcome.NO_CHANGE] = f" ({format_margin(margin)})"
+    notes = {Outcome.NO_CHANGE: f" ({format_margin(margin)})"}
+    for outcome in (Outcome.SLOWER, Outcome.FASTER):
+        if span := describe_span(case for case in cases if case.outcome is outcome and not case.wrong):
+            notes[outcome] = f" ({span})"
     if summary.one_run_each:
         span = describe_span((case for case in cases if case.doubt is Doubt.ONE_RUN_EACH), format_roughly)
         all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
         which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
         notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
-    extra = [text for text, some in ((f"{summary.wrong_data} with wrong data", summary.wrong_data),
-                                    (f"{summary.not_available} n/a", summary.not_available)) if some]  # fmt: skip
-    return f"{number} case{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *extra])}"
+    counts = [count_text(summary.outcomes, notes)]
+    if summary.wrong_data:
+        counts.append(f"{summary.wrong_data} with wrong data")
+    if summary.not_available:
+        counts.append(f"{summary.not_available} n/a")
+    return f"{plural(number, 'case')}: {', '.join(counts)}"
 
 
 def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> str:
@@ -92,12 +98,6 @@ def describe_span(cases: Iterable[CaseRatio], form: Callable[[Ratio], str] = for
         return ""
     low, high = form(known[0]), form(known[-1])
     return low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
-
-
-def _span(cases: Iterable[CaseRatio]) -> str:
-    """Return the span in parentheses, after a space."""
-    span = describe_span(cases)
-    return f" ({span})" if span else ""
 
 
 def _in_multiples(ratio: Ratio) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +50,17 @@ class PlanSummary:
         cls, cases: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
     ) -> PlanSummary:
         """Return the summary of cases or rows; `known` has what cases do not have and is the same for all: ranks=4, nodes=1."""
-        each = list(cases)
-        values = {name: frozenset(_value(case, name, known) for case in each) for name in SERIES}
+        planned = list(cases)
+        values = {name: frozenset(_value(case, name, known) for case in planned) for name in SERIES}
         blocks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        for case in each:
+        for case in planned:
             fields = tuple(_value(case, name, known) for name in SERIES)
             blocks.setdefault(fields[:2], []).append(fields)
         columns = (zip(SERIES, zip(*rows, strict=True), strict=True) for rows in blocks.values())
-        within = {name for block in columns for name, found in block if len(set(found)) > 1}
-        by_backend = Counter(str(_value(case, "backend", known)) for case in each)
-        sizes = frozenset(case.size_bytes for case in each)
-        return cls(len(each), values, sizes, tuple(rank_map), run, launches, by_backend, frozenset(within))
+        within = {name for block in columns for name, of_block in block if len(set(of_block)) > 1}
+        by_backend = Counter(str(_value(case, "backend", known)) for case in planned)
+        sizes = frozenset(case.size_bytes for case in planned)
+        return cls(len(planned), values, sizes, tuple(rank_map), run, launches, by_backend, frozenset(within))
 
     @property
     def moves(self) -> bool:
@@ -87,9 +87,19 @@ def plan_of(table: Launches, rows: Iterable[Row]) -> PlanSummary:
     return replace(summary, requested=requested if isinstance(requested, dict) else {}, modelled=modelled)
 
 
+def differing_fields(rows: Sequence[Row]) -> list[str]:
+    """Return the fields that name a series: operation and backend, and others of SERIES that differ between the rows."""
+    return [name for name in SERIES if name in ("operation", "backend") or len({getattr(row, name) for row in rows}) > 1]
+
+
 def in_print_order(rows: Iterable[Row]) -> list[Row]:
     """Return the rows series by series, and ascending in size within a series."""
-    return sorted(rows, key=lambda row: [*(_sortable(getattr(row, name)) for name in SERIES), (1, row.size_bytes)])
+
+    def place(row: Row) -> list[tuple[int, Any]]:
+        values = [getattr(row, name) for name in (*SERIES, "size_bytes")]
+        return [(0, 0) if value is None else (1, value) for value in values]
+
+    return sorted(rows, key=place)
 
 
 def is_several(group: str) -> bool:
@@ -113,7 +123,3 @@ def _group(case: Any, ranks: int | None) -> str | None:
     if operation is None or ranks is None or (operation.pair and ranks < 2):
         return None
     return group_name(operation, case, groups_of(operation, case, ranks))
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
-    return (0, 0) if value is None else (1, value)

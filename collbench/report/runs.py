@@ -15,9 +15,8 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.plugin import hooks_of
 from collbench.report import FORMATS
-from collbench.report.alternatives import fastest_backend, head
-from collbench.report.alternatives import lines as lines_of_alternatives
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View, check_columns
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
@@ -34,7 +33,6 @@ from collbench.report.writers import (
     STDOUT,
     CsvAgainstBaseline,
     Metric,
-    OneLinePerAbsentBackend,
     Outputs,
     Sample,
     TableWriter,
@@ -64,7 +62,7 @@ _MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub h
 
 def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
-    parts = (_overview, _compared, _tables, _kinds_markdown)
+    parts = (_overview, _compared, _tables, *(kind.markdown for kind in kinds().values()))
     return "\n".join([line for part in parts for line in part(material)]) + "\n"
 
 
@@ -99,7 +97,7 @@ def _compared(material: Material) -> Iterator[str]:
     if not material.comparisons:
         return
     if material.alternatives is not None:
-        yield from ("", "## Alternatives", "", *(line.text for line in lines_of_alternatives(material.alternatives, "markdown")))
+        yield from ("", "## Alternatives", "", *(line.text for line in material.alternatives.lines("markdown")))
         return
     for found in material.comparisons:
         yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
@@ -144,11 +142,6 @@ def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
         return [column.text(row) for column in columns]
     identity = [column.text(row) for column in columns if not column.figure]
     return [*identity, not_available(row), *[""] * (len(columns) - len(identity) - 1)]
-
-
-def _kinds_markdown(material: Material) -> Iterator[str]:
-    for kind in kinds().values():
-        yield from kind.markdown(material)
 
 
 # Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
@@ -351,9 +344,11 @@ def report_run(
     check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics, trace)
     outputs.check()
-    err, found = err or sys.stderr, runs or readable(paths)
+    err = err or sys.stderr
+    found = runs or readable(paths)
     warnings = found.warnings
-    warnings = [*warnings, *(not_drawn(found.runs) if markdown or openmetrics else ())]
+    if markdown or openmetrics:
+        warnings += not_drawn(found.runs)
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
     of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
     for sentence in (*warnings, *of_imports, *material.apart):
@@ -369,7 +364,9 @@ def report_run(
         print_lines(_short_answer(material, _room(stream)), stream, wants_color(stream, color))
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
-    return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
+    if not found.whole:
+        return USAGE
+    return NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
@@ -408,7 +405,7 @@ def _print_runs(
         room = _room(stream)
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
     if format == "table" and material.alternatives is not None:
-        print_lines([Line(""), *lines_of_alternatives(material.alternatives, format, room)], stream, color, quiet=view.quiet)
+        print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
     show_all(material, format, out=stream, err=err, color=color, view=view)
 
 
@@ -451,7 +448,7 @@ def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
         yield from _heading(table, room, first=number == 0)
         yield from answer_lines(in_print_order(material.rows(table)), room)
     if material.alternatives is not None:
-        yield from (Line(""), *text_lines(head(material.alternatives)[0], room, "head"))
+        yield from (Line(""), *text_lines(material.alternatives.answer(), room, "head"))
     screen = None if material.tables else first_screen(material)
     if screen is not None:
         yield from text_lines(printable(screen.title), room)
@@ -478,34 +475,38 @@ def _table_lines(
             yield from writer.end()
             continue
         answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
-        fastest = "" if view.quiet else fastest_backend(table)
-        if fastest:
-            answer += text_lines(fastest, room)
-        writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
+        for remark_of in () if view.quiet else hooks_of("answer_remark"):
+            if remark := remark_of(table):
+                answer += text_lines(remark, room)
+        writer = TableWriter(room, view, rows)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
             yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
         at_the_end = bool(measured) or room is not None
-        yield from () if at_the_end else (*answer, Line(""))
+        if not at_the_end:
+            yield from (*answer, Line(""))
         yield from writer.start(plan)
         yield from (line for row in rows for line in writer.row(row))
-        yield from (*writer.end(), *(() if view.quiet else findings(table.runs, rows, room)))
-        yield from (Line(""), *answer) if at_the_end else ()
+        yield from writer.end()
+        if not view.quiet:
+            yield from findings(table.runs, rows, room)
+        if at_the_end:
+            yield from (Line(""), *answer)
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
-    launches, unfinished = (
-        len(table.runs),
-        sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs),
-    )
+    launches = len(table.runs)
+    unfinished = sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs)
     resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
-    rows = plural(len(table.rows), "row")
+    facts = [plural(len(table.rows), "row")]
     if launches == 1:
-        facts = [rows, *(["not finished"] if unfinished else []), *(f"resumed: {parts} launches" for parts in resumed)]
+        facts += ["not finished"] * unfinished
+        facts += [f"resumed: {parts} launches" for parts in resumed]
     else:
-        counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
-        facts = [f"{launches} launches", rows, *counts]
-    return [*([] if first else [Line("")]), *text_lines(f"{table.name} ({', '.join(facts)})", room, "head")]
+        facts.insert(0, f"{launches} launches")
+        facts += [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
+    heading = text_lines(f"{table.name} ({', '.join(facts)})", room, "head")
+    return list(heading) if first else [Line(""), *heading]
 
 
 def _room(stream: TextIO) -> int | None:

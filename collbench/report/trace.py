@@ -82,7 +82,7 @@ class _Process:
         self._hosts: dict[str, int] = {}
         self._ranks: dict[int, int] = {}
         places = list_of(run.info.get("rank_map"), dict)
-        self._host_of = {place["rank"]: str(place.get("host")) for place in places if _is_rank(place.get("rank"))}
+        self._host_of = {place["rank"]: str(place.get("host")) for place in places if type(place.get("rank")) is int and place["rank"] >= 0}
 
     def events(self, left_out: list[str]) -> Iterator[Event]:
         """Yield all events: first the names of the tracks."""
@@ -172,10 +172,6 @@ class _Process:
 
     def _us(self, at_s: float) -> float:
         return round((self._offset_s + at_s) * 1e6, 3)
-
-
-def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _facts(row: Row) -> dict[str, Any]:

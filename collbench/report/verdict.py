@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from itertools import count, islice
 from pathlib import Path
@@ -187,9 +187,11 @@ def worst_groups(groups: Sequence[verdicts.GroupState]) -> list[verdicts.GroupSt
 
     def beyond(group: verdicts.GroupState) -> float:
         """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 if unknown."""
-        factor, limit = group.worst_factor, group.worst_limit
+        factor = group.worst_factor
+        limit = group.worst_limit
         if group.limit:
-            factor, limit = group.factors[0] if group.factors else None, group.limit
+            factor = group.factors[0] if group.factors else None
+            limit = group.limit
         return factor / limit if factor and limit else 0.0
 
     return sorted(groups, key=lambda group: (group.state == PASSED, group.state != CONFIRMED, -beyond(group)))
@@ -276,11 +278,28 @@ def _more(parts: Sequence[object], most: int, what: str = "") -> Iterator[Line]:
 
 # The verdict in a notebook.
 
-_HTML_COLUMNS: tuple[Column[Part], ...] = (
-    Column("", "state", lambda part: part.state),
-    Column("", "what", name_of),
-    Column("", "slower", of),
-)
+
+def part_frame(parts: Sequence[Part], figures: str) -> Frame[Part]:
+    """Return the table of suspicions, floors or groups. figures: the heading of what they take longer, by allocation."""
+    columns = [Column[Part]("", "state", lambda part: short(part.state, 20)), Column("", "what", name_of), Column("", figures, of)]
+    return Frame(columns, parts, style=lambda part: mark_of(part.state))
+
+
+def group_frame(groups: Sequence[verdicts.GroupState], figures: str) -> Frame[verdicts.GroupState]:
+    """Return the table of groups, with their outcomes and numbers of cases; figures: as of `part_frame`."""
+    columns: list[Column[verdicts.GroupState]] = [
+        Column("", "state", lambda group: short(group.state, 20)),
+        Column("", "outcome", lambda group: group.outcome or NOTHING),
+        Column("", "group", name_of),
+        Column("", "cases", lambda group: str(group.cases), right=True),
+        Column("", figures, of),
+    ]
+    return Frame(columns, groups, style=lambda group: mark_of(group.state))
+
+
+def mark_of(state: str) -> str:
+    """Return the style of a part on a page."""
+    return {CONFIRMED: "wrong", PASSED: "", ACCEPTED: "", CLEARED: ""}.get(state, "doubtful")
 
 
 def html_of_verdict(verdict: Verdict) -> str:
@@ -289,12 +308,9 @@ def html_of_verdict(verdict: Verdict) -> str:
     head += [*fallen(verdict), *likely_cause(verdict), *sentences(verdict.reasons, _MOST_REASONS)]
     foot = [f"change: {of_change(change)}" for change in verdict.changes[:_MOST_CHANGES]]
     foot += [judged(verdict), *(f"note: {text}" for text in sentences(verdict.notes, _MOST_NOTES))]
-    groups = worst_groups(verdict.groups)
-    tables: list[Frame[Part]] = [
-        Frame(_HTML_COLUMNS, list(open_ones(verdict)), head=head),
-        Frame(_HTML_COLUMNS, groups, title="groups" if groups else "", foot=foot),
-    ]
-    return "\n".join(map(html_text, tables))
+    slow = replace(part_frame(list(open_ones(verdict)), "slower"), head=head)
+    groups = replace(part_frame(worst_groups(verdict.groups), "slower"), title="groups" if verdict.groups else "", foot=foot)
+    return f"{html_text(slow)}\n{html_text(groups)}"
 
 
 # The commands to type next.
@@ -394,11 +410,11 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
         return
     added: list[str] = []
     for reason in lacking:
-        name, launches = reason.allocation, reason.more
+        name = reason.allocation
         added += _fresh_names(name, 1)
         while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
-        command = _started([*typed.commands[name], "--allocation", name, "--quiet", "--out"], added[-1], launches, typed)
-        yield from _step(f"next: measure {plural(launches, 'more launch')} in {name}{while_it_runs}", command)
+        command = _started([*typed.commands[name], "--allocation", name, "--quiet", "--out"], added[-1], reason.more, typed)
+        yield from _step(f"next: measure {plural(reason.more, 'more launch')} in {name}{while_it_runs}", command)
     yield from _step("and judge all together", typed.judge(*added))
 
 
@@ -472,7 +488,8 @@ def _measured(name: str, typed: GateCommand) -> str:
 def _started(words: Sequence[str], folder: str, launches: int, typed: GateCommand) -> str:
     """Return the command for so many launches into a folder."""
     if typed.launcher in (None, "local"):
-        return _command(*words, folder, *(["--launches", str(launches)] if launches > 1 else []))
+        several = ["--launches", str(launches)] if launches > 1 else []
+        return _command(*words, folder, *several)
     start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)
     return f"for n in {' '.join(map(str, range(1, launches + 1)))}; do {start} {_command(*words)} {quote(folder)}/launch-$n; done"
 

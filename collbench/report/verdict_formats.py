@@ -20,9 +20,8 @@ from collbench.gating.reasons import WAITING, rendered
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, EXIT_CODES, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
 from collbench.records import document
 from collbench.report import verdict as texts
-from collbench.report.cases import NOTHING
 from collbench.report.forms import json_line
-from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
+from collbench.report.frame import Frame, Line, escaped, escaped_line, items, markdown_lines, markdown_table
 from collbench.report.headlines import short
 from collbench.report.verdict import Part, headline, judged, name_of, of, of_change, sentences
 from collbench.report.writers import STDOUT, Metric, Sample, column_samples, exposed, write_whole
@@ -192,7 +191,8 @@ def junit(verdict: Verdict) -> str:
     notes = [judged(verdict), *sentences(verdict.notes, 20)]
     everything = [*texts.likely_cause(verdict), *sentences(verdict.reasons, 20), *sentences(slower, _MOST_LINES), *changes, *notes]
     suite: Any = TestSuite("collbench gate")
-    suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # the runs are of many hosts
+    suite.timestamp = f"{verdict.judged_on[:10]}T00:00:00"
+    suite.hostname = "localhost"  # the runs are of many hosts
     suite.add_property("result", verdict.result)
     suite.add_property("baseline", short(verdict.baseline))
     suite.add_property("candidates", ", ".join(short(name, 80) for name in verdict.candidates[:6]))
@@ -208,13 +208,15 @@ def _test_cases(verdict: Verdict, everything: Sequence[str], changes: Sequence[s
     result_of = partial(_test_case, verdict.result)
     yield result_of("verdict", "the verdict", verdict.result, headline(verdict), more=everything)
     open_reasons = [reason for reason in verdict.reasons if not isinstance(reason, WAITING)]
-    state, why = UNDECIDED if open_reasons else PASSED, "; ".join(sentences(open_reasons, 3))
+    state = UNDECIDED if open_reasons else PASSED
+    why = "; ".join(sentences(open_reasons, 3))
     yield result_of("verdict", "comparable: software, clocks, machine state", state, why, more=sentences(open_reasons, _MOST_LINES))
     whole = next((part for part in texts.open_ones(verdict) if isinstance(part, verdicts.Suspicion) and part.kind == "whole"), None)
     yield result_of("verdict", "all cases", whole.state if whole else PASSED, of(whole) if whole else "")
     for group in verdict.groups:
-        own = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group.name]
-        yield result_of("groups", name_of(group), group.state, of(group), more=[*own, *changes])  # its cases are in the verdict's own case
+        suspicions = [part for part in verdict.suspicions if part.kind == "group" and part.name == group.name]
+        more = [*(f"{part.state}: {of(part)}" for part in suspicions), *changes]  # its cases are in the verdict's own case
+        yield result_of("groups", name_of(group), group.state, of(group), more=more)
     for asked in dict.fromkeys([*verdict.asked, *(floor.asked for floor in verdict.floors)]):  # with the state of its worst case
         cases = [floor for floor in verdict.floors if floor.asked == asked and floor.state in _OPEN]
         state = next((state for state in _OPEN if state in {floor.state for floor in cases}), PASSED)
@@ -323,24 +325,24 @@ def _first(verdict: Verdict) -> Iterator[str]:
     yield from ("", escaped_line(judged(verdict)))
 
 
-def _table(parts: Iterable[Part]) -> list[str]:
-    rows = [(part.state, name_of(part), of(part)) for part in parts]
-    return markdown_table(("state", "what", "time, by allocation"), rows, [False] * 3)
+def _table(parts: Sequence[Part]) -> list[str]:
+    return _markdown(texts.part_frame(parts, "time, by allocation"))
+
+
+def _markdown(frame: Frame[Any]) -> list[str]:
+    return [line.text for line in markdown_lines(frame)]
 
 
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
     """Yield the folded parts, each of which may be left out."""
-    slow, again, unknown = list(texts.open_ones(verdict)), texts.cleared(verdict), texts.unknown_floors(verdict)
+    slow = list(texts.open_ones(verdict))
+    again = texts.cleared(verdict)
+    unknown = texts.unknown_floors(verdict)
     above = {part.name for part in slow}
-    groups = [group for group in verdict.groups if group.name not in above]
+    groups = texts.worst_groups([group for group in verdict.groups if group.name not in above])
     if groups:
         other = "Groups" if len(groups) == len(verdict.groups) else "Other groups"
-        rows = [  # those that did not pass first
-            (short(group.state, 20), group.outcome or NOTHING, name_of(group), str(group.cases), of(group))
-            for group in texts.worst_groups(groups)[:_MOST_FOLDED]
-        ]
-        titles = ("state", "outcome", "group", "cases", "time, by allocation")
-        yield _details(f"{other} ({len(groups)})", markdown_table(titles, rows, [False, False, False, True, False]), len(groups))
+        yield _details(f"{other} ({len(groups)})", _markdown(texts.group_frame(groups[:_MOST_FOLDED], "time, by allocation")), len(groups))
     if len(slow) > _MOST_ROWS:
         yield _details("All slower cases and groups", _table(slow[:_MOST_FOLDED]), len(slow))
     if again:

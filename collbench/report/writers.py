@@ -81,6 +81,7 @@ class TableWriter(RowWriter):
     def __init__(self, room: int | None = None, view: View = DEFAULT_VIEW, rows: Sequence[Row] = ()) -> None:
         super().__init__(room, view)
         self._rows = rows
+        self._absent = _absent(rows)
         self._printed: list[Row] = []
 
     def start(self, plan: PlanSummary) -> list[Line]:
@@ -91,6 +92,10 @@ class TableWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of the row, after the title of its block if it is the first one."""
+        if row.backend in self._absent:  # one line, in place of its first row
+            count = self._absent[row.backend]
+            self._absent[row.backend] = 0
+            return _line_of_absent(row, count, room=self._room) if count else []
         self._printed.append(row)
         return [*self._layout.row(row), *sub_lines(row, self._view, self._room)]
 
@@ -100,7 +105,7 @@ class TableWriter(RowWriter):
         lines = [] if quiet else self._how_to_read(rows)
         foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
         answer = [] if self._rows else list(answer_lines(rows, self._room, self._plan.run, quiet=quiet))
-        return [*foot, *([Line("")] if answer else []), *answer]
+        return [*foot, Line(""), *answer] if answer else foot
 
     def _how_to_read(self, rows: Sequence[Row]) -> list[str]:
         plan = self._plan
@@ -365,10 +370,11 @@ def check_file(path: Path, option: str) -> None:
     if path == STDOUT:
         raise UsageError(f"{option} cannot write to stdout: give it a FILE")
     folder = path.parent
-    wrong = (
-        "it is a folder" if path.is_dir() else f"the folder {folder} is missing" if not folder.is_dir() else
-        "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
-    )  # fmt: skip
+    wrong = "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
+    if path.is_dir():
+        wrong = "it is a folder"
+    elif not folder.is_dir():
+        wrong = f"the folder {folder} is missing"
     if wrong:
         raise UsageError(f"{option} {path} cannot be written ({wrong}): choose another file")
 
@@ -395,16 +401,12 @@ def _by_rename(target: Path, pieces: Iterable[str]) -> None:
 class OneLinePerAbsentBackend(RowWriter):
     """Passes rows on to a writer; a backend with only n/a rows, all for the same reason, becomes one line.
 
-    `room` is the width of a terminal. If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend
-    while their reasons are equal.
+    It holds the rows of a backend while their reasons are equal. `room` is the width of a terminal.
     """
 
-    def __init__(self, writer: RowWriter, rows: Iterable[Row] | None = None, *, room: int | None = None) -> None:
-        self._comment = writer.absent or ""
-        super().__init__(None if self._comment else room)
+    def __init__(self, writer: RowWriter, *, room: int | None = None) -> None:
+        super().__init__(room)
         self._writer = writer
-        self._known = None if rows is None else _absent(rows)
-        self._shown: set[str] = set()
         self._held: list[Row] = []
         self._mixed: set[str] = set()  # backends with at least one row
         self._planned: Mapping[str, int] = {}
@@ -416,8 +418,6 @@ class OneLinePerAbsentBackend(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row; nothing while it is held."""
-        if self._known is not None:
-            return self._of_known(row, self._known)
         same = not self._held or (self._held[0].backend, self._held[0].na) == (row.backend, row.na)
         lines = [] if same else self._release()
         if row.na is None or row.backend in self._mixed:
@@ -430,14 +430,6 @@ class OneLinePerAbsentBackend(RowWriter):
         """Return the lines after the last row."""
         return [*self._collapse(), *self._writer.end()]
 
-    def _of_known(self, row: Row, absent: Mapping[str, int]) -> list[Line]:
-        if row.backend not in absent:
-            return self._writer.row(row)
-        if row.backend in self._shown:
-            return []
-        self._shown.add(row.backend)
-        return self._lines(row, absent[row.backend])
-
     def _release(self) -> list[Line]:
         held, self._held = self._held, []
         self._mixed |= {row.backend for row in held}
@@ -447,11 +439,13 @@ class OneLinePerAbsentBackend(RowWriter):
         if len(self._held) < 2:
             return self._release()
         held, self._held = self._held, []
-        return self._lines(held[0], len(held))
+        return _line_of_absent(held[0], len(held), self._writer.absent or "", self._room)
 
-    def _lines(self, row: Row, count: int) -> list[Line]:
-        text = f"{self._comment}{row.backend}, {count} cases: {not_available(row)}"
-        return list(text_lines(text, self._room, "" if self._comment else "na"))
+
+def _line_of_absent(row: Row, count: int, comment: str = "", room: int | None = None) -> list[Line]:
+    """Return the line of a backend with so many n/a rows; one that begins as a comment is never broken."""
+    text = f"{comment}{row.backend}, {count} cases: {not_available(row)}"
+    return list(text_lines(text, None, "") if comment else text_lines(text, room, "na"))
 
 
 def make_writer(format: str, room: int | None, view: View) -> RowWriter:

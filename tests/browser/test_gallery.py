@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.pages import CHARTLESS, IN_TURN, ObservedPage
+from tests.conftest import needs_plugin
 
 # By class of box, the fills of the machine drawings; and everything else in any drawing that is black, which no theme uses.
 FILLS = """() => {
@@ -142,6 +143,7 @@ def test_axe_finds_nothing_and_leaves_no_color_open(page: Page, axe: str, dark: 
     assert page.evaluate(NAMELESS) == []
 
 
+@needs_plugin("drawings")
 @pytest.mark.parametrize("name", ["eight-gpus", "regression", "two-hosts"])
 def test_on_a_phone_a_drawing_that_scrolls_has_the_focus_and_a_name(opened: Callable[[str], Page], axe: str, name: str) -> None:
     page = opened(name)

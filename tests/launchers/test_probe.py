@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import PROGRAM, Finished, environment
+from tests.conftest import needs_plugin
 from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(200)]
@@ -58,6 +59,7 @@ def test_a_difference_between_nodes_is_listed(slurm_hosts: SlurmBed) -> None:
     assert all(value in difference for value in (first, second, "eth0", "1500", "1400"))
 
 
+@needs_plugin("drawings")
 def test_bad_input_is_reported_once(slurm_hosts: SlurmBed) -> None:
     done = slurm_hosts.srun(["-N2"], [*PROGRAM, "probe", "--svg", "/nowhere/x.svg"], env=environment())
     assert done.returncode == 2 and done.stderr.count("collbench: ") == 1, done.stderr

@@ -40,7 +40,7 @@ def rows_of(name: str) -> list[Row]:
 
 def table(rows: list[Row], width: int | None, view: View = View(), *, known: bool = False) -> list[str]:  # noqa: B008  # immutable
     """The lines of a table: of rows as they are measured, or of those that are known beforehand."""
-    writer = OneLinePerAbsentBackend(TableWriter(width, view, rows if known else ()), rows=rows if known else None, room=width)
+    writer = TableWriter(width, view, rows) if known else OneLinePerAbsentBackend(TableWriter(width, view), room=width)
     before = writer.start(PlanSummary.of(rows, run="runs/x"))
     return [line.text for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end()]]
 

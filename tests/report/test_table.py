@@ -365,7 +365,7 @@ def test_a_run_that_ends_early_counts_what_came() -> None:
 
 def test_of_stored_rows_it_is_known_though_operations_come_first() -> None:
     rows = [replace(row, operation=operation) for operation in ("allgather", "allreduce") for row in [*absent(), *measured()]]
-    writer = OneLinePerAbsentBackend(TableWriter(rows=rows), rows=rows)
+    writer = TableWriter(rows=rows)
     writer.start(PlanSummary.of(rows))
     found = [line.text for row in rows for line in writer.row(row)]
     assert found[0] == f"mpi, 6 cases: n/a ({WHY})" and sum(line.endswith(" ok") for line in found) == 6

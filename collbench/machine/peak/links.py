@@ -662,7 +662,7 @@ class _Flow:
 
 
 def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[str]:
-    """Return the devices and links of a machine that a reference's parts name, for `report.machine_picture.picture` to mark.
+    """Return the devices and links of a machine that a reference's parts name, for a drawing to mark.
 
     Several where only all of them together, or each of them, have that rate; for a mesh the links of one GPU. Empty where the
     machine does not have such a link, such as a link of another node.

@@ -65,7 +65,7 @@ def probe(arguments: argparse.Namespace) -> int | None:
     from collbench.plugins.channels.wire_tools import requested_tools
 
     seconds = arguments.max_time
-    if arguments.format == "matrix" or arguments.svg or arguments.html:
+    if arguments.format == "matrix" or getattr(arguments, "svg", None) or arguments.html:
         raise UsageError("--measure prints a table or JSON: leave out --format matrix, --svg and --html")
     if 2 * seconds > arguments.timeout:
         raise UsageError(

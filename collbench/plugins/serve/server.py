@@ -26,6 +26,7 @@ from collbench.addresses import is_loopback
 from collbench.analysis.launches import case_of
 from collbench.errors import FINE, INTERRUPTED, UsageError
 from collbench.machine.cluster import folded
+from collbench.plugins.serve.folder import run_named, served_runs
 from collbench.report.figures import set_names
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Table
@@ -33,7 +34,7 @@ from collbench.report.html.first_screen import first_screen
 from collbench.report.html.page import html, static_page
 from collbench.report.html.picture import NARROW, PAGE, Picture, drawn
 from collbench.report.material import MOST_CANDIDATES, Material
-from collbench.report.run_list import ListedRun, run_named, runs_below, runs_frame, started
+from collbench.report.run_list import ListedRun, runs_frame, started
 from collbench.report.runs import readable
 from collbench.report.screen import write_line
 from collbench.results.row import CaseKey, Row
@@ -190,7 +191,7 @@ class RunServer(ReadOnlyServer):
 
     def runs(self) -> list[ListedRun]:
         """Return the runs of the folder, newest first: the newest 500."""
-        return runs_below(self.folder, self._known, _MOST_RUNS, linked=False)
+        return served_runs(self.folder, self._known, _MOST_RUNS)
 
     def answer(self, target: str, accept: str) -> HttpReply:
         """Return the page at an address; else a sentence with the status of the error.

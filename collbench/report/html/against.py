@@ -1,13 +1,8 @@
-"""Several runs: the first one as the baseline and the others against it, with intervals; or all of them as alternatives."""
+"""Several runs: the first one as the baseline and the others against it, with intervals."""
 
 from __future__ import annotations
 
-from collbench.analysis.alternatives import Alternatives
 from collbench.analysis.compare import CaseRatio, Comparison, largest_first, why_nothing_in_common, worst_first
-from collbench.analysis.launches import grouped
-from collbench.analysis.outcome import Outcome
-from collbench.report.alternatives import foot as reading
-from collbench.report.alternatives import frame, head
 from collbench.report.charts import RatioPanel, case_line, distinct_names
 from collbench.report.compare import case_frame, case_name, foot, side_title
 from collbench.report.headlines import short
@@ -30,11 +25,9 @@ _MADE = (
 
 
 def section(material: Material) -> Section | None:
-    """Return a forest plot and a table for every candidate, or the tables of alternatives; None if nothing is compared."""
-    if material.alternatives is not None:
-        return _of_alternatives(material.alternatives)
+    """Return a forest plot and a table for every candidate; None if nothing is compared case by case."""
     found = material.comparisons
-    if not found:
+    if not found or material.alternatives is not None:
         return None
     if material.verdict is None:
         first = f"Baseline (A): {short(side_title(found[0].a))}, the run that was named first; each of the others is a candidate (B)."
@@ -50,30 +43,6 @@ def section(material: Material) -> Section | None:
     tables = [(titles[id(each)], Table.of(case_frame(ordered(each)[:_MOST_ROWS]))) for each in found if each.cases and each not in drawn]
     charts = [_chart(number, titles[id(each)], each) for number, each in enumerate(drawn)]
     return Section("against", "Against the baseline", texts, tables, charts)
-
-
-def _of_alternatives(found: Alternatives) -> Section:
-    """Return the answer, and a table for each operation with a difference."""
-    texts = [*(f"{text}." for text in head(found)), f"{'. '.join(reading(found))}."]
-    tables = [(operation, table) for operation, table, differs in _tables(found) if differs]
-    return Section("against", "Alternatives", texts, tables)
-
-
-def equal_section(material: Material) -> Section | None:
-    """Return the tables of the operations without a decided difference between the alternatives; None without any."""
-    found = material.alternatives
-    tables = [] if found is None else [(operation, table) for operation, table, differs in _tables(found) if not differs]
-    return Section("equal", "Operations without a decided difference", [], tables) if tables else None
-
-
-def _tables(found: Alternatives) -> list[tuple[str, Table, bool]]:
-    """Return (operation, table, whether an alternative is slower than another) of each operation."""
-    tables = []
-    for operation, groups in grouped(found.groups, lambda group: group.row.operation).items():
-        shown = frame(found, groups)
-        differs = any(each.outcome is Outcome.SLOWER or each.efficiency for group in groups for each in group.times.values())
-        tables.append((f"{operation}: {shown.title}", Table.of(shown), differs))
-    return tables
 
 
 def sentence(found: Comparison) -> str:

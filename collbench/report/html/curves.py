@@ -22,8 +22,11 @@ from collbench.report.material import Material
 from collbench.results.quality import UNRELIABLE
 from collbench.units import format_rate, format_size, format_span
 
-_MOST_NAMED, _MOST_LIMITS = 6, 4
-_HEIGHT, _LEGEND_LINE, _LETTER = 330, 16, 6.6  # pixels: of the axes, a line of the legend, and a letter
+_MOST_NAMED = 6
+_MOST_LIMITS = 4
+_HEIGHT = 330  # pixels: of the axes
+_LEGEND_LINE = 16  # of a line of the legend
+_LETTER = 6.6
 _LINE = 26  # pixels between the labels of two limits
 
 
@@ -97,12 +100,6 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
     return max(1, min(len(names), int(width / (_LETTER * longest + 50))))
 
 
-def _height(chart: SizeChart) -> int:
-    names = [line.name for line in chart.lines]
-    lines = -(-len(names) // _legend_columns(names, WIDE)) if names else 0
-    return _HEIGHT + _LEGEND_LINE * lines
-
-
 _METHOD = (
     "The section Provenance defines time, bus bandwidth and expected. Bars are 95 % intervals; within one launch an interval "
     "does not cover how much another launch may differ. A dotted line is the expected time of a series. Open markers are doubtful, and a "
@@ -128,7 +125,9 @@ def to_chart(chart: SizeChart) -> Chart:
     """Return the chart as the page shows it, with its values as a table."""
     title = f"{short(chart.operation, 60)}: {'bus bandwidth' if chart.has_rate else 'time'} over message size"
     shown = Chart(chart.key, title, _caption(chart), _METHOD, _table(chart), data=data_of(chart))
-    return drawn(shown, lambda picture: _draw(chart, picture), WIDE, _height(chart))
+    names = [line.name for line in chart.lines]
+    legend_lines = -(-len(names) // _legend_columns(names, WIDE)) if names else 0
+    return drawn(shown, lambda picture: _draw(chart, picture), WIDE, _HEIGHT + _LEGEND_LINE * legend_lines)
 
 
 def _caption(chart: SizeChart) -> str:

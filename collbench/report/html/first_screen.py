@@ -28,7 +28,6 @@ from collbench.analysis.health import (
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, MOST_OF_MEASURED, is_above_limit
-from collbench.report.alternatives import head, is_decided, largest_differences, operation_of_answer
 from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.kinds import kinds
@@ -91,7 +90,7 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    for answer in (_of_gate, *(kind.screen for kind in kinds().values()), _of_alternatives, _of_comparison, _of_check, _of_rows):
+    for answer in (_of_gate, *(kind.screen for kind in kinds().values()), _of_comparison, _of_check, _of_rows):
         screen = answer(material)
         if screen is not None:
             return screen
@@ -124,27 +123,12 @@ def _of_gate(material: Material) -> FirstScreen | None:
     return FirstScreen(f"{title}{cause}", badge, figures, texts.judged(verdict), more, section="gate", operation=operation)
 
 
-# Runs of several backends, stacks or rank counts: which is the fastest, or how an operation scales.
-
-
-def _of_alternatives(material: Material) -> FirstScreen | None:
-    found = material.alternatives
-    if found is None:
-        return None
-    is_wrong = any(each.row.wrong for group in found.groups for each in group.times.values())
-    figures = [LargeFigure(value, label) for value, label in largest_differences(found)]
-    badge = None if is_decided(found) else (DOUBT, "INCONCLUSIVE")
-    if is_wrong:
-        badge = (BAD, "WRONG DATA")
-    answer, *more = head(found, has_badge=True)
-    operation = operation_of_answer(found)
-    return FirstScreen(answer, badge, figures, line_of(material.runs[0]), more, operation=operation)
-
-
 # Two runs or more: how much slower or faster than the first one.
 
 
 def _of_comparison(material: Material) -> FirstScreen | None:
+    if material.alternatives is not None:
+        return material.alternatives.screen(line_of(material.runs[0]))
     if not material.comparisons:
         return None
     found = max(material.comparisons, key=lambda each: each.summary.outcomes.get(Outcome.SLOWER, 0))
@@ -328,7 +312,9 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
     severe = sum(each.severity == "severe" for each in findings)
     counts = ((len(first.gpus), "GPU"), (sum(not nic.virtual for nic in first.nics), "NIC"), (severe, "severe finding"))
     figures += [_count(count, what) for count, what in counts if count]
-    badge = (BAD, "SEVERE FINDINGS") if severe else (DOUBT, "NODES DIFFER") if differences else None
+    badge = (DOUBT, "NODES DIFFER") if differences else None
+    if severe:
+        badge = (BAD, "SEVERE FINDINGS")
     more = [*differences[:2], *map(_finding, findings[:2])]
     return FirstScreen(f"{name}{limit}", badge, figures, " · ".join(system_text(first.system)), more, "machine")
 

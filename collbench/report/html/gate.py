@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collbench.analysis.outcome import Outcome
-from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, Suspicion, Verdict
+from collbench.gating.verdict import CLEARED, CONFIRMED, Change, FloorState, Suspicion, Verdict
 from collbench.report import verdict as texts_of
-from collbench.report.cases import NOTHING
 from collbench.report.charts import RatioLine, RatioMark, RatioPanel
-from collbench.report.html.chart import Chart, Section, Table, marks_of
+from collbench.report.frame import Column, Frame
+from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.picture import ratio_chart
 from collbench.report.material import Material
 from collbench.report.verdict import of, slower, worst_groups
@@ -56,7 +56,10 @@ class JudgedLine:
         return RatioLine(self.name, marks, limit=self.limit, words=words, tooltip=f"{self.name}\n{self.tooltip}")
 
 
-_MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of open tables, and of those folded below a chart
+_MOST_ROWS = 20  # of open tables
+_MOST_FOLDED = 200  # rows of tables that are folded below a chart
+_MOST_SENTENCES = 20
+_FIGURES = "by allocation"
 _METHOD = (
     "The time of an allocation is the median over its launches' medians, divided by the median over the baseline's allocations. "
     "The limit is what chance explains: three standard deviations between the baseline's allocations, pooled over cases of one kind, and "
@@ -70,65 +73,66 @@ def section(material: Material) -> Section | None:
     verdict = material.verdict
     if verdict is None:
         return None
-    why, notes = (texts_of.sentences(texts, _MOST_SENTENCES) for texts in (verdict.reasons, verdict.notes))
-    texts = [*(f"{text}." for text in (*texts_of.fallen(verdict)[:_MOST_SENTENCES], *why)), *(f"Note: {text}." for text in notes)]
-    slow = [each for each in (*texts_of.open_ones(verdict), *texts_of.cleared(verdict)) if isinstance(each, Suspicion)]
-    cases = [each for each in slow if each.kind == "cell"]
+    why = texts_of.sentences(verdict.reasons, _MOST_SENTENCES)
+    notes = texts_of.sentences(verdict.notes, _MOST_SENTENCES)
+    texts = [f"{text}." for text in (*texts_of.fallen(verdict)[:_MOST_SENTENCES], *why)]
+    texts += [f"Note: {text}." for text in notes]
+    slow = [part for part in (*texts_of.open_ones(verdict), *texts_of.cleared(verdict)) if isinstance(part, Suspicion)]
     groups = worst_groups(verdict.groups)
-    of_cases = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
     group_lines = []  # of each group its own median where it is judged as one, else its worst case
     for group in groups:
         factors, limit = (group.factors, group.limit) if group.limit is not None else ((group.worst_factor,), group.worst_limit)
         group_lines.append(JudgedLine(texts_of.name_of(group), factors, limit, group.state, f"{group.state}: {of(group)}"))
-    folded = groups[:_MOST_FOLDED]
-    rows = [[group.state, group.outcome or NOTHING, texts_of.name_of(group), str(group.cases), of(group)] for group in folded]
-    marks = marks_of(_mark(group.state) for group in folded)
-    group_table = Table(["state", "outcome", "group", "cases", "by allocation"], rows, frozenset({3}), marks)
+    group_table = Table.of(texts_of.group_frame(groups[:_MOST_FOLDED], _FIGURES))
     of_groups = _chart("gate-groups", "Every group against its limit", group_lines, group_table)
     case_lines = [
         JudgedLine(texts_of.name_of(case), case.factors, case.limit, case.state, f"{case.state}: {texts_of.slower_in_each(case.factors)}")
-        for case in cases
+        for case in slow
+        if case.kind == "cell"
     ]
-    drawn = _chart("gate-cells", "Cases that exceeded their limit", case_lines, of_cases)
-    parts = [each for each in slow if drawn is None or each.kind != "cell"]
-    floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
-    tables = [(_title("Slower, confirmed and worst first, cleared last", parts), _figures(parts)),
-              (_title("Changes, the most plausible cause first", verdict.changes), _changes(verdict)),
-              (_title("Required shares of the expected bandwidth (--min-percent)", floors), _figures(floors))]  # fmt: skip
-    charts = [chart for chart in (of_groups, drawn) if chart is not None]
-    return Section("gate", "Gate", texts, [each for each in tables if each[1].rows], charts)
+    case_table = _figures([part for part in verdict.suspicions if part.kind == "cell"], _MOST_FOLDED)
+    of_cases = _chart("gate-cells", "Cases that exceeded their limit", case_lines, case_table)
+    parts = [part for part in slow if of_cases is None or part.kind != "cell"]
+    floors = sorted(verdict.floors, key=lambda floor: (floor.state == CLEARED, floor.state != CONFIRMED))
+    tables = [
+        (_title("Slower, confirmed and worst first, cleared last", parts), _figures(parts)),
+        (_title("Changes, the most plausible cause first", verdict.changes), _changes(verdict)),
+        (_title("Required shares of the expected bandwidth (--min-percent)", floors), _figures(floors)),
+    ]
+    charts = [chart for chart in (of_groups, of_cases) if chart is not None]
+    return Section("gate", "Gate", texts, [(title, table) for title, table in tables if table.rows], charts)
 
 
 def _title(what: str, found: Sequence[object]) -> str:
     return f"{what} ({_MOST_ROWS} of {len(found)}; verdict.json has all)" if len(found) > _MOST_ROWS else what
 
 
-def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
-    rows = [[each.state, texts_of.name_of(each), of(each)] for each in found[:most]]
-    return Table(["state", "what", "by allocation"], rows, marks=marks_of(_mark(each.state) for each in found[:most]))
+def _figures(parts: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
+    return Table.of(texts_of.part_frame(parts[:most], _FIGURES))
 
 
 def _changes(verdict: Verdict) -> Table:
-    shown = verdict.changes[:_MOST_ROWS]
-    rows = [
-        [each.kind, each.what, each.before, each.after, str(each.plausible or ""), texts_of.announced(each.announced)] for each in shown
+    columns: list[Column[Change]] = [
+        Column("", "kind", lambda change: change.kind),
+        Column("", "what", lambda change: change.what),
+        Column("", "before", lambda change: change.before),
+        Column("", "now", lambda change: change.after),
+        Column("", "as a cause", lambda change: str(change.plausible or "")),
+        Column("", "announced", lambda change: texts_of.announced(change.announced)),
     ]
-    marks = marks_of("doubtful" if each.announced is None else "" for each in shown)
-    return Table(["kind", "what", "before", "now", "as a cause", "announced"], rows, marks=marks)
+    shown = verdict.changes[:_MOST_ROWS]
+    return Table.of(Frame(columns, shown, style=lambda change: "doubtful" if change.announced is None else ""))
 
 
 def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> Chart | None:
     """Return the chart of groups or of cases; None where nothing has both a time and a limit."""
-    shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
+    shown = sorted((line for line in lines if line.first is not None), key=lambda line: line.state != CONFIRMED)[:MOST_LINES]
     if not shown:
         return None
-    panel = RatioPanel("", [judged.drawn() for judged in shown], _AXIS, _LEAST)
-    always, first = sum(all(each.over) for each in shown), sum(each.over[0] for each in shown)
+    panel = RatioPanel("", [line.drawn() for line in shown], _AXIS, _LEAST)
+    always = sum(all(line.over) for line in shown)
+    first = sum(line.over[0] for line in shown)
     cut = f" {len(shown)} of {len(lines)} are drawn." if len(shown) < len(lines) else ""
     again = f"; {first - always} only in the first one (largest point)" if first > always else ""
     caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
     return ratio_chart(Chart(key, title, caption, _METHOD, table), panel)
-
-
-def _mark(state: str) -> str:
-    return {CONFIRMED: "wrong", PASSED: "", ACCEPTED: "", CLEARED: ""}.get(state, "doubtful")

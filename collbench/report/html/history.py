@@ -118,10 +118,11 @@ def _tooltip(history: History, series: CaseHistory, place: int, height: float) -
 
 def _moments(history: History) -> list[str]:
     """Return when each allocation began: the day, or the time of the day where one day has several."""
-    days = [day(each.began_utc) for each in history.allocations]
-    alone = len(set(days)) == len(days)
-    moments = [f"{each[5:]} {allocation.began_utc[11:16]}" for each, allocation in zip(days, history.allocations, strict=True)]
-    return days if alone else moments if len(set(days)) > 1 else [allocation.began_utc[11:16] for allocation in history.allocations]
+    began = [allocation.began_utc for allocation in history.allocations]
+    days = set(map(day, began))
+    if len(days) == len(began):
+        return list(map(day, began))
+    return [f"{day(moment)[5:]} {moment[11:16]}" if len(days) > 1 else moment[11:16] for moment in began]
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.analysis.best import Headline, differing, headlines, is_shown_as_time
-from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
+from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG
 from collbench.analysis.launches import Launches
 from collbench.report.cases import of_ceiling, remarks, value_of
 from collbench.report.charts import Bar, BarPanel, point_of
@@ -44,7 +44,14 @@ def section(material: Material) -> Section | None:
         if records:
             tables.append((f"{title}{more}", Table.of(headline_frame(records[:MOST], figure))))
     charts = [chart for chart in [_rates_chart([headline for _, headline in best])] if chart is not None]
-    tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
+    if found:  # with a column for the place if any concern has one; a flag has its meaning
+        columns = 3 if any(concern.where for concern in found) else 2
+        rows = [
+            (concern.severity, explain([concern.flag])[0] if concern.flag in FLAGS else concern.what, concern.where)[:columns]
+            for concern in found
+        ]
+        marks = marks_of(_MARKS[concern.severity] for concern in found)
+        tables.append(("Findings, and what is doubtful or missing", Table(["severity", "what", "where"][:columns], rows, marks=marks)))
     return Section("overview", "Results", list(_measured(material.tables)), tables, charts) if tables else None
 
 
@@ -87,10 +94,3 @@ def _measured(tables: Sequence[Launches]) -> Iterator[str]:
         yield f"{name}{'; '.join(facts[fact] for fact in _FACTS if facts.get(fact))}."
     if len(tables) > _MOST_RUNS:
         yield f"And {plural(len(tables) - _MOST_RUNS, 'more run')}."
-
-
-def _concerns(found: Sequence[Concern]) -> Table:
-    """Return the table of concerns; it has a column for the place if any concern has one. A flag has its meaning."""
-    columns = 3 if any(each.where for each in found) else 2
-    rows = [(each.severity, explain([each.flag])[0] if each.flag in FLAGS else each.what, each.where)[:columns] for each in found]
-    return Table(["severity", "what", "where"][:columns], rows, marks=marks_of(_MARKS[each.severity] for each in found))

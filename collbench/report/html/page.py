@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.plugin import loaded_parts, plugins
+from collbench.plugin import hooks_of, loaded_parts, plugins
 from collbench.report.html import (
     against,
     consistency,
     curves,
     expected_time,
     gate,
-    machine,
     overview,
     provenance,
     samples,
@@ -26,7 +25,6 @@ from collbench.report.html import (
     timeline,
 )
 from collbench.report.html.first_screen import FirstScreen, first_screen
-from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
 
@@ -40,8 +38,8 @@ _PLUGINS = _HERE.parents[1] / "plugins"
 # In the order of the page, after the charts of the operations. A section without content is None.
 _SECTIONS: Mapping[str, Callable[[Material], Section | None]] = {
     "gate": gate.section, "overview": overview.section, "expected_time": expected_time.section, "consistency": consistency.section,
-    "against": against.section, "equal": against.equal_section, "samples": samples.section, "slowest": slowest.section,
-    "timeline": timeline.section, "machine": machine.section, "provenance": provenance.section,
+    "against": against.section, "samples": samples.section, "slowest": slowest.section,
+    "timeline": timeline.section, "provenance": provenance.section,
 }  # fmt: skip
 
 
@@ -91,7 +89,7 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], index: str 
     shown = [section for section in rest if section.texts or section.tables or section.charts or section.links]
     return _rendered(
         _HERE / "page.html.j2",
-        f"{_written('css')}\n{drawing_style()}",
+        "\n".join([_written("css"), *(style() for style in hooks_of("page_style"))]),
         _written("js"),
         screen=screen,
         main=main,

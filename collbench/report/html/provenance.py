@@ -22,7 +22,10 @@ from collbench.results.imported import import_notes
 from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
 
-_MOST_NOTES, _MOST_RUNS, _MOST_FACTS, _MOST_DIFFERENCES = 40, 60, 200, 60
+_MOST_NOTES = 40
+_MOST_RUNS = 60
+_MOST_FACTS = 200
+_MOST_DIFFERENCES = 60
 _COMPLETE = "complete"
 _KINDS = ("software", "machine", "launcher", "ranks", "environment")  # of facts; the paths of libraries are in run.json
 _DEFINITIONS = (
@@ -41,7 +44,10 @@ def section(material: Material) -> Section:
     """Return the section: runs with their commands, versions and environment, differences, definitions, links to the files."""
     named = [(short(table.name, 80), table.runs[0]) for table in material.tables]
     named += [(short(run.path.resolve().name, 80), run) for run in material.runs_of_kinds]
-    tables = [("Runs", _runs_table(material.runs)), *_differing(named), *_versions(named)]
+    rows = [_run(run) for run in material.runs[:_MOST_RUNS]]
+    marks = marks_of("" if row[-1] == _COMPLETE else "doubtful" for row in rows)
+    runs = Table(("run", "command", "start", "duration", "rows", "end"), rows, frozenset({4}), marks)
+    tables = [("Runs", runs), *_differing(named), *_versions(named)]
     if material.tables:
         tables.append(("Definitions", Table(("number", "definition"), _DEFINITIONS)))
     linked = material.runs[:_MOST_RUNS] if material.linked else []
@@ -61,15 +67,11 @@ def _texts(material: Material, linked: bool) -> Iterator[str]:
         yield "The links at the end lead to the raw files. They work as long as this page is beside its runs."
 
 
-def _runs_table(runs: Sequence[Run]) -> Table:
-    rows = [_run(run) for run in runs[:_MOST_RUNS]]
-    marks = marks_of("" if row[-1] == _COMPLETE else "doubtful" for row in rows)
-    return Table(("run", "command", "start", "duration", "rows", "end"), rows, frozenset({4}), marks)
-
-
 def _run(run: Run) -> tuple[str, ...]:
     info = run.info
-    command, start, imported = info.get("command"), info.get("started_utc"), "imported" in info
+    command = info.get("command")
+    start = info.get("started_utc")
+    imported = "imported" in info
     typed = short(shlex.join(map(str, command)), 300) if isinstance(command, list) and command else NOTHING
     began = f"{'imported ' if imported else ''}{start if isinstance(start, str) and start else NOTHING}"
     rows = NOTHING if record_files().keys() & info else str(len(run.rows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collbench.report.cases import NOTHING
+from collbench.report.cases import NOTHING, least_percent
 from collbench.report.figures import set_names
 from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table, marks_of
@@ -92,20 +92,17 @@ def _ranks(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[
     shares = dict.fromkeys(range(max(len(case.medians_s) for case in cases)), 0.0) | dict(histogram(cases))
     drawn = sorted(sorted(shares, key=lambda rank: (-shares[rank], rank))[:_MOST])
     expected = sum(case.expected for case in cases) / len(cases)
-    return _Ranks(hosts, shares, drawn, _excess(cases, drawn), expected, len(cases), stragglers_in(cases, hosts, links))
-
-
-def _excess(cases: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
-    """Return for each rank its median / the median of all ranks, minus 1: the median over the cases."""
+    # of each rank its median / the median of all ranks, minus 1: the median over the cases
     ratios = [[float(median) / float(np.median(case.medians_s)) - 1 for median in case.medians_s] for case in cases]
-    return {rank: float(np.median([each[rank] for each in ratios if rank < len(each)])) for rank in ranks}
+    excess = {rank: float(np.median([of_case[rank] for of_case in ratios if rank < len(of_case)])) for rank in drawn}
+    return _Ranks(hosts, shares, drawn, excess, expected, len(cases), stragglers_in(cases, hosts, links))
 
 
 def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     rows = []
     for rank in ranks.drawn:
-        share, excess, role = _percent(ranks.shares[rank]), _signed(ranks.excess[rank]), ranks.role_of(rank)
-        rows.append([str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, share, _percent(ranks.expected), excess, role or NOTHING])
+        figures = [_percent(ranks.shares[rank]), _percent(ranks.expected), _signed(ranks.excess[rank])]
+        rows.append([str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, *figures, ranks.role_of(rank) or NOTHING])
     head = ("rank", "host", "finishes last in", "equal share", "median versus all ranks", "finding")
     marks = marks_of("doubtful" if ranks.role_of(rank) else "" for rank in ranks.drawn)
     table = Table(head, rows, frozenset({0, 2, 3, 4}), marks)
@@ -117,13 +114,15 @@ def _draw(picture: Picture, ranks: _Ranks) -> None:
     """Draw a bar for each rank, with its role above it, and the equal share."""
     axes = picture.axes()
     for place, rank in enumerate(ranks.drawn):
-        height, role, color = 100 * ranks.shares[rank], ranks.role_of(rank), ranks.color(rank)
+        height = 100 * ranks.shares[rank]
+        role = ranks.role_of(rank)
+        color = ranks.color(rank)
         axes.bar(place, height, width=0.8, color=color, gid=f"rank {rank}")
         if role:  # color alone is not enough
             axes.annotate(role, (place, height), (0, 3), textcoords="offset points", ha="center", color=color)
         why = f", {role}" if role else ""
-        share, excess = _percent(ranks.shares[rank]), _signed(ranks.excess[rank])
-        picture.tip(axes, place, height, f"{ranks.name(rank)}: last in {share} of the samples, its median {excess}{why}")
+        last = f"last in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}"
+        picture.tip(axes, place, height, f"{ranks.name(rank)}: {last}{why}")
     equal = 100 * ranks.expected
     axes.axhline(equal, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="equal share")
     axes.set_title(f"equal share {format_percent(equal)}", loc="right", color=PAGE.expected)
@@ -148,7 +147,7 @@ def _caption(ranks: _Ranks) -> str:
 
 
 def _percent(share: float) -> str:
-    return format_percent(100 * share) if share == 0 or share >= 0.0005 else "<0.1 %"
+    return format_percent(0) if share == 0 else least_percent(100 * share)
 
 
 def _signed(excess: float) -> str:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 # The axis of all panels of a run.
 
-_PANEL_HEIGHT, _AROUND_PANELS, _FAR = 132, 60, 6  # pixels; values further apart by this factor are on a logarithmic axis
+_PANEL_HEIGHT = 132  # pixels
+_AROUND_PANELS = 60
+_FAR = 6  # values further apart by this factor are on a logarithmic axis
 _UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
 _ORDER = "cases in the order of measurement"
 
@@ -94,7 +96,9 @@ def _draw_triangles(axes: Axes, points: Iterable[tuple[float, float]]) -> None:
 
 # Clocks, power and temperature of the GPUs over time, and when they were throttled.
 
-_MOST_GPUS, _MOST_POINTS, _MOST_GPU_ROWS = 4, 150, 64
+_MOST_GPUS = 4
+_MOST_POINTS = 150
+_MOST_GPU_ROWS = 64
 _GPU_PANELS = {"sm_mhz": "SM clock in MHz", "power_w": "power in W", "temperature_c": "temperature in °C"}
 _GPU_COLUMNS = (("sm_mhz", 0.0), ("sm_mhz", 0.5), ("power_w", 0.5), ("power_w", 1.0), ("temperature_c", 1.0))  # quantiles
 _GPU_HEAD = ("samples", "SM clock MHz: min", "median", "power W: median", "max", "temperature °C: max", "throttled")

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.serve.folder import served_runs
 from collbench.plugins.serve.server import RunServer, index, serve
 from collbench.report.html import page
 from collbench.report.material import Material
@@ -92,7 +93,7 @@ def points(text: str) -> int:
 
 
 def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> None:
-    runs = runs_below(folder_of_runs(tmp_path / "runs"), linked=False)
+    runs = served_runs(folder_of_runs(tmp_path / "runs"), {}, 500)
     text = index(tmp_path, runs)
     name = "allreduce over nccl (cuda), 64 MiB, 4 ranks on 1 node: best bus bandwidth of each run"
     assert f'aria-label="{name}"' in text and points(text) == 2

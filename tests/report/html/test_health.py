@@ -87,6 +87,7 @@ def test_doctor_lists_a_finding_of_several_hosts_once() -> None:
     assert [row[2] for row in rows] == ["dgx01 and dgx02"]
 
 
+@needs_plugin("drawings")
 def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
     machines = read_paths([ROOT / "reports" / "example-node"])
     screen = of_probe(machines, [], [])
@@ -107,6 +108,7 @@ def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
         of_probe([], [], [])
 
 
+@needs_plugin("drawings")
 def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() -> None:
     machines = read_paths([ROOT / "reports" / "example-node"])
     job = Job((node_of(machines[0]),) * 2)

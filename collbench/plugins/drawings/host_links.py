@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from collbench.analysis.ceilings import FELL, carrying, hosts_of, link_rates
 from collbench.machine.cluster import folded
+from collbench.plugins.drawings.layout import CARD_HEIGHT, PAD
+from collbench.plugins.drawings.svg import BOLD, Box, card, curve, document, rect, tag, text
 from collbench.report.kinds import SuspectLink
 from collbench.report.machine import safe
-from collbench.report.machine_picture import BOLD, CARD_HEIGHT, PAD, Box, card, curve, document, rect, tag, text
 from collbench.results.reader import Run
 from collbench.units import first_of, format_percent, plural
 from collbench.untrusted import dict_of

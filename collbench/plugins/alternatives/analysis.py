@@ -176,6 +176,11 @@ class Alternatives:
     margin: float = MARGIN
 
     @property
+    def times(self) -> list[AlternativeTime]:
+        """Return the rows of all groups."""
+        return [alternative for group in self.groups for alternative in group.times.values()]
+
+    @property
     def is_scaling(self) -> bool:
         """Return whether the alternatives are numbers of ranks or nodes."""
         return self.field in (RANKS, NODES)

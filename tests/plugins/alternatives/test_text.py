@@ -10,20 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analysis.alternatives import alternatives
 from collbench.analysis.launches import Launches
-from collbench.report.alternatives import best_at, factor_texts, fastest_backend, foot, frame, headline, lines, sides_of, size_spans
-from collbench.report.html.against import equal_section, section
+from collbench.plugins.alternatives.analysis import alternatives
+from collbench.plugins.alternatives.command import sides_of
+from collbench.plugins.alternatives.page import equal_section, section
+from collbench.plugins.alternatives.text import best_at, factor_texts, fastest_backend, foot, frame, headline, lines, size_spans
+from collbench.report.html.against import section as against_section
 from collbench.report.html.first_screen import BAD, DOUBT, LargeFigure, first_screen
 from collbench.report.material import Material
 from collbench.results.row import Row, Times
 from collbench.stats.launches import Ratio
-from tests.analysis.test_alternatives import BY_LAUNCH, compared, launched, row, run, scaled
 from tests.cli.command import run_here
+from tests.plugins.alternatives.test_analysis import BY_LAUNCH, compared, launched, row, run, scaled
 from tests.results.rows import make_row, not_measured, store
 
 PLACE = Path("runs")
-REPORTS = Path(__file__).parents[2] / "reports"
+REPORTS = Path(__file__).parents[3] / "reports"
 STACKS = sorted(path.name for path in (REPORTS / "stacks").iterdir() if path.is_dir())
 
 
@@ -451,9 +453,10 @@ class TestPage:
     def test_runs_with_common_cases_keep_their_baseline(self) -> None:
         sides = [run(PLACE / name, make_row(8), make_row(16)) for name in ("a", "b")]
         material = Material([run for side in sides for run in side.runs], Path("page.html"))
-        made = section(material)
-        assert made is not None
-        assert (material.alternatives, made.title) == (None, "Against the baseline")
+        assert section(material) is None
+        against = against_section(material)
+        assert against is not None
+        assert (material.alternatives, against.title) == (None, "Against the baseline")
 
 
 def test_report_of_several_runs_ends_with_the_comparison(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.alternatives import BACKEND, NODES, RANKS, RUN, AlternativeGroup, Alternatives, Undecided, alternatives
 from collbench.analysis.compare import compare_pair
 from collbench.analysis.launches import Launches, combined_rows
 from collbench.analysis.outcome import Outcome
+from collbench.plugins.alternatives.analysis import BACKEND, NODES, RANKS, RUN, AlternativeGroup, Alternatives, Undecided, alternatives
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured

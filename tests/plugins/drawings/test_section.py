@@ -14,13 +14,13 @@ from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import GpuLinkLimit, Limit, NicLimit, PcieLimit, limited_by
 from collbench.machine.snapshot import topology_json
-from collbench.report.host_links import HostLink, describe_links, network_picture
+from collbench.plugins.drawings.host_links import HostLink, describe_links, network_picture
+from collbench.plugins.drawings.section import section
+from collbench.plugins.drawings.svg import style
 from collbench.report.html.chart import Chart, Section
-from collbench.report.html.machine import section
 from collbench.report.html.page import html
 from collbench.report.kinds import SuspectLink
 from collbench.report.machine import title
-from collbench.report.machine_picture import style
 from collbench.report.material import Material
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row

@@ -13,10 +13,10 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
-from collbench.report.machine_picture import MOST_PARTS, picture
+from collbench.plugins.drawings.machine import MOST_PARTS, picture
 from tests.machine.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -35,9 +35,7 @@ def with_class(root: Element, tag: str, word: str) -> list[Element]:
 
 
 def test_a_machine_has_the_same_picture_in_every_process() -> None:
-    code = (
-        "import sys; from tests.machine.machines import mesh; from collbench.report.machine_picture import picture; print(picture(mesh()))"
-    )
+    code = "from tests.machine.machines import mesh; from collbench.plugins.drawings.machine import picture; print(picture(mesh()))"
     drawings = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE
