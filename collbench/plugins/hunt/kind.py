@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
-from collbench.plugins.hunt.drain import lines, lines_of, read
+from collbench.plugins.hunt.drain import lines_of
 from collbench.plugins.hunt.facts import InsideHost, SlowInterfaces, WayToNetwork
 from collbench.plugins.hunt.pair_statistics import INSIDE_HOST
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
 from collbench.plugins.hunt.protocol import BY_MESSAGES, CLEARED, CONFIRMED
+from collbench.plugins.hunt.recommendation import lines, read
 from collbench.plugins.hunt.records import (
     NO_VERDICT,
     NONE_SLOW,

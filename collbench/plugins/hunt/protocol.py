@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.pair_statistics import levelled
+from collbench.plugins.hunt.pair_statistics import without_round_effects
 from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, HuntRound, PairMatrix, PairRound
 from collbench.reason import Fact, as_json
 
@@ -166,7 +166,7 @@ class Suspect:
     """A place, or a path between two, that was slow in the sweep.
 
     kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
-              only), "scale" (slow in larger groups only): each has a code, see `deploy.drain.CODES`
+              only), "scale" (slow in larger groups only): each has a code, see `recommendation.CODES`
     places    one, or two of a path
     state     CONFIRMED: slow with each of at least two healthy partners; CLEARED: as fast as these with each other; INCONCLUSIVE: neither
     ratio     its speed relative to the others, below 1 if it is slow (for a latency the inverse of the ratio of times)
@@ -196,7 +196,7 @@ class Suspect:
             "low": self.low,
             "high": self.high,
             "partners": self.partners,
-            "evidence": [each.render() for each in self.evidence],
+            "evidence": [fact.render() for fact in self.evidence],
             "evidence_facts": as_json(self.evidence),
             "part": "" if self.part is None else self.part.render(),
             "part_fact": None if self.part is None else as_json(self.part),
@@ -299,8 +299,8 @@ class HuntLog:
                 latency[pair] = figure.latency_s or np.nan
         if not level:
             turns.fill(-1)
-        bandwidth = np.exp(levelled(np.log(raw), turns))
-        latency = np.exp(levelled(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
+        bandwidth = np.exp(without_round_effects(np.log(raw), turns))
+        latency = np.exp(without_round_effects(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
         low, high = low * bandwidth / raw, high * bandwidth / raw
         return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.recommendation import CODES, what
 from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredHunt, StoredSuspect, StoredVerdict, SuspectRow
 from collbench.reason import CommandText
 from collbench.records import RecordKind
