@@ -24,14 +24,13 @@ from collbench.plugins.hunt.pair_statistics import (
     PAIRS_LEVEL,
     PLACES_LEVEL,
     TAIL_DEGREES,
-    Figures,
     Mask,
     MatrixView,
     noise_scale,
     quantile,
     views_of,
 )
-from collbench.plugins.hunt.records import PairMatrix
+from collbench.plugins.hunt.records import Figures, PairMatrix
 from collbench.plugins.hunt.sweep import SlowMember
 from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS
 from collbench.reason import Fact
@@ -247,7 +246,7 @@ def _slow_paths(view: MatrixView) -> Iterator[Candidate]:
     residuals = np.where(view.measured, view.fit.residuals, np.nan)
     if not pairs and view.can_name_pairs and np.nanmin(residuals) < -level.least:
         lowest = residuals == np.nanmin(residuals)
-        mask = residuals < -level.least
+        mask = np.asarray(residuals < -level.least)
         a, b = np.argwhere(np.triu(lowest | lowest.T))[0].tolist()
         pairs = [[a, b]]
         others = residuals.copy()

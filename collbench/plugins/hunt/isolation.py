@@ -72,8 +72,8 @@ def measure_isolation(
             yield from _compare(log, request, tested, len(healthy))
     judged = []
     for suspect in suspects:
-        place = isolated.get(suspect.places[0])
-        judged.append(place.with_part() if place is not None and place.suspect is suspect else suspect)
+        measured = isolated.get(suspect.places[0])
+        judged.append(measured.with_part() if measured is not None and measured.suspect is suspect else suspect)
     return judged
 
 

@@ -436,7 +436,7 @@ def _narrowed(candidate: Candidate, trials: Sequence[Trial]) -> Candidate:
     worst = max(means[way] for way in BANDWIDTH_WAYS)
     if worst < candidate.least and means[LATENCY] >= PLACES_LEVEL["latency"].least:
         return replace(candidate, ways=(LATENCY,), log_slowdown=means[LATENCY])
-    ways = BANDWIDTH_WAYS
+    ways: tuple[str, ...] = BANDWIDTH_WAYS
     if worst >= candidate.least:
         ways = tuple(way for way in BANDWIDTH_WAYS if means[way] >= worst / 2)
     return replace(candidate, ways=ways, log_slowdown=max(candidate.least, float(np.mean([means[way] for way in ways]))))

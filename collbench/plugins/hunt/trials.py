@@ -9,8 +9,9 @@ from math import log, sqrt
 import numpy as np
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.pair_statistics import INTERVAL_WIDTH, Figures, noise_scale
+from collbench.plugins.hunt.pair_statistics import INTERVAL_WIDTH, noise_scale
 from collbench.plugins.hunt.protocol import GroupFigure
+from collbench.plugins.hunt.records import Figures
 
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
