@@ -198,7 +198,7 @@ def _slow_places(view: MatrixView) -> Iterator[Candidate]:
     never_fast = (best < -level.least) & has_effect & (view.measured.shape[0] > _ALL_MEET)
     low = np.array([sends.slow_with_all | sends.slow_with_most, receives.slow_with_all | receives.slow_with_most]) | never_fast
     effects = np.array([view.fit.rows, view.fit.columns])
-    has_any_effect: Mask = has_effect.any(axis=0)
+    has_any_effect = view.fit.has_row_effect | view.fit.has_column_effect
     tests = max(1, int(has_any_effect.sum())) * (1 if view.symmetric else 2)
     noticed = (effects < -level.least) & has_any_effect & view.can_name_places & ~low.any(axis=0)
     worst = [place for place in np.argsort(effects.min(axis=0)) if noticed[:, place].any()]

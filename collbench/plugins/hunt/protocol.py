@@ -1,4 +1,8 @@
-"""The data of a hunt: requests and their results, the log of all rounds, and the verdict."""
+"""The data of a hunt: requests and their results, the log of all rounds, and the verdict.
+
+This is the protocol between the strategy and the measurement (a task, or a model). A hunt is a generator: it yields a `RoundRequest`,
+receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0, as in `pairs`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,6 @@ from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import without_round_effects
 from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, HuntRound, PairMatrix, PairRound
 from collbench.reason import Fact, as_json
-
-# The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
-#
-# A hunt is a generator: it yields a `RoundRequest`, receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0,
-# as in `pairs`.
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 BY_MESSAGES = ("node", "sender", "receiver")  # kinds of suspects with slow messages: the fault is in the node or in its link
@@ -91,9 +90,8 @@ def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure
     columns: dict[str, Any] = {column: tuple(getattr(figure, name) for figure in figures) for column, name in _FIGURES.items()}
     if request.kind != PAIRS:
         columns["cpu_wait"] = columns["flipped"] = ()
-    kind, stage, why, nic = request.kind, request.stage, request.why, request.nic
-    all_flags = tuple(dict.fromkeys(flags))
-    return HuntRound(round=number, kind=kind, stage=stage, why=why, groups=request.groups, nic=nic, flags=all_flags, **columns)
+    about = {name: getattr(request, name) for name in ("kind", "stage", "why", "groups", "nic")}
+    return HuntRound(round=number, **about, flags=tuple(dict.fromkeys(flags)), **columns)
 
 
 def result_of(stored: HuntRound) -> RoundResult:
@@ -155,8 +153,6 @@ class Options:
 
 Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
 
-
-# The result of a hunt: of each suspect its state, and the evidence.
 
 CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
 
@@ -292,7 +288,7 @@ class HuntLog:
         for number, (a, b), figure in self.figures():
             if figure.speed is None or turns[a, b] >= 0:
                 continue
-            slower = min(each for each in (figure.speed, figure.backward) if each)  # the interval is that of the slower direction
+            slower = min(filter(None, (figure.speed, figure.backward)))  # the interval is that of the slower direction
             for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):
                 turns[pair], raw[pair], wrong[pair] = 2 * number + turn, speed, figure.wrong
                 low[pair], high[pair] = (speed * ((bound or np.nan) / slower) for bound in (figure.low, figure.high))
@@ -313,8 +309,8 @@ def pair_of(a: int, b: int) -> tuple[int, int]:
 def _clean(figure: GroupFigure) -> GroupFigure:
     """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
     speed, backward, latency, low, high = (
-        each if each is not None and isfinite(each) and each > _HARDLY else None
-        for each in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
+        value if value is not None and isfinite(value) and value > _HARDLY else None
+        for value in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
     )
     why = figure.na or ("no speed came out" if speed is None else None)
     if why is not None:
@@ -327,21 +323,21 @@ def lost(log: HuntLog) -> dict[int, Fact]:
 
     Figures that are missing because of such a partner do not count.
     """
-    found: dict[int, Fact] = {}
+    no_figures: dict[int, Fact] = {}
     while True:
         missed: dict[int, list[str]] = {}
         met: dict[int, set[int]] = {}
         requested: Counter[int] = Counter()
         for _, (a, b), figure in log.figures():
-            for place, other in ((a, b), (b, a)) if not found.keys() & {a, b} else ():
+            for place, other in ((a, b), (b, a)) if not no_figures.keys() & {a, b} else ():
                 requested[place] += 1
                 missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
                 met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
         gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
         if not gone:
-            return found
+            return no_figures
         worst = max(gone, key=lambda place: (len(missed[place]), -place))
-        found[worst] = facts.NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
+        no_figures[worst] = facts.NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
 
 
 def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
@@ -356,7 +352,11 @@ def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
 
 def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:
     """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
-    counted = [(place, figure.wrong > 0) for request, answer in log.exchanges
-               for group, figure in zip(request.groups, answer.figures, strict=True) for place in group]  # fmt: skip
-    bad, measured = Counter(place for place, is_wrong in counted if is_wrong), Counter(place for place, _ in counted)
+    bad: Counter[int] = Counter()
+    measured: Counter[int] = Counter()
+    for request, answer in log.exchanges:
+        for group, figure in zip(request.groups, answer.figures, strict=True):
+            measured.update(group)
+            if figure.wrong > 0:
+                bad.update(group)
     return {place: (bad[place], measured[place]) for place in measured if bad[place]}
