@@ -121,8 +121,8 @@ FOREIGN = {
     "collbench/operations/suite.py:_parsed",
     "collbench/plugins/hunt/records.py:_checked_about",
     "collbench/plugins/store/database.py:_sentence",
-    "collbench/plugins/hunt/drain.py:_of_slurm",
-    "collbench/plugins/hunt/drain.py:drain_command",
+    "collbench/plugins/hunt/managers.py:nodes",
+    "collbench/plugins/hunt/managers.py:drain_command",
     "collbench/plugins/traces/json_records.py:_decoded",
 }
 # Functions that read a text which an earlier version of collbench stored.

@@ -298,7 +298,6 @@ def test_other_json_is_rejected(text: str | bytes) -> None:
 OWN_JSON = {
     "control/wire.py",
     "gating/verdict.py",
-    "plugins/hunt/drain.py",
     "operations/suite.py",
     "measuring/telemetry.py",
     "plugins/training/framework_steps.py",

@@ -223,7 +223,8 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
     """Return the request of a hunt. Raises UsageError for invalid options."""
-    from collbench.plugins.hunt.drain import node_here, parse_cap
+    from collbench.plugins.hunt.drain import parse_cap
+    from collbench.plugins.hunt.managers import node_here
     from collbench.plugins.hunt.places import HuntRequest
 
     parse_cap(arguments.max_drain)

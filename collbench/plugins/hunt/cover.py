@@ -1,4 +1,11 @@
-"""The pairs that cross every cable of an InfiniBand fabric, and the shortest paths through it."""
+"""The pairs that cross every cable of an InfiniBand fabric (`--cover-links`, from a file of `ibnetdiscover`), and its shortest paths.
+
+Every cable on any shortest path between the hosts of the hunt must be crossed in both directions; pairs send both ways. The routing
+chooses one of several equal paths, and the file does not contain that choice. A cable counts as crossed if several routings by
+destination lead over it (see `Routes`). So pairs send to many more destinations than there are equal cables. The cover is greedy: of the
+remaining cables, the one that the fewest pairs cross gets the pair that crosses most of the remaining ones, among hosts that are free in
+this round.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +21,6 @@ from collbench.machine.fabric import Cable, End, Fabric
 from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.units import first_of
-
-# Shortest paths through a fabric: the links that a message between two adapter ports may use, and those that it uses if routing spreads
-# by destination.
-#
-# Switches forward by destination only (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). If several
-# cables lead to equally short paths, a subnet manager assigns the same number of destinations to each. The fabric's file does not contain
-# the assignment. So several assignments ("routings") are computed: at every switch, each destination in turn uses the cable with the
-# fewest destinations so far. The first routing orders by LID and port number, the others at random.
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
 
@@ -55,13 +54,13 @@ class Attached:
 
 def attached(fabric: Fabric) -> dict[str, list[Attached]]:
     """Return the ports on switches by host (lower case, without domain), sorted by adapter description, then by port number."""
-    found: dict[str, list[tuple[tuple[str, int], End, End]]] = defaultdict(list)
+    by_host: dict[str, list[tuple[tuple[str, int], End, End]]] = defaultdict(list)
     for cable in fabric.cables:
         for end, far in (cable.ends, cable.ends[::-1]):
             node = fabric.nodes[end[0]]
             if node.host and fabric.nodes[far[0]].kind == "switch":
-                found[host_key(node.host)].append(((node.description, end[1]), end, far))
-    return {host: [Attached(host, rail, end, far) for rail, (_, end, far) in enumerate(sorted(ports))] for host, ports in found.items()}
+                by_host[host_key(node.host)].append(((node.description, end[1]), end, far))
+    return {host: [Attached(host, rail, end, far) for rail, (_, end, far) in enumerate(sorted(ports))] for host, ports in by_host.items()}
 
 
 def host_key(name: str) -> str:
@@ -70,7 +69,12 @@ def host_key(name: str) -> str:
 
 
 class Routes:
-    """The paths between the ports of one rail: `ports`, under each of several possible routings. Creation computes all tables.
+    """The shortest paths between the ports of one rail: `ports`, under each of several possible routings. Creation computes all tables.
+
+    Switches forward by destination only (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). If several
+    cables lead to equally short paths, a subnet manager assigns the same number of destinations to each. The fabric's file does not
+    contain the assignment. So several assignments ("routings") are computed: at every switch, each destination in turn uses the cable
+    with the fewest destinations so far. The first routing orders by LID and port number, the others at random.
 
     Raises UsageError at once when there are so many switches and ports that the computation would take too long.
     """
@@ -98,13 +102,14 @@ class Routes:
 
     def possible(self) -> set[Way]:
         """Return every link direction that lies on a shortest path between two of the ports."""
-        found: set[Way] = set()
-        leaves = {port.leaf for port in self.ports}
+        ways: set[Way] = set()
         for leaf, distance in self._distance.items():
-            reached = [start for start in leaves if start != leaf and start in distance]
-            found |= set(self._all_ways(reached, leaf))
-        met = [port for port in self.ports if self._meets(port)]
-        return found | {way for port in met for way in (port.up, port.down)}
+            reached = [start for start in self._distance if start != leaf and start in distance]
+            ways |= set(self._all_ways(reached, leaf))
+        for port in self.ports:
+            if any(other.end != port.end and other.leaf in self._distance[port.leaf] for other in self.ports):
+                ways |= {port.up, port.down}
+        return ways
 
     def between(self, leaf: str, target: Attached, routing: int = 0) -> tuple[Way, ...] | None:
         """Return the link directions between switches from a leaf switch to a port, in order; None without a path."""
@@ -173,9 +178,6 @@ class Routes:
                     waiting.append(peer)
         return distance
 
-    def _meets(self, port: Attached) -> bool:
-        return any(other.end != port.end and other.leaf in self._distance[port.leaf] for other in self.ports)
-
 
 def slower(fabric: Fabric) -> list[Cable]:
     """Return the cables that are slower than other cables between the same two switches. An operator should check them."""
@@ -183,8 +185,11 @@ def slower(fabric: Fabric) -> list[Cable]:
     for cable in fabric.cables:
         if cable.bits_per_s and all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):
             parallel[frozenset(guid for guid, _ in cable.ends)].append(cable)
-    fastest = {nodes: max(each.bits_per_s or 0 for each in cables) for nodes, cables in parallel.items()}
-    return [cable for nodes, cables in parallel.items() for cable in cables if (cable.bits_per_s or 0) < fastest[nodes]]
+    slow = []
+    for cables in parallel.values():
+        fastest = max(cable.bits_per_s or 0 for cable in cables)
+        slow += [cable for cable in cables if (cable.bits_per_s or 0) < fastest]
+    return slow
 
 
 def _onward(fabric: Fabric) -> dict[str, list[Way]]:
@@ -194,16 +199,8 @@ def _onward(fabric: Fabric) -> dict[str, list[Way]]:
         if all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):
             ways[cable.a[0]].append((cable.a, cable.b))
             ways[cable.b[0]].append((cable.b, cable.a))
-    return {guid: sorted(each) for guid, each in ways.items()}
+    return {guid: sorted(of_switch) for guid, of_switch in ways.items()}
 
-
-# A schedule of pairs that crosses every cable of the fabric: `--cover-links`, from a file of `ibnetdiscover`.
-#
-# Every cable on any shortest path between the hosts of the hunt must be crossed in both directions; pairs send both ways. The routing
-# chooses one of several equal paths, and the file does not contain that choice. A cable counts as crossed if several routings by
-# destination lead over it (see `machine.fabric`). So pairs send to many more destinations than there are equal cables. The cover is
-# greedy: of the remaining cables, the one that the fewest pairs cross gets the pair that crosses most of the remaining ones, among hosts
-# that are free in this round.
 
 CoverPair = tuple[int, int]
 Hosts = tuple[str, str]
@@ -282,24 +279,24 @@ def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
             f"has {'one' if places else 'none'} of the {len(required)} hosts of this job ({_listed(required)}): {there}; "
             "save it on this cluster"
         )
-    found = _Greedy(fabric, {host: hosts[host] for host in places}, places)
-    pairs = found.pairs()
+    greedy = _Greedy(fabric, {host: hosts[host] for host in places}, places)
+    pairs = greedy.pairs()
     leaves = tuple(fabric.label(hosts[host_key(name)][0].leaf) if host_key(name) in hosts else "" for name in names)
-    left = tuple(_cables(fabric, found.uncrossed()))
+    left = tuple(_cables(fabric, greedy.uncrossed()))
     notes = []
     missing = [name for name in dict.fromkeys(names) if host_key(name) not in hosts]
     if missing:
         notes.append(f"the fabric file lacks {_listed(missing)}: their cables are not covered")
-    if found.rails > 1:
-        notes.append(f"hosts have up to {found.rails} ports on the fabric: the cables of each are crossed if messages go over all of them")
-    lonely = [host for host in places if not found.reached(host)]
+    if greedy.rails > 1:
+        notes.append(f"hosts have up to {greedy.rails} ports on the fabric: the cables of each are crossed if messages go over all of them")
+    lonely = [host for host in places if not greedy.reached(host)]
     if lonely:
         notes.append(f"{_listed(lonely)}: no path to any other host that takes part, on the same port of both")
     slow = [f"{fabric.port(cable.a)} - {fabric.port(cable.b)} ({cable.rate})" for cable in slower(fabric)]
     if slow:
         notes.append(f"cables slower than others between the same switches, so look at them first: {_listed(slow)}")
     notes += fabric.doubts
-    return Cover(pairs, leaves, len(_cables(fabric, found.possible)), left, found.routings, found.otherwise(), tuple(notes))
+    return Cover(pairs, leaves, len(_cables(fabric, greedy.possible)), left, greedy.routings, greedy.otherwise(), tuple(notes))
 
 
 def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
@@ -362,8 +359,8 @@ class _Greedy:
         shares = []
         for routing in range(self.routings, self.routings + self._held_out):
             ways = self._adapters()
-            for one, two in (ends for pair in self._met for ends in self._ends(*pair)):
-                ways.update(self.routes[one.rail].between(one.leaf, two, routing) or ())
+            for source, target in (ends for pair in self._met for ends in self._ends(*pair)):
+                ways.update(self.routes[source.rail].between(source.leaf, target, routing) or ())
             shares.append(len(ways & self.possible) / max(1, len(self.possible)))
         return min(shares)
 
@@ -374,17 +371,20 @@ class _Greedy:
 
     def _pairs_by_element(self) -> dict[Element, list[tuple[str, Attached]]]:
         """Return by direction and routing some of the leaves and destinations of the messages over it."""
-        found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
+        crossers: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
         once: dict[Element, Element] = {}  # there are millions, but few different ones
         for routes in self.routes:
             for target, leaf in product(routes.ports, routes.leaves):
-                ways = ((routing, routes.between(leaf, target, routing) or ()) for routing in range(self.routings))
-                key, elements = (leaf, target), [(routing, way) for routing, each in ways for way in each]
+                elements = [
+                    once.setdefault((routing, way), (routing, way))
+                    for routing in range(self.routings)
+                    for way in routes.between(leaf, target, routing) or ()
+                ]
                 if elements:
-                    self._sent[key] = tuple(once.setdefault(element, element) for element in elements)
-                for element in self._sent.get(key, ()):
-                    found[element].append(key)
-        return dict(found)
+                    self._sent[leaf, target] = tuple(elements)
+                for element in elements:
+                    crossers[element].append((leaf, target))
+        return dict(crossers)
 
     def _best(self, element: Element, free: set[str]) -> Hosts | None:
         """Return the free pair that crosses a direction and most of the remaining ones; None without one."""
@@ -412,12 +412,17 @@ class _Greedy:
 
     def _elements(self, a: str, b: str) -> frozenset[Element]:
         """Return the directions between switches that the messages of two hosts cross, both ways, over all rails, by routing."""
-        return frozenset[Element]().union(*(self._sent.get((one.leaf, two), ()) for one, two in self._ends(a, b)))
+        return frozenset[Element]().union(*(self._sent.get((source.leaf, target), ()) for source, target in self._ends(a, b)))
 
     def _ends(self, a: str, b: str) -> list[tuple[Attached, Attached]]:
         """Return sources and destinations: the same rail's ports of both hosts, both ways."""
-        ports = [(self._ports.get((a, rail)), self._ports.get((b, rail))) for rail in range(self.rails)]
-        return [ends for one, two in ports if one and two for ends in ((one, two), (two, one))]
+        ends = []
+        for rail in range(self.rails):
+            port_of_a = self._ports.get((a, rail))
+            port_of_b = self._ports.get((b, rail))
+            if port_of_a and port_of_b:
+                ends += [(port_of_a, port_of_b), (port_of_b, port_of_a)]
+        return ends
 
 
 def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from collbench.reason import Fact
+from collbench.reason import Fact, filled
 from collbench.results.flags import flag_name
 from collbench.units import format_percent, format_rate, format_time, listed, plural
 
 Ways = Literal["sends and receives", "sends", "receives", "small messages"]
+Stage = Literal["growing", "isolation"]
 
 
 # Why it is a suspect.
@@ -33,8 +34,7 @@ class SlowInSweep(Fact, frozen=True):
         speed = f"{self.ways} at {format_percent(100 * self.ratio)} of the median"
         if self.ways == "small messages":
             speed = f"small messages take {1 / self.ratio:.2f} times as long as the median"
-        where = f" {self.where}" if self.where else ""
-        return f"sweep: {speed}{where} ({self.slow} of {plural(self.partners, 'partner')})"
+        return f"sweep: {speed}{filled('{where:? {where}} ({slow} of {partners:partner})', self)}"
 
 
 class PairSlowInSweep(Fact, frozen=True):
@@ -104,32 +104,32 @@ class Retest(Fact, frozen=True):
         head = f"{subject}again with {self.partner}{doubt}"
         if self.na:
             return f"{head}: not measured ({self.na})"
-        own = [f"{format_rate(rate)} GB/s {way}" for rate, way in ((self.sent, "sent"), (self.received, "received")) if rate is not None]
+        ways = ((self.sent, "sent"), (self.received, "received"))
+        measured = [f"{format_rate(rate)} GB/s {way}" for rate, way in ways if rate is not None]
         if self.latency_s is not None:
-            own.append(f"{format_time(self.latency_s)} µs")
+            measured.append(f"{format_time(self.latency_s)} µs")
         usual = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
         if self.usual_latency_s is not None:
             usual.append(f"{format_time(self.usual_latency_s)} µs")
         controls = plural(self.controls, "control pair") if self.controls else "median of the sweep"
         compared = f"{controls}: {', '.join(usual)}" if usual else "no control pair"
-        return f"{head}: {', '.join(own)}; {compared}"
+        return f"{head}: {', '.join(measured)}; {compared}"
 
 
 class RetestCounts(Fact, frozen=True):
     """In how many rounds a suspect was slow, and how many control pairs were as slow."""
 
+    text = (
+        "slow in {slow} of {rounds:round}; {slow_controls} of {controls} control pairs as slow"
+        "{waited:?; its ranks waited for a CPU in {waited} of them}"
+        "{flipped:?; {flipped:more round} not used (the state probe changed)}"
+    )
     slow: int
     rounds: int
     slow_controls: int
     controls: int
     waited: int = 0
     flipped: int = 0
-
-    def render(self) -> str:
-        counts = f"slow in {self.slow} of {plural(self.rounds, 'round')}; {self.slow_controls} of {self.controls} control pairs as slow"
-        waited = f"; its ranks waited for a CPU in {self.waited} of them" if self.waited else ""
-        flipped = f"; {plural(self.flipped, 'more round')} not used (the state probe changed)" if self.flipped else ""
-        return counts + waited + flipped
 
 
 class NotProven(Fact, frozen=True):
@@ -145,14 +145,16 @@ class NotProven(Fact, frozen=True):
     total: int
 
     def render(self) -> str:
-        text = {
-            "cpu": f"other work used its CPU in {self.count} of {plural(self.total, 'round')}",
-            "state": f"the machine changed its state in {plural(self.count, 'round')}",
-            "rounds": f"slow in only {self.count} of {plural(self.total, 'round')}",
-            "controls": f"{self.count} of {self.total} control pairs were as slow",
-            "scatter": f"{plural(self.count, 'round')} are too few, or scatter too much, for a confirmation",
-        }
-        return f"inconclusive: {text[self.cause]}"
+        return f"inconclusive: {filled(_CAUSES[self.cause], self)}"
+
+
+_CAUSES = {
+    "cpu": "other work used its CPU in {count} of {total:round}",
+    "state": "the machine changed its state in {count:round}",
+    "rounds": "slow in only {count} of {total:round}",
+    "controls": "{count} of {total} control pairs were as slow",
+    "scatter": "{count:round} are too few, or scatter too much, for a confirmation",
+}
 
 
 class BelowThreshold(Fact, frozen=True):
@@ -285,10 +287,8 @@ class SlowAtScale(Fact, frozen=True):
 class FastWithout(Fact, frozen=True):
     """Its partners were fast without it; it was itself fast in groups of `size`, 0: in none."""
 
+    text = "its partners were fast without it{size:?, and it was fast in groups of {size}}"
     size: int = 0
-
-    def render(self) -> str:
-        return "its partners were fast without it" + (f", and it was fast in groups of {self.size}" if self.size else "")
 
 
 class InsideRatio(Fact, frozen=True):
@@ -341,10 +341,8 @@ class SlowInterfaces(Fact, frozen=True):
 class WayToNetwork(Fact, frozen=True):
     """Its connection to the network: `interfaces` are those that were measured alone, all of them slow."""
 
+    text = "its connection to the network{interfaces:? ({interfaces:list})}"
     interfaces: tuple[str, ...] = ()
-
-    def render(self) -> str:
-        return "its connection to the network" + (f" ({listed(self.interfaces)})" if self.interfaces else "")
 
 
 # Notes.
@@ -447,7 +445,7 @@ class PathsNotRetested(Fact, frozen=True):
 class StageSkipped(Fact, frozen=True):
     """A stage was skipped for lack of rounds."""
 
-    stage: Literal["growing", "isolation"]
+    stage: Stage
     needed: int
     left: int
 
@@ -508,8 +506,9 @@ class GroupNotMeasured(Fact, frozen=True):
     part: bool = False
 
     def render(self) -> str:
-        subject = "all endpoints together" if not self.size else f"a {'part of a slow ' if self.part else ''}group of {self.size}"
-        return f"{subject}: not measured ({self.why})"
+        if not self.size:
+            return f"all endpoints together: not measured ({self.why})"
+        return f"a {'part of a slow ' if self.part else ''}group of {self.size}: not measured ({self.why})"
 
 
 class WholeSlow(Fact, frozen=True):
@@ -577,9 +576,6 @@ class NotConfirmedAtScale(Fact, frozen=True):
 class ClearedAtScale(Fact, frozen=True):
     """An endpoint that was slow in groups of a size was not slow again; `why` it was not measured, "": it was."""
 
+    text = "an endpoint that was slow in groups of {size} was not slow when measured again{why:? ({why})}"
     size: int
     why: str = ""
-
-    def render(self) -> str:
-        lost = f" ({self.why})" if self.why else ""
-        return f"an endpoint that was slow in groups of {self.size} was not slow when measured again{lost}"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
-from collbench.plugins.hunt.drain import lines, lines_of, read
+from collbench.plugins.hunt.drain import lines_of
 from collbench.plugins.hunt.facts import InsideHost, SlowInterfaces, WayToNetwork
 from collbench.plugins.hunt.pair_statistics import INSIDE_HOST
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
 from collbench.plugins.hunt.protocol import BY_MESSAGES, CLEARED, CONFIRMED
+from collbench.plugins.hunt.recommendation import lines, read
 from collbench.plugins.hunt.records import (
     NO_VERDICT,
     NONE_SLOW,
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
-
-
-# Hunts.
 
 
 class HuntKind(ResultKind):
@@ -81,32 +79,35 @@ class HuntKind(ResultKind):
             return None
         run, stored = hunts[0]
         hunt = stored.shown
-        verdict, places, line = hunt.verdict, hunt.places, line_of(run)
-        if not verdict:
+        line = line_of(run)
+        if not hunt.verdict:
             title = "the hunt stopped early, without a verdict"
             return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [text.describe_hunt(hunt)], "hunt")
-        confirmed = [suspect for suspect in verdict.suspects if suspect.state == CONFIRMED]
+        confirmed = [suspect for suspect in hunt.suspects if suspect.state == CONFIRMED]
         badge = (DOUBT, "NO VERDICT")
         if confirmed:
             badge = (BAD, "FAULTY")
-        elif verdict.result == NONE_SLOW:
+        elif hunt.verdict.result == NONE_SLOW:
             badge = (GOOD, "HEALTHY")
-        sentences = [text.finding(suspect, places) for suspect in confirmed]
+        sentences = [text.finding(suspect, hunt.places) for suspect in confirmed]
         figures = []
         for suspect in confirmed[: MOST_FIGURES - 1]:
             if suspect.ratio is not None:
-                names = short(f"of the others: {' and '.join(places[place] for place in suspect.places)}", 80)
+                names = short(f"of the others: {' and '.join(hunt.places[place] for place in suspect.places)}", 80)
                 figures.append(LargeFigure(format_percent(100 * suspect.ratio), names))
-        figures.append(LargeFigure(str(len(places)), f"{hunt.by}s searched"))
+        figures.append(LargeFigure(str(len(hunt.places)), f"{hunt.by}s searched"))
         if len(sentences) > 2:
             sentences[2:] = [f"and {len(sentences) - 2} more"]
-        title = "; ".join(sentences) or text.headline(verdict)
+        title = "; ".join(sentences) or text.headline(hunt.verdict)
         try:
             drains = (read(run.path) or {"drains": []})["drains"][: MOST_FIGURES - 1]
         except UsageError:
             drains = []  # the section has the error
         more = [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains if drain["line"]]
-        more += [text.describe_hunt(hunt), *filter(None, [text.describe_typical(hunt)])]
+        more.append(text.describe_hunt(hunt))
+        typical = text.describe_typical(hunt)
+        if typical:
+            more.append(typical)
         return FirstScreen(title, badge, figures, line, more, "hunt")
 
     def concerns(self, material: Material) -> Iterator[Concern]:
@@ -146,10 +147,10 @@ def advice_of(path: Path) -> tuple[list[str], list[str]]:
         advice = read(path)
     except UsageError as error:
         return [], [str(error)]
-    return [*lines(advice), *lines_of(advice["applied"]), *filter(None, [advice["refused"]])] if advice else [], []
-
-
-# Runs of pairs.
+    if not advice:
+        return [], []
+    refused = [advice["refused"]] if advice["refused"] else []
+    return [*lines(advice), *lines_of(advice["applied"]), *refused], []
 
 
 class PairsKind(ResultKind):
@@ -216,12 +217,12 @@ class PairsKind(ResultKind):
         if not runs:
             return None
         run, pairs = runs[0]
-        matrix, findings, inconclusive = pairs.effects.matrix, pairs.effects.findings(), pairs.effects.inconclusive()
+        matrix = pairs.effects.matrix
+        findings = pairs.effects.findings()
         badge = {CONFIRMED: (BAD, "SLOW"), NO_VERDICT: (DOUBT, "INCONCLUSIVE"), NONE_SLOW: (GOOD, "EVEN")}[pairs.effects.result]
-        sentences = [finding.sentence(matrix.places) for finding in findings] or inconclusive[:1]
+        sentences = [finding.sentence(matrix.places) for finding in findings] or pairs.effects.inconclusive()[:1]
         if not sentences:
             badge, sentences = self._without_findings(pairs.effects)
-        title = sentences[0]
         figures = []
         for finding in findings[: MOST_FIGURES - 1]:
             name = short(f"of the others: {finding.name(matrix.places)}", 80)
@@ -230,7 +231,7 @@ class PairsKind(ResultKind):
         if rates:
             figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
         more = [measured(matrix, pairs.shown_about), *sentences[1:4]]
-        return FirstScreen(title, badge, figures, line_of(run), more, "pairs")
+        return FirstScreen(sentences[0], badge, figures, line_of(run), more, "pairs")
 
     @staticmethod
     def _without_findings(effects: PairEffects) -> tuple[tuple[str, str], list[str]]:
@@ -250,16 +251,16 @@ class PairsKind(ResultKind):
         return (DOUBT, "INCONCLUSIVE"), [f"{reach}; chance explains that in this measurement", *effects.doubts()]
 
 
-def findings_of(effect: PairEffects) -> Iterator[Concern]:
+def findings_of(effects: PairEffects) -> Iterator[Concern]:
     """Yield wrong data, slow places and pairs, and doubts."""
     from collbench.analysis.concerns import FINDING, NOTE, WRONG, Concern
 
-    matrix = effect.matrix
+    matrix = effects.matrix
     for a, b in matrix.wrong_pairs():
         wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
         yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
-    yield from (Concern(FINDING, finding.sentence(matrix.places)) for finding in effect.findings())
-    yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
+    yield from (Concern(FINDING, finding.sentence(matrix.places)) for finding in effects.findings())
+    yield from (Concern(NOTE, sentence) for sentence in effects.doubts())
 
 
 HUNT = HuntKind()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.plugins.hunt.kind import advice_of
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED
-from collbench.plugins.hunt.text import STYLES, describe_hunt, headline, next_steps, sentence
+from collbench.plugins.hunt.text import STYLES, describe_hunt, headline, interval, next_steps, sentence
 from collbench.report.cases import NOTHING
 from collbench.report.charts import FigureMark, Value
 from collbench.report.figures import draw_marks, set_names
@@ -89,11 +89,13 @@ def _suspects(hunt: HuntAbout) -> Table | None:
 
 def _rounds(stored: StoredHunt) -> Table:
     """Return a line for each round with its slowest group, and the reason for the first one that was not measured."""
-    places, lines, styles = stored.about["places"], [], []
+    places = stored.about["places"]
+    lines: list[list[str]] = []
+    styles: list[str] = []
     for hunt_round in stored.rounds[:_MOST_ROUNDS]:
         speeds = zip(hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, hunt_round.groups, strict=True)
-        known = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
-        slowest, group = min(known, default=(None, ()))
+        measured = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
+        slowest, group = min(measured, default=(None, ()))
         names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
         reasons = [why for why in hunt_round.na if why is not None]
         lines.append([
@@ -105,11 +107,10 @@ def _rounds(stored: StoredHunt) -> Table:
             names,
             f"{len(reasons)}: {reasons[0]}" if reasons else "",
         ])  # fmt: skip
-        styles.append("wrong" if any(hunt_round.wrong) else "na" if all(hunt_round.na) else "")
+        style = "na" if all(hunt_round.na) else ""
+        styles.append("wrong" if any(hunt_round.wrong) else style)
     return Table(_HEAD, lines, frozenset({0, 4}), marks_of(styles))
 
-
-# The chart of a hunt: the speed of each place.
 
 _MOST_LABELS = 16
 _PLACES_METHOD = (
@@ -120,8 +121,9 @@ _PLACES_METHOD = (
 
 
 def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
-    """Return the chart; None without rounds of pairs. run: before its title if there are several."""
-    if len(speeds := _speeds(stored.rounds)) < 2:
+    """Return the chart of the speed of each place; None without rounds of pairs. run: before its title if there are several."""
+    speeds = _speeds(stored.rounds)
+    if len(speeds) < 2:
         return None
     hunt = stored.shown
     of_places = {suspect.places[0]: suspect for suspect in hunt.suspects if len(suspect.places) == 1}
@@ -135,17 +137,17 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
         state = "" if suspect is None else suspect.state
         if suspect is not None and STYLES.get(state) and suspect.ratio is not None and suspect.kind != "latency":
             percent = 100 * suspect.ratio
-            share = format_percent(percent)
-            if suspect.low is not None and suspect.high is not None:
-                share = f"{share} ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
+            share = f"{format_percent(percent)}{interval(suspect)}"
         rows.append([printable(hunt.places[place]), format_rate(speeds[place]), share, state or NOTHING])
         marked.append(FigureMark(number, Value(percent), STYLES.get(state, "")))
     slow = [row[0] for row in rows if row[-1] == CONFIRMED]
     table = Table(
         ["place", "GB/s", "of the others", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
     )
-    named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
-    caption = f"{named if slow else 'No place is'} confirmed as slow."
+    caption = "No place is confirmed as slow."
+    if slow:
+        more = " and more" if len(slow) > 4 else ""
+        caption = f"{', '.join(slow[:4])}{more} {'is' if len(slow) == 1 else 'are'} confirmed as slow."
     title = f"{run}Speed of each place with its partners"
     chart = Chart(key, title, caption, _PLACES_METHOD, table)
     return drawn(chart, lambda picture: _draw_places(picture, rows, marked))
@@ -157,8 +159,8 @@ def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequenc
     axes.axhline(100, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="median")
     draw_marks(axes, marks, PAGE.series[0], PAGE, "places")
     for (name, rate, share, verdict), mark in zip(rows, marks, strict=True):
-        said = f"; {verdict}" if verdict != NOTHING else ""
-        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the others{said}")
+        judged = f"; {verdict}" if verdict != NOTHING else ""
+        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the others{judged}")
         if mark.state == "wrong":
             at = (mark.at, mark.value.value)
             axes.annotate(short(name, 20), at, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)

@@ -1,8 +1,8 @@
 """Detection of slow places and slow pairs in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
 
-The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + rest, fitted by medians
+The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + residual, fitted by medians
 (`two_way`); for the latency, which is symmetric, one effect per place. A low row is a slow sender, a low column a slow receiver. Both at
-one place are a slow place, named once and not with each of its pairs. A single low rest is a slow pair. Assumptions:
+one place are a slow place, named once and not with each of its pairs. A single low residual is a slow pair. Assumptions:
 - fewer than half of the places are slow, and fewer than half of each place's partners;
 - places on one host have other paths between them than places on different hosts, so the two kinds are judged separately. A host with
   slow places only is named once;
@@ -34,13 +34,11 @@ import msgspec
 import numpy as np
 
 from collbench.plugins.hunt.facts import TooFewEndpoints
-from collbench.plugins.hunt.pair_statistics import INSIDE_HOST, INTERVAL_WIDTH, LEAST_PLACES, TO_OTHER_HOSTS, Figures, Mask, MatrixView
+from collbench.plugins.hunt.pair_statistics import INSIDE_HOST, Mask, MatrixView, views_of
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, PairMatrix
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, Figures, PairMatrix
 from collbench.records import Record
 from collbench.units import first_of, format_percent
-
-# The findings in a matrix of pairs, and their sentences.
 
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
@@ -96,7 +94,7 @@ class PairFinding(Record, frozen=True):
 
     def sentence(self, names: Sequence[str]) -> str:
         """Return what is slow, by how much, and where to look."""
-        return self._pair(names) if self.kind == "pair" else self._place(names)
+        return self._pair_sentence(names) if self.kind == "pair" else self._place_sentence(names)
 
     def name(self, names: Sequence[str]) -> str:
         """Return the place's name, or its host's where all of its places are slow; both names for a pair."""
@@ -104,7 +102,7 @@ class PairFinding(Record, frozen=True):
             return f"{names[self.places[0]]} {'and' if self.both_ways or self.quantity == 'latency' else 'to'} {names[self.places[1]]}"
         return f"{self.host} (all of its {len(self.places)} places)" if self.host else names[self.places[0]]
 
-    def _place(self, names: Sequence[str]) -> str:
+    def _place_sentence(self, names: Sequence[str]) -> str:
         where = f" {self.where}" if self.where else ""
         slow = f"({self.cells} of {self.of_cells} pairs)"
         if self.quantity == "latency":
@@ -112,9 +110,9 @@ class PairFinding(Record, frozen=True):
             return f"{self.name(names)} takes {_times(self.ratio)} as long as the others for a small message{where} {slow}: {cause}"
         reaches = f"at {format_percent(100 * self.ratio)} of what the others do{where}"
         cause = _CAUSE[self.kind] if self.where != INSIDE_HOST else "its cores, memory or GPU link"
-        return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
+        return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._latency_words()}"
 
-    def _pair(self, names: Sequence[str]) -> str:
+    def _pair_sentence(self, names: Sequence[str]) -> str:
         cause = "the path between them, since both are fast with others"
         if self.unknown:
             places = " or ".join(names[place] for place in self.unknown)
@@ -123,11 +121,11 @@ class PairFinding(Record, frozen=True):
             return (
                 f"a small message between {self.name(names)} takes {_times(self.ratio)} as long as expected from their other pairs: {cause}"
             )
-        reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")
-        share = f"{format_percent(100 * self.ratio)} of the bandwidth expected from their other pairs{ways}"
-        return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
+        share = f"{format_percent(100 * self.ratio)} of the bandwidth expected from their other pairs"
+        reaches = f"reach {share}, both ways" if self.both_ways else f"reaches {share}"
+        return f"{self.name(names)} {reaches}: {cause}{self._latency_words()}"
 
-    def _slow_latency(self) -> str:
+    def _latency_words(self) -> str:
         return "" if self.latency_ratio is None else f"; a small message takes {_times(self.latency_ratio)} as long"
 
 
@@ -148,7 +146,7 @@ def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] |
     """Return the results in run.json's list of judged suspects; None if there is no such list."""
     if judged is None:
         return None
-    return [Remeasured(tuple(each["places"]), each["state"], (each["evidence"] or [each["state"]])[-1]) for each in judged]
+    return [Remeasured(tuple(suspect["places"]), suspect["state"], (suspect["evidence"] or [suspect["state"]])[-1]) for suspect in judged]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,31 +163,31 @@ class PairEffects:
 
     def findings(self) -> list[PairFinding]:
         """Return the findings that measuring again confirmed, places first, the worst first; none below four places."""
-        return [each for each in self._found if self._judged(each).state == CONFIRMED]
+        return [finding for finding in self._of_matrix if self._judged(finding).state == CONFIRMED]
 
     def inconclusive(self) -> list[str]:
         """Return a sentence for each finding of the matrix that measuring again left inconclusive."""
-        judged = [(each, self._judged(each)) for each in self._found]
-        return [f"{each.sentence(self.matrix.places)}; {of.reason}" for each, of in judged if of.state == INCONCLUSIVE]
+        judged = [(finding, self._judged(finding)) for finding in self._of_matrix]
+        return [f"{finding.sentence(self.matrix.places)}; {again.reason}" for finding, again in judged if again.state == INCONCLUSIVE]
 
-    def _judged(self, found: PairFinding) -> Remeasured:
+    def _judged(self, finding: PairFinding) -> Remeasured:
         """Return the result of measuring a finding's places again; for a whole host, of all its places."""
         if self.remeasured is None:
-            return Remeasured(found.places, CONFIRMED, "")
-        known = {each.places: each for each in self.remeasured}
-        keys = [tuple(sorted(found.places))] if found.kind == "pair" else [(place,) for place in found.places]
-        those = [known.get(key, Remeasured(key, INCONCLUSIVE, "inconclusive: not measured again")) for key in keys]
-        undecided = next((each for each in those if each.state == INCONCLUSIVE), None)
-        if undecided is None and len({each.state for each in those}) > 1:
-            return Remeasured(found.places, CLEARED, "only a part of its places was slow again")
-        return undecided or those[0]
+            return Remeasured(finding.places, CONFIRMED, "")
+        by_places = {result.places: result for result in self.remeasured}
+        keys = [tuple(sorted(finding.places))] if finding.kind == "pair" else [(place,) for place in finding.places]
+        results = [by_places.get(key, Remeasured(key, INCONCLUSIVE, "inconclusive: not measured again")) for key in keys]
+        undecided = next((result for result in results if result.state == INCONCLUSIVE), None)
+        if undecided is None and len({result.state for result in results}) > 1:
+            return Remeasured(finding.places, CLEARED, "only a part of its places was slow again")
+        return undecided or results[0]
 
     @cached_property
-    def _found(self) -> list[PairFinding]:
+    def _of_matrix(self) -> list[PairFinding]:
         """Return the findings of the matrix alone, places first, the worst first."""
-        places = _once([each for view in self.views for each in self._places(view) if not self._unknown_places(each)])
-        pairs = _once([each for view in self.views for each in self._pairs(view)])
-        return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
+        places = _merged([finding for view in self.views for finding in self._places(view) if not self._is_one_of_few_hosts(finding)])
+        pairs = _merged([finding for view in self.views for finding in self._pairs(view)])
+        return [*sorted(places, key=lambda finding: finding.ratio), *sorted(pairs, key=lambda finding: finding.ratio)]
 
     @property
     def result(self) -> str:
@@ -200,85 +198,68 @@ class PairEffects:
 
     def uneven_pair(self) -> PairFinding | None:
         """Return the pair furthest below what its two ends suggest, named or not; None if all reach 80 % of that."""
-        found = None
+        uneven = None
         for view in self.views:
-            rests = view.fit.rest
-            if not np.isfinite(rests).any():
+            residuals = view.fit.residuals
+            if not np.isfinite(residuals).any():
                 continue
-            a, b = (int(place) for place in np.unravel_index(np.nanargmin(rests), rests.shape))
-            ratio = exp(float(rests[a, b]))
-            if ratio < (_EVEN if found is None else found.ratio):
-                found = _pair(view, np.zeros_like(view.measured), a, b)
-        return found
+            a, b = (int(place) for place in np.unravel_index(np.nanargmin(residuals), residuals.shape))
+            if exp(float(residuals[a, b])) < (_EVEN if uneven is None else uneven.ratio):
+                uneven = _pair(view, np.zeros_like(view.measured), a, b)
+        return uneven
 
     def doubts(self) -> list[str]:
         """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
         if self.matrix.n in (2, 3):
             return [TooFewEndpoints(2 if self.matrix.n == 2 else 3).render()]
-        pairs_only = [_NO_PLACES] if self.views and not any(view.can_name_places for view in self.views) else []
-        return [*self.inconclusive(), *pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
+        sentences = self.inconclusive()
+        if self.views and not any(view.can_name_places for view in self.views):
+            sentences.append(_NO_PLACES)
+        for view in self.views:
+            sentences += self._doubts(view)
+        return sentences
 
     @cached_property
     def views(self) -> list[MatrixView]:
-        """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist."""
-        if self.matrix.n < LEAST_PLACES:
-            return []
-        inside = self.matrix.inside
-        kinds = [(TO_OTHER_HOSTS, ~inside), (INSIDE_HOST, inside & ~np.eye(self.matrix.n, dtype=bool))]
-        mixed = all(bool(kind.any()) for _, kind in kinds)
-        with np.errstate(all="ignore"):
-            errors = (np.log(self.matrix.high) - np.log(self.matrix.low)) / INTERVAL_WIDTH
-            spread = np.full_like(errors, np.nan) if self.matrix.latency_spread is None else self.matrix.latency_spread
-            quantities = (
-                ("bandwidth", _finite(np.log(self.matrix.bandwidth)), errors),
-                ("latency", _finite(-np.log(self.matrix.latency_s)), _finite(np.log(spread)) / INTERVAL_WIDTH),
-            )
-        return [
-            MatrixView(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)
-            for quantity, speeds, errors in quantities
-            for where, kind in kinds
-            if np.isfinite(speeds[kind]).any()
-        ]
-
-    @cached_property
-    def _repeated(self) -> Mask:
-        mask = np.zeros((self.matrix.n, self.matrix.n), bool)
-        for a, b in self.again:
-            mask[a, b] = mask[b, a] = True
-        return mask
+        """Return the views of the matrix, see `views_of`."""
+        return views_of(self.matrix, self.again)
 
     def _places(self, view: MatrixView) -> list[PairFinding]:
         """Return a finding per slow place, and a single one for a host with slow places only."""
-        slow = np.flatnonzero(view.senders().steady | view.receivers().steady)
+        slow = np.flatnonzero(view.senders().slow_with_all | view.receivers().slow_with_all)
         # if one direction is slow, the other one may be slow
-        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady
-        found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
-        known = np.flatnonzero(view.fit.known_rows | view.fit.known_columns)  # the places with measured effects
+        sends = view.senders(twice=True).slow_with_all
+        receives = view.receivers(twice=True).slow_with_all
+        by_place = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
+        measured = np.flatnonzero(view.fit.has_row_effect | view.fit.has_column_effect)
         for host in dict.fromkeys(self.matrix.hosts):
-            members = {int(place) for place in known if self.matrix.hosts[place] == host}
-            if len(members) > 1 and members <= found.keys():
-                found[min(members)] = _host(host, [found.pop(place) for place in sorted(members)])
-        return list(found.values())
+            members = {int(place) for place in measured if self.matrix.hosts[place] == host}
+            if len(members) > 1 and members <= by_place.keys():
+                by_place[min(members)] = _host(host, [by_place.pop(place) for place in sorted(members)])
+        return list(by_place.values())
 
-    def _unknown_places(self, found: PairFinding) -> bool:
+    def _is_one_of_few_hosts(self, finding: PairFinding) -> bool:
         """Return whether it is a host among so few that the others may be unusually fast instead."""
-        return len(found.places) > 1 and len(set(self.matrix.hosts)) < _LEAST_HOSTS
+        return len(finding.places) > 1 and len(set(self.matrix.hosts)) < _LEAST_HOSTS
 
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
         mask = view.exceptions(view.slow_cells(view.remeasured))
-        found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
+        rows, columns = np.nonzero(np.triu(mask) if view.symmetric else mask)
+        order = np.argsort(view.fit.residuals[rows, columns])  # the worst first
+        cells = zip(rows[order].tolist(), columns[order].tolist(), strict=True)
+        findings = [_pair(view, mask, a, b) for a, b in cells if not (a > b and mask[b, a])]
         # many disjoint pairs that were measured only once are what a disturbance of one round leaves
-        once = [each.places for each in found if not self._repeated[each.places]]
+        once = [finding.places for finding in findings if not view.remeasured[finding.places]]
         ends = {place for pair in once for place in pair}
-        return [] if len(once) >= max(3, self.matrix.n // _ROUND) and len(ends) == 2 * len(once) else found
+        return [] if len(once) >= max(3, self.matrix.n // _ROUND) and len(ends) == 2 * len(once) else findings
 
     def _doubts(self, view: MatrixView) -> Iterator[str]:
         what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
-        uneven = np.flatnonzero(view.senders().uneven | view.receivers().uneven)
+        uneven = np.flatnonzero(view.senders().slow_with_most | view.receivers().slow_with_most)
         if len(uneven):
             places = self._listed(uneven.tolist())
             yield f"{what}: {places} slow with most partners but not with all, as a smaller part of a network is: not named"
-        for host in (each for each in self._places(view) if self._unknown_places(each)):
+        for host in filter(self._is_one_of_few_hosts, self._places(view)):
             yield f"{what}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
         slow = view.slow_cells(view.remeasured)
         crowded = np.flatnonzero((slow & ~view.exceptions(slow)).any(axis=1))
@@ -286,67 +267,78 @@ class PairEffects:
             yield f"{what}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
         if view.exceptions(slow).any() and not self._pairs(view):
             yield f"{what}: slow pairs that have no place in common, as a disturbed round leaves them: not named, measure again"
-        yield f"{what}: {_visible(view)}"
+        yield f"{what}: {_detectable(view)}"
 
     def _listed(self, places: Sequence[int]) -> str:
         return f"{first_of((self.matrix.places[place] for place in places), _MOST_NAMES)} {'is' if len(places) == 1 else 'are'}"
 
 
-def _finite(values: Figures) -> Figures:
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def _worst_first(view: MatrixView, mask: Mask) -> list[tuple[int, int]]:
-    rows, columns = np.nonzero(np.triu(mask) if view.symmetric else mask)
-    order = np.argsort(view.fit.rest[rows, columns])
-    return [(int(rows[each]), int(columns[each])) for each in order]
-
-
 def _place(view: MatrixView, place: int, sends: bool, receives: bool) -> PairFinding:
-    kind = "node" if view.symmetric or (sends and receives) else "sender" if sends else "receiver"
     parts = [(view.fit.rows, view.speeds)] if sends else []
     if receives and not view.symmetric:
         parts.append((view.fit.columns, view.speeds.T))
-    behind = [(row := speeds[place] - view.fit.middle)[np.isfinite(row)] < effects[place] / 2 for effects, speeds in parts]
+    kind = "node"
+    if len(parts) == 1 and not view.symmetric:
+        kind = "sender" if sends else "receiver"
+    slow_cells = cells = 0
+    for effects, speeds in parts:
+        above_middle = (speeds[place] - view.fit.middle)[np.isfinite(speeds[place])]
+        slow_cells += int((above_middle < effects[place] / 2).sum())
+        cells += len(above_middle)
     ratio = _ratio([effects[place] for effects, _ in parts])
-    return PairFinding(
-        kind, view.quantity, (place,), ratio, sum(int(each.sum()) for each in behind), sum(map(len, behind)), where=view.where
+    return PairFinding(kind, view.quantity, (place,), ratio, slow_cells, cells, where=view.where)
+
+
+def _host(host: str, findings: Sequence[PairFinding]) -> PairFinding:
+    kinds = {finding.kind for finding in findings}
+    return findings[0].replace(
+        kind=findings[0].kind if len(kinds) == 1 else "node",
+        places=tuple(place for finding in findings for place in finding.places),
+        ratio=float(np.median([finding.ratio for finding in findings])),
+        cells=sum(finding.cells for finding in findings),
+        of_cells=sum(finding.of_cells for finding in findings),
+        host=host,
     )
-
-
-def _host(host: str, found: Sequence[PairFinding]) -> PairFinding:
-    kinds = {each.kind for each in found}
-    first, ratio = found[0], float(np.median([each.ratio for each in found]))
-    places = tuple(place for each in found for place in each.places)
-    cells, of_cells = sum(each.cells for each in found), sum(each.of_cells for each in found)
-    kind = first.kind if len(kinds) == 1 else "node"
-    return first.replace(kind=kind, places=places, ratio=ratio, cells=cells, of_cells=of_cells, host=host)
 
 
 def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
-    depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
-    unknown = tuple(place for place, is_known in ((a, view.fit.known_rows[a]), (b, view.fit.known_columns[b])) if not is_known)
-    known = 1 if view.symmetric else int(view.measured[a, b]) + int(view.measured[b, a])
-    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where, unknown=unknown)
+    residuals = view.fit.residuals[[a, b], [b, a]] if both else view.fit.residuals[[a], [b]]
+    unknown = tuple(place for place, has_effect in ((a, view.fit.has_row_effect[a]), (b, view.fit.has_column_effect[b])) if not has_effect)
+    measured = 1 if view.symmetric else int(view.measured[a, b]) + int(view.measured[b, a])
+    ratio = _ratio(residuals)
+    return PairFinding("pair", view.quantity, (a, b), ratio, 1 + both, measured, both_ways=both, where=view.where, unknown=unknown)
 
 
-def _ratio(depths: Sequence[float] | Figures) -> float:
-    """Return the mean depth as a ratio; above 0 even for the impossible figures that a file may have."""
-    return max(exp(float(np.mean(depths))), _LEAST_RATIO)
+def _ratio(effects: Sequence[float] | Figures) -> float:
+    """Return the mean effect as a ratio; above 0 even for the impossible figures that a file may have."""
+    return max(exp(float(np.mean(effects))), _LEAST_RATIO)
 
 
-def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
+def _merged(findings: Sequence[PairFinding]) -> list[PairFinding]:
     """Return one finding for each place or pair: a slow latency becomes part of the slow bandwidth, other paths join the first ones."""
     kept: dict[frozenset[int], PairFinding] = {}
-    for each in found:
-        key = frozenset(each.places)
-        first = kept.setdefault(key, each)
-        if first.quantity != each.quantity:
-            kept[key] = first.replace(latency_ratio=each.ratio)
-        elif first is not each and first.where != each.where:
-            kept[key] = first.replace(where="", cells=first.cells + each.cells, of_cells=first.of_cells + each.of_cells)
+    for finding in findings:
+        key = frozenset(finding.places)
+        first = kept.setdefault(key, finding)
+        if first.quantity != finding.quantity:
+            kept[key] = first.replace(latency_ratio=finding.ratio)
+        elif first is not finding and first.where != finding.where:
+            kept[key] = first.replace(where="", cells=first.cells + finding.cells, of_cells=first.of_cells + finding.of_cells)
     return list(kept.values())
+
+
+def _detectable(view: MatrixView) -> str:
+    """Return how slow a single pair must be to be detected."""
+    if not view.can_name_pairs:
+        return "there are too few pairs to detect a single slow one"
+    once = 1 - exp(-view.detectable(twice=False))
+    twice = 1 - exp(-view.detectable(twice=True))
+    if once < _HARDLY:
+        again = f" (measured again: {_loss_text(view, twice)})" if once - twice >= 0.005 else ""
+        return f"a single slow pair is detected at {_loss_text(view, once)}{again}"
+    again = f", except for one that was measured again, at {_loss_text(view, twice)}" if twice < _HARDLY else ""
+    return f"the pairs scatter too much to detect a single slow one{again}; use a longer --max-time, or measure on an idle system"
 
 
 def _loss_text(view: MatrixView, loss: float) -> str:
@@ -354,15 +346,3 @@ def _loss_text(view: MatrixView, loss: float) -> str:
     if view.symmetric:
         return f"{1 / max(1 - loss, _LEAST_RATIO):.2g} times the expected latency or more"
     return f"{format_percent(100 * loss)} or more below the expected bandwidth"
-
-
-def _visible(view: MatrixView) -> str:
-    """Return how slow a single pair must be to be detected."""
-    if not view.can_name_pairs:
-        return "there are too few pairs to detect a single slow one"
-    once, twice = (1 - exp(-view.depth(repeated)) for repeated in (False, True))
-    if once < _HARDLY:
-        again = f" (measured again: {_loss_text(view, twice)})" if once - twice >= 0.005 else ""
-        return f"a single slow pair is detected at {_loss_text(view, once)}{again}"
-    again = f", except for one that was measured again, at {_loss_text(view, twice)}" if twice < _HARDLY else ""
-    return f"the pairs scatter too much to detect a single slow one{again}; use a longer --max-time, or measure on an idle system"

@@ -7,19 +7,18 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import exp, isfinite
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from collbench.plugins.hunt import pairs_text as texts_of
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
 from collbench.plugins.hunt.pairs_text import ITSELF, UNKNOWN, WRONG, Classes
-from collbench.plugins.hunt.records import PairMatrix
+from collbench.plugins.hunt.records import Figures, PairMatrix
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from collbench.plugins.hunt.records import StoredPairs
 
 
-# The order of places in a matrix, and groups of places that share a row of the picture if there are many.
-
 MOST_ROWS = 64  # of a picture: with more rows, cells are too small for a pointer
 _LEAST_GROUPS = 8  # with fewer groups, rows of neighbors show more
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
@@ -41,7 +38,7 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of places.
+    """Groups of places that share a row of the picture if there are many places.
 
     order   places in the order in which they are drawn
     starts  the index in `order` of the first place of each group
@@ -54,36 +51,32 @@ class Groups:
     labels: tuple[str, ...]
     by: str
 
-    @property
+    @cached_property
     def rows(self) -> dict[int, int]:
         """The row of the picture by place."""
         groups = np.split(np.array(self.order), self.starts[1:])
         return {int(place): row for row, group in enumerate(groups) for place in group}
 
-    def slowest(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slowest(self, classes: Classes) -> Classes:
         """Return the highest class of each pair of groups; rows and columns of `classes` are in `order`."""
-        found: NDArray[np.int64] = np.maximum.reduceat(np.maximum.reduceat(classes, self.starts, axis=0), self.starts, axis=1)
-        return found
+        return texts_of.highest(classes, self.starts)
 
 
 def grouped(places: Sequence[str], hosts: Sequence[str] = (), most: int = MOST_ROWS) -> Groups:
     """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbours."""
     if len(places) <= most:
-        return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
-    hosts = hosts or places
-    families = [_family(host) for host in hosts]
-    for by, names in (("host", hosts), ("name", families)):
+        numbers = tuple(range(len(places)))
+        return Groups(numbers, numbers, tuple(places), "place")
+    families = []
+    for host in hosts or places:  # the name with a star for its last number, before its domain; of an address the last number of all
+        head, dot, rest = host.partition(".")
+        families.append(_LAST_NUMBER.sub("*", host) if head.isdigit() else f"{_LAST_NUMBER.sub('*', head)}{dot}{rest}")
+    for by, names in (("host", hosts or places), ("name", families)):
         if _LEAST_GROUPS <= len(set(names)) <= most:
             return _by_name(names, by)
     order = _by_name(families, "name").order
     starts = tuple(range(0, len(order), -(-len(order) // most)))
     return Groups(order, starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
-
-
-def _family(host: str) -> str:
-    """Return the name of a host with a star for its last number, before its domain; of an address the last number of all."""
-    head, dot, rest = host.partition(".")
-    return _LAST_NUMBER.sub("*", host) if head.isdigit() else f"{_LAST_NUMBER.sub('*', head)}{dot}{rest}"
 
 
 def _by_name(names: Sequence[str], by: str) -> Groups:
@@ -92,32 +85,19 @@ def _by_name(names: Sequence[str], by: str) -> Groups:
     for place, name in enumerate(names):
         members.setdefault(name, []).append(place)
     starts = np.cumsum([0, *map(len, members.values())])[:-1]
-    return Groups(tuple(place for each in members.values() for place in each), tuple(starts.tolist()), tuple(members), by)
+    return Groups(tuple(chain.from_iterable(members.values())), tuple(starts.tolist()), tuple(members), by)
 
 
-# The colors of the classes of a pair matrix, which color-blind people can distinguish.
-#
-# Five steps of the color map cividis, from the median to far below it, and red for wrong data.
+# Five steps of the color map cividis, from the median to far below it, and red for wrong data: color-blind people can distinguish them.
 COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
 
 
-def path_of(cells: NDArray[np.bool_]) -> str:
-    """Return the path of the chosen cells, each of width and height 1: a rectangle for each run of them in a row."""
-    edges = np.diff(np.pad(cells, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    starts = np.argwhere(edges > 0).tolist()
-    ends = np.argwhere(edges < 0)[:, 1].tolist()
-    return "".join(f"M{start} {row}h{end - start}v1h{start - end}z" for (row, start), end in zip(starts, ends, strict=True))
-
-
-# Bandwidth and latency of a pair matrix in the same form: values as text, ratios to the median, classes and their names.
-
-Figures = NDArray[np.float64]
 _FARTHEST = 25.0  # logarithms of ratios to the median are limited to this
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Bandwidth or latency of a matrix.
+    """Bandwidth or latency of a matrix in the same form: values as text, ratios to the median, classes and their names.
 
     name      "bandwidth" or "latency"
     matrix    its `bandwidth` has speeds, high is fast: the inverse of a latency
@@ -165,8 +145,7 @@ class Quantity:
         """Return values in `unit`; NaN if `figure` has no text for them."""
         with np.errstate(all="ignore"):
             micro = values * 1e6
-            shown: Figures = np.where(np.isfinite(micro), micro if self.symmetric else values / 1e9, np.nan)
-        return shown
+            return np.where(np.isfinite(micro), micro if self.symmetric else values / 1e9, np.nan)
 
     def figure(self, value: float) -> str:
         """Return a value as text, without its unit; "" if it is not finite, or too large to be valid."""
@@ -187,9 +166,11 @@ class Quantity:
         depths = [self.classes[1] * factor for factor in texts_of.DEPTHS]
         if self.symmetric:
             edges = [f"{exp(depth):.2f}" for depth in depths]
-            return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
+            between = [f"{low}–{high}" for low, high in pairwise(edges)]
+            return [f"up to {edges[0]} times {self.median}", *between, f"above {edges[-1]}"]
         edges = [f"{100 * exp(-depth):.0f}" for depth in depths]
-        return [f"{edges[0]} % of {self.median} or more", *(f"{b}–{a} %" for a, b in pairwise(edges)), f"below {edges[-1]} %"]
+        between = [f"{low}–{high} %" for high, low in pairwise(edges)]
+        return [f"{edges[0]} % of {self.median} or more", *between, f"below {edges[-1]} %"]
 
 
 def rounded(value: float, digits: int) -> float | None:
@@ -201,14 +182,11 @@ def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
     """Return the bandwidth and the latency of a matrix."""
     with np.errstate(all="ignore"):
         speeds = replace(matrix, bandwidth=1 / matrix.latency_s)
-    sizes = [format_size(size) for size in (matrix.size_bytes, matrix.latency_size_bytes)]
     return (
-        Quantity("bandwidth", "GB/s", matrix, matrix.bandwidth, (matrix.low, matrix.high), sizes[0]),
-        Quantity("latency", "µs", speeds, matrix.latency_s, None, sizes[1]),
+        Quantity("bandwidth", "GB/s", matrix, matrix.bandwidth, (matrix.low, matrix.high), format_size(matrix.size_bytes)),
+        Quantity("latency", "µs", speeds, matrix.latency_s, None, format_size(matrix.latency_size_bytes)),
     )
 
-
-# Labels next to a matrix: a slow place once, at its row or column, and a ring around each pair that its two ends do not explain.
 
 NAME = 20  # characters of a name at most
 _WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
@@ -216,7 +194,7 @@ _WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
 
 @dataclass(frozen=True)
 class Mark:
-    """A finding in the picture.
+    """A finding in the picture: a slow place once, at its row or column, and a ring around each pair that its two ends do not explain.
 
     text      the label
     at        its row, or its column if only receiving is slow
@@ -234,37 +212,35 @@ class Mark:
     rings: tuple[tuple[int, int], ...] = ()
 
 
-def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
+def marks(quantity: Quantity, findings: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    ratios = [(finding, _ratio_in(finding, quantity)) for finding in found]
-    return [_mark(finding, ratio, quantity, groups.rows) for finding, ratio in ratios if ratio is not None]
+    found = []
+    for finding in findings:
+        ratio: float | None = finding.ratio
+        if finding.quantity != quantity.name:
+            ratio = finding.latency_ratio if quantity.symmetric else None
+        if ratio is None:
+            continue
+        reaches = f"{1 / ratio:.2f} times as long" if quantity.symmetric else f"{_WAYS.get(finding.kind, '')}{format_percent(100 * ratio)}"
+        text = f"{_name(finding, quantity)}: {reaches}"
+        rows = tuple(dict.fromkeys(groups.rows[place] for place in finding.places))
+        if finding.kind == "pair":
+            a, b = (groups.rows[place] for place in finding.places)
+            both = finding.both_ways or quantity.symmetric
+            found.append(Mark(text, a, below=False, rings=((a, b), (b, a)) if both else ((a, b),)))
+        elif finding.kind == "receiver" and not quantity.symmetric:
+            found.append(Mark(text, rows[0], below=True, columns=rows))
+        else:
+            found.append(Mark(text, rows[0], below=False, rows=rows, columns=rows if finding.kind == "node" else ()))
+    return found
 
 
-def _ratio_in(finding: PairFinding, quantity: Quantity) -> float | None:
-    """Return the ratio of a finding in this quantity; None if it has none."""
-    if finding.quantity == quantity.name:
-        return finding.ratio
-    return finding.latency_ratio if quantity.symmetric else None
-
-
-def _mark(found: PairFinding, ratio: float, quantity: Quantity, row_of: dict[int, int]) -> Mark:
-    rows = tuple(dict.fromkeys(row_of[place] for place in found.places))
-    reaches = f"{1 / ratio:.2f} times as long" if quantity.symmetric else f"{_WAYS.get(found.kind, '')}{format_percent(100 * ratio)}"
-    text = f"{_name(found, quantity)}: {reaches}"
-    if found.kind == "pair":
-        a, b = (row_of[place] for place in found.places)
-        return Mark(text, a, below=False, rings=((a, b), (b, a)) if found.both_ways or quantity.symmetric else ((a, b),))
-    if found.kind == "receiver" and not quantity.symmetric:
-        return Mark(text, rows[0], below=True, columns=rows)
-    return Mark(text, rows[0], below=False, rows=rows, columns=rows if found.kind == "node" else ())
-
-
-def _name(found: PairFinding, quantity: Quantity) -> str:
+def _name(finding: PairFinding, quantity: Quantity) -> str:
     """Return the name of a finding; each place's name is cut separately, so that both ends of a pair are shown."""
-    names = {place: cut(quantity.matrix.places[place]) for place in found.places}
-    if len(found.places) == 1 or found.kind == "pair":
-        return found.name([names.get(place, "") for place in range(quantity.matrix.n)])
-    return cut(found.name(quantity.matrix.places), 2 * NAME)
+    places = quantity.matrix.places
+    if len(finding.places) > 1 and finding.kind != "pair":
+        return cut(finding.name(places), 2 * NAME)
+    return finding.name([cut(name) if place in finding.places else "" for place, name in enumerate(places)])
 
 
 def cut(name: str, most: int = NAME) -> str:
@@ -289,9 +265,10 @@ class _CellPicture:
 
     def add(self, name: str, classes: str = "", text: str | None = None, **attributes: float | str) -> None:
         """Add an element. Underscores in names of attributes become hyphens; a text is escaped."""
-        shown = "".join(f" {key.replace('_', '-')}={quoteattr(_pixels(value))}" for key, value in attributes.items())
-        marked = f" class={quoteattr(classes)}" if classes else ""
-        self.elements.append(f"<{name}{marked}{shown}" + (f">{escape(printable(text))}</{name}>" if text is not None else "/>"))
+        shown = f" class={quoteattr(classes)}" if classes else ""
+        shown += "".join(f" {key.replace('_', '-')}={quoteattr(_pixels(value))}" for key, value in attributes.items())
+        end = "/>" if text is None else f">{escape(printable(text))}</{name}>"
+        self.elements.append(f"<{name}{shown}{end}")
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
         """Add a text; `anchor` is the part of it at `x`: start, middle or end."""
@@ -353,8 +330,13 @@ class _Drawing:
                 self.picture.add("rect", "paper", x=self.at(at - 0.5), y=self.at(at - 0.5), width=self.cell, height=self.cell)
         place = f"translate({self.start:.1f} {self.start:.1f}) scale({self.cell:.4f})"
         for number, color in enumerate(COLORS):
-            if (self.classes == number).any():
-                self.picture.add("path", "cells", fill=color, transform=place, d=path_of(self.classes == number))
+            # a rectangle for each run of cells of the class in a row
+            edges = np.diff(np.pad(self.classes == number, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+            begins = np.argwhere(edges > 0).tolist()
+            ends = np.argwhere(edges < 0)[:, 1].tolist()
+            if begins:
+                runs = (f"M{begin} {row}h{end - begin}v1h{begin - end}z" for (row, begin), end in zip(begins, ends, strict=True))
+                self.picture.add("path", "cells", fill=color, transform=place, d="".join(runs))
         add("rect", "frame")
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():  # color alone is not enough
             self.picture.text(self.at(column), self.at(row) + 4, "!", "middle", "sign")
@@ -374,8 +356,8 @@ class _Drawing:
         for row, column in mark.rings:
             for layer in ("ring light", "ring"):
                 self.picture.add("rect", layer, x=self.at(column) - far, y=self.at(row) - far, width=2 * far, height=2 * far, rx=3)
-        arrows = [*(f"M{self.end + 2:.1f} {self.at(row):.1f}l7-4v8z" for row in mark.rows),
-                  *(f"M{self.at(column):.1f} {self.end + 2:.1f}l-4 7h8z" for column in mark.columns)]  # fmt: skip
+        arrows = [f"M{self.end + 2:.1f} {self.at(row):.1f}l7-4v8z" for row in mark.rows]
+        arrows += [f"M{self.at(column):.1f} {self.end + 2:.1f}l-4 7h8z" for column in mark.columns]
         for arrow in arrows:
             self.picture.add("path", "bad", d=arrow)
 
@@ -387,17 +369,21 @@ class _Drawing:
             self.picture.line([(edge, self.at(mark.at)), (edge + 12, height)], "frame")
             self.picture.text(edge + 15, height + 4, mark.text, classes="ink")
         for number, mark in enumerate(below, 1):  # no line crosses a text
-            x, y = self.at(mark.at), self.end + _GAP + _LINE * number
+            x = self.at(mark.at)
+            y = self.end + _GAP + _LINE * number
             self.picture.line([(x, self.end + 9), (x, y - 4), (x + 5, y - 4)], "frame")
             self.picture.text(x + 8, y, mark.text, classes="ink")
 
     def _legend(self, class_labels: Sequence[str], y: float) -> None:
-        known = list(zip(COLORS, class_labels, strict=False))
-        others = ((WRONG, COLORS[WRONG], "wrong data (!)"), (UNKNOWN, self.unknown, "not measured"))
+        entries = list(zip(COLORS, class_labels, strict=False))
+        for number, fill, label in ((WRONG, COLORS[WRONG], "wrong data (!)"), (UNKNOWN, self.unknown, "not measured")):
+            if (self.classes == number).any():
+                entries.append((fill, label))
         x = 0.0
-        for fill, label in [*known, *((fill, label) for each, fill, label in others if (self.classes == each).any())]:
+        for fill, label in entries:
             if x > 0 and x + 18 + _wide(label) > self.picture.width:
-                x, y = 0.0, y + _LINE + 4
+                x = 0.0
+                y += _LINE + 4
             self.picture.add("rect", fill=fill, x=x, y=y, width=12, height=12)
             self.picture.text(x + 17, y + 10, label)
             x += 17 + _wide(label) + 2 * _GAP
@@ -416,8 +402,6 @@ def _wide(text: str) -> float:
     return _LETTER * cell_len(text)
 
 
-# One chart per quantity of a pair matrix: the picture, its values, and a table.
-
 _WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
 _SLOWEST = 40  # pairs in the table of a larger matrix
 _DETAILED = 64  # with more places, the numbers have no intervals and only the digits that are shown, since they are most of the page
@@ -426,7 +410,7 @@ _SHARED = {"host": "of a host", "name": "of hosts with names that differ in the 
 
 
 def charts(effects: PairEffects, key: str, run: str, places: str, samples: tuple[int, int]) -> list[Chart]:
-    """Return the charts of bandwidth and latency, as far as they were measured.
+    """Return the charts of bandwidth and latency, as far as they were measured: the picture, its values, and a table.
 
     key      of the charts within the page
     run      prefix of their titles if there are several runs
@@ -482,7 +466,8 @@ def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups
     wrong    (row, column, number of wrong elements)
     again    (row, column) of the pairs that were measured twice
     """
-    matrix, order = quantity.matrix, np.array(groups.order)
+    matrix = quantity.matrix
+    order = np.array(groups.order)
     drawn_at = np.argsort(order)
     detailed = matrix.n <= _DETAILED
     digits = _DIGITS if detailed else _FEW_DIGITS[quantity.name]
@@ -523,16 +508,18 @@ def _whole(quantity: Quantity) -> Table:
     return Table([corner, *names], rows, frozenset(range(1, len(names) + 1)))
 
 
-def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
+def _slowest(quantity: Quantity, findings: Sequence[PairFinding]) -> Table:
     """Return the pairs that are furthest below the median, without those of slow places."""
     above = np.where(np.isnan(quantity.above), np.inf, quantity.above)
     if quantity.symmetric:
         above[np.tril_indices(len(above))] = np.inf
-    for each in (each for each in found if each.quantity == quantity.name and each.kind != "pair"):
-        if each.kind != "receiver":
-            above[list(each.places)] = np.inf
-        if each.kind != "sender":
-            above[:, list(each.places)] = np.inf
+    for finding in findings:
+        if finding.quantity != quantity.name or finding.kind == "pair":
+            continue
+        if finding.kind != "receiver":
+            above[list(finding.places)] = np.inf
+        if finding.kind != "sender":
+            above[:, list(finding.places)] = np.inf
     lowest = np.argpartition(above, _SLOWEST, axis=None)[:_SLOWEST]
     pairs = [divmod(int(cell), len(above)) for cell in lowest[np.argsort(above.ravel()[lowest], kind="stable")]]
     names = quantity.matrix.places
@@ -557,30 +544,29 @@ def section(material: Material) -> Section | None:
     for number, (run, stored) in enumerate(runs):
         effects = stored.effects
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
-        found = effects.findings()
-        texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
-        frame = texts_of.place_frame(effects.matrix, found)
+        texts += [printable(f"{name}{text}") for text in _texts(stored, summary=number > 0)]
+        frame = texts_of.place_frame(effects.matrix, effects.findings())
         tables.append((f"{name}each place: {''.join(frame.foot) or 'medians over partners'}", Table.of(frame)))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
-        shown += charts(effects, f"pairs-{number}", name, places, _samples(stored))
+        latency_n = max((pair_round.n[0] for pair_round in stored.rounds), default=0)
+        bandwidth_n = max((max(pair_round.n[1:]) for pair_round in stored.rounds), default=0)
+        shown += charts(effects, f"pairs-{number}", name, places, (latency_n, bandwidth_n))
     return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown) if runs else None
 
 
-def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
+def _texts(stored: StoredPairs, summary: bool) -> Iterator[str]:
     """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
+    effects = stored.effects
+    findings = effects.findings()
     if summary:
         yield texts_of.measured(effects.matrix, stored.shown_about)
-    if summary or len(found) > 1:
-        yield from texts_of.sentences(effects.matrix, found)
-    yield from (*texts_of.wrong_data(effects.matrix), *effects.doubts())
-    reasons = Counter(why for one in stored.rounds for why in one.na if why is not None)
+    if summary or len(findings) > 1:
+        yield from texts_of.sentences(effects.matrix, findings)
+    yield from texts_of.wrong_data(effects.matrix)
+    yield from effects.doubts()
+    reasons = Counter(why for pair_round in stored.rounds for why in pair_round.na if why is not None)
     yield from (f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS))
     if len(reasons) > _MOST_REASONS:
         yield f"and {len(reasons) - _MOST_REASONS} more reasons"
-    yield from (*explain({flag for one in stored.rounds for flag in one.flags}), *stored.warnings)
-
-
-def _samples(stored: StoredPairs) -> tuple[int, int]:
-    """Return the largest number of samples of a round: of the latency, of the bandwidth one way."""
-    latency, forward, backward = (max((one.n[at] for one in stored.rounds), default=0) for at in range(3))
-    return latency, max(forward, backward)
+    yield from explain({flag for pair_round in stored.rounds for flag in pair_round.flags})
+    yield from stored.warnings

@@ -24,8 +24,6 @@ from collbench.results.row import Row
 from collbench.results.store import to_line
 from collbench.units import format_rate, format_size, format_time
 
-# The matrix of bandwidths as a picture of characters: a row per sender, a column per receiver, in five classes below the median.
-
 MOST_ROWS = 40  # with more places, each row and column shows several
 CLASSES = 5
 DEPTHS = (1, 2, 4, 8)  # where the classes but the last one end, in depths of the first one
@@ -41,34 +39,41 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 Classes = NDArray[np.int64]
 
 
-def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], display: Display) -> Iterator[Line]:
-    """Yield the picture within the width (None: 40 places), with its legend; rows of findings are labeled.
+def heatmap(matrix: PairMatrix, findings: Sequence[PairFinding], display: Display) -> Iterator[Line]:
+    """Yield the bandwidths as a picture of characters within the width (None: 40 places), with its legend; rows of findings are labeled.
 
-    Where several places share a character, it shows their slowest pair.
+    There is a row per sender and a column per receiver, in five classes below the median. Where several places share a character, it
+    shows their slowest pair.
     """
-    width, color = display.width, display.color
+    width = display.width
     classes, step = classes_of(matrix)
     size = -(-matrix.n // _most_rows(matrix, width))
-    starts = np.arange(0, matrix.n, size)
-    shown: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
+    shown = highest(classes, range(0, matrix.n, size))
     marks = BLOCKS if display.blocks else _LETTERS
     labels = _labels(matrix, size)
-    wide = max(map(len, labels))
-    shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
-    yield from (Line(text, "head") for text in ("senders in rows, receivers in columns", *shared))
+    label_width = max(map(len, labels))
+    yield Line("senders in rows, receivers in columns", "head")
+    if size > 1:
+        yield Line(f"each is {size} endpoints, and each cell their slowest pair", "head")
     numbers = [str(column * size) for column in range(len(shown))]  # digit by digit downwards; for groups the first place of each
-    high = max(map(len, numbers))
-    for digit in range(high):
-        digits = "".join(f"{number.rjust(high)[digit]} " for number in numbers).rstrip()
-        yield Line(f"{'':{wide}} {digits}", "head", whole=True)
-    for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
-        cells = "".join(_cell(int(each), marks, color) for each in row)
-        those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
-        note = f"◄ {printable(', '.join(those))}" if those else ""
-        room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
-        yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip(), whole=True)
-    what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
-    yield from _packed(_legend(shown, step, marks, color, what), width)
+    digits = max(map(len, numbers))
+    for digit in range(digits):
+        row_of_digits = "".join(f"{number.rjust(digits)[digit]} " for number in numbers).rstrip()
+        yield Line(f"{'':{label_width}} {row_of_digits}", "head", whole=True)
+    for at, (label, row) in enumerate(zip(labels, shown.tolist(), strict=True)):
+        cells = "".join(_cell(number, marks, display.color) for number in row)
+        # of a pair the sender has the name
+        names = [finding.name(matrix.places) for finding in findings if at * size <= finding.places[0] < (at + 1) * size]
+        note = f"◄ {printable(', '.join(names))}" if names else ""
+        room = None if width is None else max(0, width - label_width - 1 - 2 * len(row) - 1)
+        yield Line(f"{label:{label_width}} {cells} {note[:room]}".rstrip(), whole=True)
+    yield from _packed(_legend(shown, step, marks, display.color, len(kinds(matrix)) > 1), width)
+
+
+def highest(classes: Classes, starts: Sequence[int]) -> Classes:
+    """Return the highest class of each pair of groups of neighbours, which begin at `starts`."""
+    shown: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
+    return shown
 
 
 def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
@@ -122,51 +127,55 @@ def _labels(matrix: PairMatrix, size: int) -> list[str]:
     return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
 
 
-def _cell(each: int, marks: str, color: bool) -> str:
-    if each == ITSELF:
-        return "\\ "
-    if each == UNKNOWN:
-        return "? "
-    if not color:
-        return f"{marks[each]} " if marks[each] in "·.abcd" else marks[each] * 2
-    return f"\x1b[48;5;{_RED}m!!\x1b[0m" if each == WRONG else f"\x1b[48;5;{_CIVIDIS[each]}m  \x1b[0m"
+def _cell(number: int, marks: str, color: bool) -> str:
+    """Return a cell of this class, two characters wide."""
+    if number in (ITSELF, UNKNOWN):
+        return "\\ " if number == ITSELF else "? "
+    if color:
+        return f"\x1b[48;5;{_RED}m!!\x1b[0m" if number == WRONG else f"\x1b[48;5;{_CIVIDIS[number]}m  \x1b[0m"
+    return f"{marks[number]} " if marks[number] in "·.abcd" else marks[number] * 2
 
 
-def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
+def _legend(shown: Classes, step: float, marks: str, color: bool, several_kinds: bool) -> Iterator[str]:
+    """Yield the ranges of the classes, and what other cells mean where there are some."""
+    median = "the median of such paths" if several_kinds else "the median"
     edges = [100 * float(np.exp(-step * factor)) for factor in DEPTHS]
-    words = [f"from {edges[0]:.0f} % on", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges)), f"below {edges[-1]:.0f} %"]
-    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}{what * (each == 0)}" for each, word in enumerate(words))
-    others = ((WRONG, "wrong data"), (UNKNOWN, "not measured"))
-    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}" for each, word in others if (shown == each).any())
+    words = [f"from {edges[0]:.0f} % on of {median}", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges))]
+    entries = dict(enumerate([*words, f"below {edges[-1]:.0f} %"]))
+    for number, meaning in ((WRONG, "wrong data"), (UNKNOWN, "not measured")):
+        if (shown == number).any():
+            entries[number] = meaning
+    for number, meaning in entries.items():
+        yield f"{_cell(number, marks, color).rstrip(' ')} {meaning}"
 
 
 def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
     """Yield lines with as many words as fit; colors take no space."""
-    line, used = "", 0
+    line = ""
     for word in words:
-        room = len(_ESCAPE.sub("", word)) + 2
-        if line and width is not None and used + room - 2 > width:
+        if line and width is not None and len(_ESCAPE.sub("", line + word)) > width:
             yield Line(line.rstrip(), whole=True)
-            line, used = "", 0
-        line, used = f"{line}{word}  ", used + room
+            line = ""
+        line = f"{line}{word}  "
     yield Line(line.rstrip(), whole=True)
 
-
-# One line per place: what it sends and receives by the median, its latency, and its slowest partner.
 
 MOST_PLACES = 40
 _WORST = 20  # of more places than MOST_PLACES, and all named ones
 TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 
 
-def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Sequence[str]]:
-    """Return the table of places; of many only the slowest and those with findings."""
+def place_frame(matrix: PairMatrix, findings: Sequence[PairFinding]) -> Frame[Sequence[str]]:
+    """Return the table of places: what each sends and receives by the median, its latency, and its slowest partner.
+
+    Of many places it has only the slowest and those with findings.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
         sends, receives, latency = (np.nanmedian(rates, axis=1) for rates in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
     chosen = list(range(matrix.n))
     if matrix.n > MOST_PLACES:
-        with_finding = list(dict.fromkeys(place for finding in found for place in finding.places))[:MOST_PLACES]
+        with_finding = list(dict.fromkeys(place for finding in findings for place in finding.places))[:MOST_PLACES]
         chosen = sorted({*with_finding, *np.argsort(np.fmin(sends, receives))[:_WORST].tolist()})
     rows = []
     for place in chosen:
@@ -174,7 +183,7 @@ def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Seque
         seconds = float(latency[place])
         time = format_time(seconds) if np.isfinite(seconds * 1e6) else NOTHING
         rows.append([printable(matrix.places[place]), *rates, time, _slowest(matrix, place)])
-    named = {printable(matrix.places[place]) for finding in found for place in finding.places if finding.kind != "pair"}
+    named = {printable(matrix.places[place]) for finding in findings for place in finding.places if finding.kind != "pair"}
     columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
     hidden = matrix.n - len(chosen)
     foot = [f"medians over partners; {hidden} of {matrix.n} places, which are faster, are not shown"] if hidden else []
@@ -191,8 +200,6 @@ def _slowest(matrix: PairMatrix, place: int) -> str:
     return f"{format_rate(rate)} {word} {printable(matrix.places[partner])}"
 
 
-# Figures of external tools next to collbench's: a line per run, marked as external, never judged.
-
 _MOST_LINES = 40
 _LATENCY = "p2p_latency"
 _TITLES = ("from", "to", "tool", "of", "theirs", "ours", "flags")
@@ -203,7 +210,7 @@ _OF_ALL = frozenset({"their_tool", "unverified"})
 def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width: int | None = None) -> Iterator[Line]:
     """Yield a table of the figures of external tools and collbench, the kind of each, and the flags' meanings; nothing without rows.
 
-    backend: the one that measured ours.
+    Those of external tools are marked as such and never judged. backend: the one that measured ours.
     """
     if not rows:
         return
@@ -214,8 +221,8 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
     statistics: dict[tuple[str, str], str] = {}  # the first of each tool and operation: the others differ only in their seconds
     for row in rows:
         if not row.na:
-            known = row.evidence.get("tool")
-            version = str((known.get("version") if isinstance(known, dict) else "") or "")[:40]
+            evidence = row.evidence.get("tool")
+            version = str((evidence.get("version") if isinstance(evidence, dict) else "") or "")[:40]
             tool = f"{row.backend} {version}".strip()
             statistics.setdefault((tool, row.operation), f"{tool}: {row.evidence.get('statistic')}")
     foot += [*dict.fromkeys(statistics.values()), *explain(flag for row in rows for flag in row.flags)]
@@ -234,16 +241,16 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     external = f"n/a ({row.na})"
     if not row.na and row.time_s is not None:
         external = text(row.time_s.p50 if latency else row.algbw_bytes_per_s)
-    own = NOTHING
+    measured_here = NOTHING
     size = matrix.latency_size_bytes if latency else matrix.size_bytes
     if row.size_bytes == size and all(name in matrix.places for name in ends):
         a, b = (matrix.places.index(name) for name in ends)
         figure = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
-        own = text(figure if np.isfinite(figure) else None)
+        measured_here = text(figure if np.isfinite(figure) else None)
     remarks = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
     remarks += [flag_name(flag) for flag in row.flags if flag not in _OF_ALL]
     message = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
-    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, message, external, own, ", ".join(remarks)))
+    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, message, external, measured_here, ", ".join(remarks)))
 
 
 MOST_SENTENCES = 20
@@ -266,11 +273,11 @@ def lines(stored: StoredPairs, display: Display) -> Iterator[Line]:
 def wrong_data(matrix: PairMatrix) -> list[str]:
     """Return a sentence for each of the first pairs with wrong data, and how many more there are."""
     pairs = matrix.wrong_pairs()
-    those = [
+    shown = [
         f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
         for a, b in pairs[:MOST_SENTENCES]
     ]
-    return [*those, *_more(len(pairs) - len(those), "pairs with wrong data")]
+    return [*shown, *_more(len(pairs) - len(shown), "pairs with wrong data")]
 
 
 def json_lines(stored: StoredPairs) -> Iterator[str]:
@@ -305,27 +312,34 @@ def json_lines(stored: StoredPairs) -> Iterator[str]:
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
-    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s"]
+    first = f"pairs of {matrix.n} {about.get('by', 'place')}s"
     width = about.get("ranks_per_place")
     if isinstance(width, int) and width > 1:
-        words[0] += f" of {width} ranks"
-    words += _word("over {}", about.get("backend"))
-    words.append(f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}")
-    known, possible = int(np.isfinite(matrix.bandwidth).sum()), matrix.n * (matrix.n - 1)
-    words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
-    words += _word("in one round" if about.get("rounds") == 1 else "in {} rounds", about.get("rounds"))
-    return ", ".join([*words, *_word("{}", about.get("sampled"))])
+        first += f" of {width} ranks"
+    known = int(np.isfinite(matrix.bandwidth).sum())
+    possible = matrix.n * (matrix.n - 1)
+    parts = [
+        first,
+        _worded("over {}", about.get("backend")),
+        f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}",
+        f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs",
+        _worded("in one round" if about.get("rounds") == 1 else "in {} rounds", about.get("rounds")),
+        _worded("{}", about.get("sampled")),
+    ]
+    return ", ".join(filter(None, parts))
 
 
-def _word(pattern: str, value: Any) -> list[str]:
-    return [pattern.format(value)] if isinstance(value, str | int) and not isinstance(value, bool) and value else []
+def _worded(pattern: str, value: Any) -> str:
+    """Return the words for a value of run.json; "" if it is missing or of another type."""
+    return pattern.format(value) if isinstance(value, str | int) and not isinstance(value, bool) and value else ""
 
 
-def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
+def sentences(matrix: PairMatrix, findings: Sequence[PairFinding]) -> list[str]:
     """Return a sentence for each of the first findings, or that there is none; nothing where there are too few figures."""
-    if not found:
+    if not findings:
         return ["no slow endpoint or pair found"] if matrix.n > 3 and np.isfinite(matrix.bandwidth).any() else []
-    return [*(each.sentence(matrix.places) for each in found[:MOST_SENTENCES]), *_more(len(found) - MOST_SENTENCES, "findings")]
+    shown = [finding.sentence(matrix.places) for finding in findings[:MOST_SENTENCES]]
+    return [*shown, *_more(len(findings) - MOST_SENTENCES, "findings")]
 
 
 def _more(number: int, what: str) -> list[str]:

@@ -165,7 +165,8 @@ class HuntProgressPrinter(ProgressPrinter):
 
         Each drain is stored before and after its request with the command that reverts it, for the case of an abort.
         """
-        from collbench.plugins.hunt.drain import BEGUN, HuntSummary, apply, lines, parse_cap, recommendation
+        from collbench.plugins.hunt.drain import BEGUN, apply, parse_cap
+        from collbench.plugins.hunt.recommendation import HuntSummary, lines, recommendation
 
         assert self._verdict is not None and self._result is not None
         summary = HuntSummary.here(
@@ -237,7 +238,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
 
 
 def _stored(folder: Path, document: Mapping[str, Any]) -> Path:
-    from collbench.plugins.hunt.drain import store
+    from collbench.plugins.hunt.recommendation import store
 
     try:
         return store(folder, document)

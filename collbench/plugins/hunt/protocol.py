@@ -1,4 +1,8 @@
-"""The data of a hunt: requests and their results, the log of all rounds, and the verdict."""
+"""The data of a hunt: requests and their results, the log of all rounds, and the verdict.
+
+This is the protocol between the strategy and the measurement (a task, or a model). A hunt is a generator: it yields a `RoundRequest`,
+receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0, as in `pairs`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,9 @@ from typing import Any
 import numpy as np
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.pair_statistics import levelled
+from collbench.plugins.hunt.pair_statistics import without_round_effects
 from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, HuntRound, PairMatrix, PairRound
 from collbench.reason import Fact, as_json
-
-# The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
-#
-# A hunt is a generator: it yields a `RoundRequest`, receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0,
-# as in `pairs`.
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 BY_MESSAGES = ("node", "sender", "receiver")  # kinds of suspects with slow messages: the fault is in the node or in its link
@@ -91,9 +90,8 @@ def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure
     columns: dict[str, Any] = {column: tuple(getattr(figure, name) for figure in figures) for column, name in _FIGURES.items()}
     if request.kind != PAIRS:
         columns["cpu_wait"] = columns["flipped"] = ()
-    kind, stage, why, nic = request.kind, request.stage, request.why, request.nic
-    all_flags = tuple(dict.fromkeys(flags))
-    return HuntRound(round=number, kind=kind, stage=stage, why=why, groups=request.groups, nic=nic, flags=all_flags, **columns)
+    about = {name: getattr(request, name) for name in ("kind", "stage", "why", "groups", "nic")}
+    return HuntRound(round=number, **about, flags=tuple(dict.fromkeys(flags)), **columns)
 
 
 def result_of(stored: HuntRound) -> RoundResult:
@@ -156,8 +154,6 @@ class Options:
 Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
 
 
-# The result of a hunt: of each suspect its state, and the evidence.
-
 CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
 
 
@@ -166,7 +162,7 @@ class Suspect:
     """A place, or a path between two, that was slow in the sweep.
 
     kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
-              only), "scale" (slow in larger groups only): each has a code, see `deploy.drain.CODES`
+              only), "scale" (slow in larger groups only): each has a code, see `recommendation.CODES`
     places    one, or two of a path
     state     CONFIRMED: slow with each of at least two healthy partners; CLEARED: as fast as these with each other; INCONCLUSIVE: neither
     ratio     its speed relative to the others, below 1 if it is slow (for a latency the inverse of the ratio of times)
@@ -196,7 +192,7 @@ class Suspect:
             "low": self.low,
             "high": self.high,
             "partners": self.partners,
-            "evidence": [each.render() for each in self.evidence],
+            "evidence": [fact.render() for fact in self.evidence],
             "evidence_facts": as_json(self.evidence),
             "part": "" if self.part is None else self.part.render(),
             "part_fact": None if self.part is None else as_json(self.part),
@@ -292,15 +288,15 @@ class HuntLog:
         for number, (a, b), figure in self.figures():
             if figure.speed is None or turns[a, b] >= 0:
                 continue
-            slower = min(each for each in (figure.speed, figure.backward) if each)  # the interval is that of the slower direction
+            slower = min(filter(None, (figure.speed, figure.backward)))  # the interval is that of the slower direction
             for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):
                 turns[pair], raw[pair], wrong[pair] = 2 * number + turn, speed, figure.wrong
                 low[pair], high[pair] = (speed * ((bound or np.nan) / slower) for bound in (figure.low, figure.high))
                 latency[pair] = figure.latency_s or np.nan
         if not level:
             turns.fill(-1)
-        bandwidth = np.exp(levelled(np.log(raw), turns))
-        latency = np.exp(levelled(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
+        bandwidth = np.exp(without_round_effects(np.log(raw), turns))
+        latency = np.exp(without_round_effects(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
         low, high = low * bandwidth / raw, high * bandwidth / raw
         return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
 
@@ -313,8 +309,8 @@ def pair_of(a: int, b: int) -> tuple[int, int]:
 def _clean(figure: GroupFigure) -> GroupFigure:
     """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
     speed, backward, latency, low, high = (
-        each if each is not None and isfinite(each) and each > _HARDLY else None
-        for each in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
+        value if value is not None and isfinite(value) and value > _HARDLY else None
+        for value in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
     )
     why = figure.na or ("no speed came out" if speed is None else None)
     if why is not None:
@@ -327,21 +323,21 @@ def lost(log: HuntLog) -> dict[int, Fact]:
 
     Figures that are missing because of such a partner do not count.
     """
-    found: dict[int, Fact] = {}
+    no_figures: dict[int, Fact] = {}
     while True:
         missed: dict[int, list[str]] = {}
         met: dict[int, set[int]] = {}
         requested: Counter[int] = Counter()
         for _, (a, b), figure in log.figures():
-            for place, other in ((a, b), (b, a)) if not found.keys() & {a, b} else ():
+            for place, other in ((a, b), (b, a)) if not no_figures.keys() & {a, b} else ():
                 requested[place] += 1
                 missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
                 met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
         gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
         if not gone:
-            return found
+            return no_figures
         worst = max(gone, key=lambda place: (len(missed[place]), -place))
-        found[worst] = facts.NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
+        no_figures[worst] = facts.NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
 
 
 def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
@@ -356,7 +352,11 @@ def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
 
 def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:
     """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
-    counted = [(place, figure.wrong > 0) for request, answer in log.exchanges
-               for group, figure in zip(request.groups, answer.figures, strict=True) for place in group]  # fmt: skip
-    bad, measured = Counter(place for place, is_wrong in counted if is_wrong), Counter(place for place, _ in counted)
+    bad: Counter[int] = Counter()
+    measured: Counter[int] = Counter()
+    for request, answer in log.exchanges:
+        for group, figure in zip(request.groups, answer.figures, strict=True):
+            measured.update(group)
+            if figure.wrong > 0:
+                bad.update(group)
     return {place: (bad[place], measured[place]) for place in measured if bad[place]}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NONE_SLOW, NO_VERDICT = "nobody", "no verdict"  # results of pairs and hunts besides "confirmed", as stored
 _MOST_PLACES = 20_000
-_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
+_RANK = re.compile(r"\Arank [0-9]+ \((.+)\)\Z", re.DOTALL)
 
 # Values of records, which are checked when a file is read.
 Count = Annotated[int, Meta(ge=0)]
@@ -36,6 +36,7 @@ Bound = Annotated[float, Meta(ge=0)] | None
 Share = Annotated[float, Meta(ge=0, le=1)]
 Places = Annotated[tuple[Count, ...], Meta(min_length=1)]
 Interval = tuple[Bound, Bound]
+Figures = NDArray[np.float64]
 _R = TypeVar("_R", "HuntRound", "PairRound")
 _A = TypeVar("_A", bound="PlacesAbout")
 
@@ -115,7 +116,7 @@ def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if "hosts" in about:
         return tuple(about["hosts"])
-    return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in about["places"])
+    return tuple(_RANK.sub(r"\1", name) for name in about["places"])
 
 
 class SuspectRow(Record, frozen=True, kw_only=True):
@@ -206,14 +207,14 @@ def check_hunt(run: Run) -> Mapping[str, Any]:
         "verdict": "a hunt, but the verdict in its run.json is",
     }
     raw, about = _checked_about(run, "hunt", HuntAbout, problems)
-    if about.verdict and not _have_places(about.verdict.suspects, len(about.places)):
-        raise _altered(run, problems["verdict"])
+    _check_suspects(run, about.suspects, about, problems["verdict"])
     return raw
 
 
 def read_hunt(run: Run) -> StoredHunt:
     """Return the hunt of a run, up to its last finished round. Raises UsageError if run.json is not valid."""
-    about, warnings = check_hunt(run), list[str]()
+    about = check_hunt(run)
+    warnings: list[str] = []
     places = len(about["places"])
     rounds = list(read_lines(run.path / HUNT_FILE, lambda values: decoded_round(values, HuntRound, places), warnings))
     return StoredHunt(about, rounds, warnings)
@@ -257,21 +258,18 @@ def _altered(run: Run, problem: str) -> UsageError:
     return UsageError(f"{run.path} has {problem} not valid: it was altered")
 
 
-def _have_places(suspects: Sequence[StoredSuspect], places: int) -> bool:
-    return all(place < places for suspect in suspects for place in (*suspect.places, *suspect.partners))
-
-
-# The results of `collbench pairs`: one line per round in pairs.jsonl, and the matrix of all rounds.
-#
-# A place is a rank or a node. For a pair (a, b) three times are measured one after the other: the latency, then a's messages to b, then
-# b's to a. Each is a median over the samples; between nodes, that of the slowest pair of ranks. The time of a message between nodes is
-# that time divided by the number of rank pairs, since each of them transfers a message at the same time.
-
-Figures = NDArray[np.float64]
+def _check_suspects(run: Run, suspects: Sequence[StoredSuspect], about: PlacesAbout, problem: str) -> None:
+    """Raise UsageError if a place or a partner of a suspect does not exist."""
+    if any(place >= len(about.places) for suspect in suspects for place in (*suspect.places, *suspect.partners)):
+        raise _altered(run, problem)
 
 
 class PairRound(Record, frozen=True):
     """A round of disjoint pairs measured at the same time. Every list has one value per pair, None (or a null) without a figure.
+
+    A place is a rank or a node. For a pair (a, b) three times are measured one after the other: the latency, then a's messages to b, then
+    b's to a. Each is a median over the samples; between nodes, that of the slowest pair of ranks. The time of a message between nodes is
+    that time divided by the number of rank pairs, since each of them transfers a message at the same time.
 
     round        the round of the schedule, from 0
     again        whether suspects were measured again
@@ -368,19 +366,16 @@ class PairMatrix:
         """Yield each directed pair with a known figure, row by row."""
         is_known = np.isfinite(self.bandwidth) | np.isfinite(self.latency_s) | np.isfinite(self.wrong)
         senders, receivers = np.nonzero(is_known)
-        figures = [_known(figure[senders, receivers]) for figure in (self.bandwidth, self.low, self.high, self.latency_s, self.wrong)]
-        for sender, receiver, bandwidth, low, high, latency_s, wrong in zip(senders.tolist(), receivers.tolist(), *figures, strict=True):
+        columns = []
+        for figures in (self.bandwidth, self.low, self.high, self.latency_s, self.wrong):
+            values = figures[senders, receivers].astype(object)
+            values[~np.isfinite(figures[senders, receivers])] = None
+            columns.append(list(values))
+        for sender, receiver, bandwidth, low, high, latency_s, wrong in zip(senders.tolist(), receivers.tolist(), *columns, strict=True):
             yield DirectedPair(
                 self.places[sender], self.places[receiver], self.size_bytes, bandwidth, low, high, self.latency_size_bytes, latency_s,
                 None if wrong is None else round(wrong),
             )  # fmt: skip
-
-
-def _known(figures: Figures) -> list[float | None]:
-    """Return the figures; None for those that are not finite."""
-    values = figures.astype(object)
-    values[~np.isfinite(figures)] = None
-    return list(values)
 
 
 def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatrix:
@@ -389,14 +384,16 @@ def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatr
     For a pair measured again the faster figures count, since a disturbance only slows it down. A pair that is slow in the matrix was
     therefore slow both times. Wrong elements are summed.
     """
-    places, size, latency_size = tuple(about["places"]), about["size_bytes"], about["latency_size_bytes"]
+    places = tuple(about["places"])
+    size = about["size_bytes"]
     latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
     for pair_round in rounds:
         turns = [turn for turn, why in enumerate(pair_round.na) if why is None]
         if not turns:
             continue
         a, b = np.array([pair_round.pairs[turn] for turn in turns]).T  # disjoint pairs
-        latency_s, ends = _figures(pair_round.latency_s, turns), _figures(pair_round.latency_ci_s, turns)
+        latency_s = _figures(pair_round.latency_s, turns)
+        ends = _figures(pair_round.latency_ci_s, turns)
         kept = latency[a, b] <= np.where(np.isnan(latency_s), np.inf, latency_s)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio_of_ends = ends[:, 1] / ends[:, 0]
@@ -404,14 +401,15 @@ def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatr
             figures[a, b] = figures[b, a] = np.where(kept, figures[a, b], measured)
         elements = _figures(pair_round.wrong, turns)
         wrong[a, b] = wrong[b, a] = np.where(np.isnan(elements), wrong[a, b], np.nan_to_num(wrong[a, b]) + elements)
-        forward, backward = (pair_round.forward_s, pair_round.forward_ci_s), (pair_round.backward_s, pair_round.backward_ci_s)
-        for sender, receiver, (times, intervals) in ((a, b, forward), (b, a, backward)):
-            known = _figures(times, turns), _figures(intervals, turns)
+        forward = (_figures(pair_round.forward_s, turns), _figures(pair_round.forward_ci_s, turns))
+        backward = (_figures(pair_round.backward_s, turns), _figures(pair_round.backward_ci_s, turns))
+        for sender, receiver, times in ((a, b, forward), (b, a, backward)):
             with np.errstate(divide="ignore"):  # a time that is too short to be valid has no rate
-                rates, bounds = (np.where(seconds > 0, size / seconds, np.nan) for seconds in known)
+                rates, bounds = (np.where(seconds > 0, size / seconds, np.nan) for seconds in times)
             kept = bandwidth[sender, receiver] >= np.nan_to_num(rates)
             for figures, measured in ((bandwidth, rates), (high, bounds[:, 0]), (low, bounds[:, 1])):
                 figures[sender, receiver] = np.where(kept, figures[sender, receiver], measured)
+    latency_size = about["latency_size_bytes"]
     return PairMatrix(places, latency, bandwidth, low, high, wrong, size, latency_size, spread, place_hosts(about))
 
 
@@ -420,8 +418,6 @@ def _figures(values: Sequence[Any], turns: Sequence[int]) -> Figures:
     figures = np.array([values[turn] for turn in turns], dtype=np.float64)
     return np.where(figures >= 0, figures, np.nan)
 
-
-# Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
 
 _BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
 _MOST_EXTERNAL = 1 << 20  # rows of other tools, some KB each
@@ -473,8 +469,7 @@ def check_pairs(run: Run) -> Mapping[str, Any] | None:
         "judged": "rounds of pairs, but the list of judged suspects in its run.json is",
     }
     raw, about = _checked_about(run, "pairs", PairsAbout, problems)
-    if about.judged and not _have_places(about.judged, len(about.places)):
-        raise _altered(run, problems["judged"])
+    _check_suspects(run, about.judged or [], about, problems["judged"])
     needed = _BYTES_OF_A_PAIR * len(about.places) ** 2
     if needed > _LITTLE:  # a short file can claim any number of places
         import psutil
@@ -489,10 +484,14 @@ def check_pairs(run: Run) -> Mapping[str, Any] | None:
 
 
 def read_pairs(run: Run) -> StoredPairs | None:
-    """Return the pairs of a run, up to its last finished round; None if it measured none. Raises UsageError if run.json is not valid."""
-    about, warnings = check_pairs(run), list[str]()
+    """Return the pairs of a run, up to its last finished round; None if it measured none. Raises UsageError if run.json is not valid.
+
+    Like all files of a run the rounds are untrusted: invalid content becomes a warning.
+    """
+    about = check_pairs(run)
     if about is None:
         return None
+    warnings: list[str] = []
     places = len(about["places"])
     rounds = list(read_lines(run.path / PAIRS_FILE, lambda values: decoded_round(values, PairRound, places), warnings))
     external = list(islice(read_lines(run.path / TOOLS_FILE, row_from_json, warnings), _MOST_EXTERNAL))

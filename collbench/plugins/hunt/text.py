@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.recommendation import CODES, what
 from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredHunt, StoredSuspect, StoredVerdict, SuspectRow
 from collbench.reason import CommandText
 from collbench.records import RecordKind
@@ -55,7 +55,8 @@ def describe_typical(hunt: HuntAbout) -> str | None:
     share = share_of_ceiling(hunt)
     if share is None or hunt.ceiling is None or hunt.ceiling.bytes_per_s is None:
         return f"median {format_rate(middle)} GB/s; the expected bandwidth is unknown"
-    most, limited_by = format_rate(hunt.ceiling.bytes_per_s), hunt.ceiling.limited_by
+    most = format_rate(hunt.ceiling.bytes_per_s)
+    limited_by = hunt.ceiling.limited_by
     if share > TOLERANCE:
         return f"median {format_rate(middle)} GB/s, above the {most} GB/s of {limited_by}: that link speed is wrong"
     return f"median {format_rate(middle)} of {most} GB/s ({format_percent(100 * share)}), limited by {limited_by}"
@@ -72,7 +73,8 @@ def next_steps(hunt: HuntAbout) -> list[str]:
     """Return what to run next, where the verdict is not clear."""
     if hunt.verdict is None:
         return ["the hunt stopped early, without a verdict: run it again"]
-    steps, share = [], share_of_ceiling(hunt)
+    steps = []
+    share = share_of_ceiling(hunt)
     if share is not None and share < FAR_BELOW and hunt.verdict.result == NONE_SLOW and hunt.ceiling:
         steps.append(
             f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({hunt.ceiling.limited_by}): "
@@ -101,9 +103,16 @@ def finding(suspect: StoredSuspect, places: Sequence[str]) -> str:
         text = f"{subject} could not be measured"
     elif suspect.kind in CODES:
         text = f"{subject} {what(suspect.kind, suspect.ratio)}"
-    if suspect.low is not None and suspect.high is not None and suspect.kind != "latency":
-        text += f" ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
+    if suspect.kind != "latency":
+        text += interval(suspect)
     return f"{text}: {suspect.part}" if suspect.part else text
+
+
+def interval(suspect: StoredSuspect) -> str:
+    """Return " (50 % to 52 %)", the interval of the ratio; "" if it is unknown."""
+    if suspect.low is None or suspect.high is None:
+        return ""
+    return f" ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
 
 
 def _lines(hunt: HuntAbout) -> Iterator[tuple[str, str]]:
@@ -134,7 +143,8 @@ def lines(stored: StoredHunt, display: Display) -> Iterator[Line]:
 
 def json_lines(stored: StoredHunt) -> Iterator[str]:
     """Yield one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
-    hunt, verdict = stored.shown, stored.about.get("verdict") or {}
+    hunt = stored.shown
+    verdict = stored.about.get("verdict") or {}
     suspects = [
         {**raw, "code": CODES.get(suspect.kind), "sentence": sentence(suspect, hunt.places)}
         for raw, suspect in zip(verdict.get("suspects", []), hunt.suspects, strict=True)

@@ -15,8 +15,10 @@ from collbench.plugins.deploy import job
 from collbench.plugins.deploy.job import LauncherKind, Value, job_of, submit, write
 from collbench.plugins.deploy.kinds import kinds
 from collbench.plugins.hunt import drain
-from collbench.plugins.hunt.drain import CommandOutcome, apply, check_apply, lines, lines_of, parse_cap, recommendation
+from collbench.plugins.hunt.drain import apply, check_apply, lines_of, parse_cap
+from collbench.plugins.hunt.managers import CommandOutcome
 from collbench.plugins.hunt.protocol import CLEARED, INCONCLUSIVE
+from collbench.plugins.hunt.recommendation import lines, recommendation
 from tests.helpers import Call, said
 from tests.plugins.hunt.test_drain import MINE, Cluster
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict

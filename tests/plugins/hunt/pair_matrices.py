@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.operations.groups import circle_round
-from collbench.plugins.hunt.judging import find_candidates
+from collbench.plugins.hunt.candidates import find_candidates
 from collbench.plugins.hunt.records import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6

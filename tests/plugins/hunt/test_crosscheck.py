@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
+from collbench.plugins.hunt.candidates import Candidate, SweepResult
 from collbench.plugins.hunt.crosscheck import CrossCheck
-from collbench.plugins.hunt.judging import Candidate, PlaceCheck, SweepResult
+from collbench.plugins.hunt.judging import PlaceCheck
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
-from collbench.plugins.hunt.significance import CHANCE, RECEIVES, SENDS
+from collbench.plugins.hunt.significance import FALSE_ALARM_RATE
+from collbench.plugins.hunt.trials import RECEIVES, SENDS
 
 WAYS = (SENDS, RECEIVES)
 
 
 def candidate(*places: int) -> Candidate:
-    return Candidate(places, WAYS, log(2), -log(0.95), 5.0, 4.0, 0.01, 0.01, "the sweep: slow")
+    return Candidate(places, WAYS, log(2), -log(0.95), 0.01, 5.0, 0.01, ())
 
 
 def check_of(n: int, places: Sequence[int] = (), paths: Sequence[tuple[int, int]] = (), leaves: Sequence[str] | None = None) -> CrossCheck:
@@ -81,7 +83,7 @@ def test_a_path_that_was_taken_for_a_slow_place_gets_rounds_of_its_own() -> None
 
 def test_suspects_share_the_chance() -> None:
     check = check_of(16, [0, 5, 9], [(2, 3)])
-    assert {case.chance for case in (*check.places, *check.paths)} == {CHANCE / 4}
+    assert {case.false_alarm_rate for case in (*check.places, *check.paths)} == {FALSE_ALARM_RATE / 4}
 
 
 def test_the_first_partner_is_from_the_own_leaf_and_the_second_from_another() -> None:
@@ -125,10 +127,10 @@ def test_a_place_is_measured_with_partners_on_other_hosts_unless_it_is_about_its
 def test_a_suspected_path_and_another_kind_of_path_are_not_controls() -> None:
     check = check_of(8, leaves=["a", "a", "a", "b", "b", "b", "b", "b"])
     assert check._control([1, 2, 3], None, {(1, 2)}) == (1, 3)
-    assert check._control([0, 1, 3], check.alike(4, 5), set()) == (0, 1)
-    assert check._control([0, 3, 4], check.alike(4, 5), set()) == (3, 4)
-    assert check._control([0, 3, 4], check.alike(0, 5), set()) == (0, 3)
-    assert check._control([0, 3], check.alike(4, 5), set()) is None
+    assert check._control([0, 1, 3], check.path_kind(4, 5), set()) == (0, 1)
+    assert check._control([0, 3, 4], check.path_kind(4, 5), set()) == (3, 4)
+    assert check._control([0, 3, 4], check.path_kind(0, 5), set()) == (0, 3)
+    assert check._control([0, 3], check.path_kind(4, 5), set()) is None
 
 
 def test_a_path_waits_until_its_ends_are_cleared() -> None:

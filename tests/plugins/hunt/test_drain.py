@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.plugins.hunt.drain as module
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.hunt.drain import DEFAULT_CAP, Applied, CommandOutcome, apply, check_apply, lines_of, parse_cap, run_here
+from collbench.plugins.hunt.drain import DEFAULT_CAP, Applied, apply, check_apply, lines_of, parse_cap
+from collbench.plugins.hunt.managers import CommandOutcome, run_here
 from collbench.plugins.hunt.protocol import CLEARED
+from collbench.plugins.hunt.recommendation import recommendation, schema
 from collbench.results.store import to_page
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
-SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())
+SCHEMA = schema()
 MINE = "[collbench] CB6101 earlier"
 # A test double, as its name and its output show: no Kubernetes runs here.
 FAKE_KUBECTL = """\
@@ -152,7 +153,7 @@ class TestApply:
         ("expected", "words"),
         [
             (recommended(suspect(state=CLEARED)), "no slow "),
-            (module.recommendation(verdict(suspect(), no_verdict="a node died"), about()), "no verdict"),
+            (recommendation(verdict(suspect(), no_verdict="a node died"), about()), "no verdict"),
             (recommended(no_drain="a simulated backend"), "a simulated backend"),
             (recommended(suspect("path", 3, 9)), "in a node"),
             (recommended(manager=""), "neither Slurm nor Kubernetes"),
@@ -346,6 +347,6 @@ class TestCommands:
         assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == CommandOutcome(3, "", "then ?[31mred")
 
     def test_a_command_has_a_time_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("collbench.plugins.hunt.drain.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("collbench.plugins.hunt.managers.TIMEOUT_S", 0.2)
         said = run_here(["sleep", "30"], dict(os.environ))
         assert said.code is None and "0.2 s" in said.why

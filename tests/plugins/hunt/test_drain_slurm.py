@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.hunt.drain import Applied, CommandOutcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
+from collbench.plugins.hunt.drain import Applied, apply, check_apply, parse_cap
+from collbench.plugins.hunt.managers import CommandOutcome, nodes, run_here
+from collbench.plugins.hunt.recommendation import recommendation
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.plugins.hunt.verdicts import about, suspect, verdict

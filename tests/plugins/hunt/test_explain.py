@@ -3,9 +3,9 @@
 import pytest
 
 from collbench.plugins.hunt import pairs_text
-from collbench.plugins.hunt.drain import CODES
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.recommendation import CODES
 from collbench.plugins.hunt.text import SUSPECTS
 from collbench.report.explain import page, pages, plain
 from tests.report.test_explain import IDENTITIES

@@ -18,8 +18,8 @@ from collbench.plugins.hunt.facts import (
     TooManySlowGroups,
     WholeSlow,
 )
+from collbench.plugins.hunt.growing import _Growing, measure_growing, most_rounds, sizes
 from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
-from collbench.plugins.hunt.scale import _Growing, measure_growing, most_rounds, sizes
 from collbench.reason import Fact
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 

@@ -39,8 +39,8 @@ from collbench.plugins.hunt.protocol import (
     RoundRequest,
     RoundResult,
 )
-from collbench.plugins.hunt.significance import Trial
 from collbench.plugins.hunt.strategy import hunt, promise
+from collbench.plugins.hunt.trials import Trial
 from collbench.reason import Fact
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 
@@ -260,7 +260,7 @@ def test_wrong_data_is_evidence() -> None:
 
 
 def test_a_trial_without_controls_is_evidence_without_their_figures() -> None:
-    assert Trial(0, 1, healthy=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
+    assert Trial(0, 1, healthy=True, speeds={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
 
 
 @pytest.mark.parametrize(("n", "asked", "reason"), [(1, 0, OneEndpoint()), (2, 1, TooFewEndpoints(2)), (3, 3, TooFewEndpoints(3))])

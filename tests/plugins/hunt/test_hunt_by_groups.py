@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.plugins.hunt.facts import FastWithout, InsideHost, SlowAtScale, SlowInterfaces
+from collbench.plugins.hunt.growing import measure_growing, most_rounds
 from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
-from collbench.plugins.hunt.scale import measure_growing, most_rounds
 from collbench.plugins.hunt.strategy import hunt, promise
 from collbench.plugins.hunt.sweep import LEAST_PLACES, rounds_groups, sweep_groups
 from tests.plugins.hunt.made_up import MadeUp, Played, play

@@ -14,8 +14,8 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE
 from collbench.plugins.hunt.api import HUNTS_TABLE
-from collbench.plugins.hunt.drain import FILE
 from collbench.plugins.hunt.protocol import Suspect
+from collbench.plugins.hunt.recommendation import FILE
 from collbench.plugins.hunt.records import StoredHunt
 from collbench.plugins.hunt.text import SUSPECTS
 from collbench.reason import CommandText

@@ -16,8 +16,8 @@ from collbench.plugins.hunt.facts import (
     SlowInterfaces,
     WayToNetwork,
 )
+from collbench.plugins.hunt.isolation import measure_isolation, most_rounds
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
-from collbench.plugins.hunt.scale import measure_isolation, most_rounds_isolation
 from collbench.reason import Fact, Text
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 
@@ -32,7 +32,7 @@ def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect
 
 def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[list[Suspect]]:
     played = play(measure_isolation(made.log(), suspects, good, options), made)
-    assert len(played.asks) <= most_rounds_isolation(options)
+    assert len(played.asks) <= most_rounds(options)
     return played
 
 
@@ -135,7 +135,7 @@ def test_a_suspect_slow_only_in_groups_is_measured_inside_only() -> None:
 def test_it_can_be_switched_off() -> None:
     options = replace(RAILS, isolate=False)
     assert isolated(cluster(), confirmed(), options=options).asks == []
-    assert (most_rounds_isolation(options), most_rounds_isolation(RAILS), most_rounds_isolation(Options())) == (0, 3, 0)
+    assert (most_rounds(options), most_rounds(RAILS), most_rounds(Options())) == (0, 3, 0)
 
 
 def test_too_few_controls_are_noted() -> None:

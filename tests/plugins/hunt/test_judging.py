@@ -8,29 +8,15 @@ from math import exp, log
 
 import pytest
 
-from collbench.plugins.hunt.crosscheck import PathCheck
+from collbench.plugins.hunt.candidates import Candidate, _bandwidth_first, _slowest_of_each, _with_healthy_majority
 from collbench.plugins.hunt.facts import NotProven, RetestCounts
-from collbench.plugins.hunt.judging import (
-    BANDWIDTH_WAYS,
-    FAST,
-    SLOW,
-    UNCLEAR,
-    Candidate,
-    Measured,
-    PlaceCheck,
-    Scale,
-    _bandwidth_first,
-    _fewer,
-    _once,
-    judge_trials,
-    many_as_slow,
-)
+from collbench.plugins.hunt.judging import FAST, SLOW, UNCLEAR, PathCheck, PlaceCheck, judge_trials, many_as_slow
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure
-from collbench.plugins.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
+from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, ControlComparison, Measured, Trial
 
 
 def candidate_at(place: int, depth: float = 0.7, *, doubtful: bool = False, ways: tuple[str, ...] = BANDWIDTH_WAYS) -> Candidate:
-    return Candidate((place,), ways, depth, 0.05, 5.0, 4.0, 0.01, 0.01, "slow", doubtful=doubtful)
+    return Candidate((place,), ways, depth, 0.05, 0.01, 5.0, 0.01, (), doubtful=doubtful)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +29,9 @@ def candidate_at(place: int, depth: float = 0.7, *, doubtful: bool = False, ways
     ],
 )
 def test_doubtful_candidates_leave_a_majority_of_healthy_places(n: int, sure: list[int], doubtful: list[int], kept: list[int]) -> None:
-    found = _fewer([*(candidate_at(place) for place in sure), *(candidate_at(place, doubtful=True) for place in doubtful)], n)
+    found = _with_healthy_majority(
+        [*(candidate_at(place) for place in sure), *(candidate_at(place, doubtful=True) for place in doubtful)], n
+    )
     assert [each.places[0] for each in found] == kept
 
 
@@ -56,21 +44,21 @@ def test_places_slow_for_small_messages_alone_wait_where_few_healthy_ones_are_le
 
 
 def test_a_place_has_one_candidate_for_its_bandwidth_and_one_for_its_latency() -> None:
-    found = _once([candidate_at(0, 0.3), candidate_at(0, 0.7), candidate_at(0, 0.2, ways=(LATENCY,)), candidate_at(1, 0.5)])
-    assert sorted((each.places[0], each.depth, LATENCY in each.ways) for each in found) == [
+    found = _slowest_of_each([candidate_at(0, 0.3), candidate_at(0, 0.7), candidate_at(0, 0.2, ways=(LATENCY,)), candidate_at(1, 0.5)])
+    assert sorted((each.places[0], each.log_slowdown, LATENCY in each.ways) for each in found) == [
         (0, 0.2, True),
         (0, 0.7, False),
         (1, 0.5, False),
     ]
 
 
-def scale(usual: dict[str, float] | None = None) -> Scale:
+def scale(usual: dict[str, float] | None = None) -> ControlComparison:
     """Places 0 to 3 are on one leaf, all others on another."""
 
     def alike(a: int, b: int) -> Hashable:
         return (a < 4) == (b < 4)
 
-    return Scale(alike, usual or {})
+    return ControlComparison(alike, usual or {})
 
 
 def pair(a: int, b: int, speed: float, backward: float | None = None, **more: object) -> Measured:
@@ -79,28 +67,28 @@ def pair(a: int, b: int, speed: float, backward: float | None = None, **more: ob
 
 def test_an_even_number_of_controls_uses_the_faster_middle_one() -> None:
     found = scale().trial(0, pair(0, 1, 1e9), [pair(2, 3, 2e9), pair(4, 5, 4e9)], True, {})
-    assert found.typical == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.depths[SENDS] == pytest.approx(log(4))
-    assert found.control_depths[SENDS] == pytest.approx((log(2), 0.0))
+    assert found.usual == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.log_slowdowns[SENDS] == pytest.approx(log(4))
+    assert found.control_log_slowdowns[SENDS] == pytest.approx((log(2), 0.0))
 
 
 def test_controls_of_the_same_kind_of_path_are_the_measure_where_there_are_some() -> None:
     own, across = pair(2, 3, 2e9), pair(2, 7, 8e9)
     found = scale().trial(0, pair(0, 1, 1e9), [own, across], True, {})
-    assert (found.typical[SENDS], found.controls, found.alike) == (pytest.approx(2e9), 1, True)
+    assert (found.usual[SENDS], found.controls, found.same_kind) == (pytest.approx(2e9), 1, True)
     other = scale().trial(0, pair(0, 1, 1e9), [across], True, {})
-    assert (other.typical[SENDS], other.controls, other.alike) == (pytest.approx(8e9), 1, False)
+    assert (other.usual[SENDS], other.controls, other.same_kind) == (pytest.approx(8e9), 1, False)
     none = scale({SENDS: 3e9}).trial(0, pair(0, 1, 1e9), [], True, {})
-    assert (none.typical, none.controls, none.alike) == ({SENDS: 3e9}, 0, False)
+    assert (none.usual, none.controls, none.same_kind) == ({SENDS: 3e9}, 0, False)
 
 
 @pytest.mark.parametrize(("place", "partner", "sends", "receives"), [(0, 1, 1e9, 2e9), (1, 0, 2e9, 1e9)])
 def test_sent_and_received_rates_are_those_of_the_place(place: int, partner: int, sends: float, receives: float) -> None:
     found = scale().trial(place, pair(0, 1, 1e9, 2e9), [pair(2, 3, 4e9, 8e9)], True, {})
     assert (found.place, found.partner) == (place, partner)
-    assert found.values == {SENDS: sends, RECEIVES: receives}
+    assert found.speeds == {SENDS: sends, RECEIVES: receives}
     # Each direction is compared with what the controls did at the same time: all of them send first one way, then the other.
     expected = {1e9: 4e9, 2e9: 8e9}
-    assert found.typical == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
+    assert found.usual == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
 
 
 def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
@@ -112,14 +100,14 @@ def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
 
 def test_a_pair_without_a_figure_has_the_reason() -> None:
     found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
-    assert (found.partner, found.na, found.depths, found.healthy) == (0, "no route", {}, False)
+    assert (found.partner, found.na, found.log_slowdowns, found.healthy) == (0, "no route", {}, False)
 
 
 def test_the_noise_is_the_largest_that_is_known_and_larger_with_few_controls() -> None:
     controls = [pair(2, 3, 2e9, latency_s=1e-5)]
     found = scale().trial(0, pair(0, 1, 1e9, latency_s=2e-5), controls, True, {SENDS: 0.02})
     assert found.noise[SENDS] == pytest.approx(0.02 * 2.8**0.5) and found.noise[LATENCY] == 0.0
-    assert found.depths[LATENCY] == pytest.approx(log(2))
+    assert found.log_slowdowns[LATENCY] == pytest.approx(log(2))
     learned = scale()
     learned.learn([pair(0, 1, 2e9, low=1.96e9, high=2.04e9)])
     assert learned.trial(0, pair(0, 1, 1e9), controls * 4, True, {SENDS: 0.001}).noise[SENDS] == pytest.approx(
@@ -142,7 +130,7 @@ def trial(partner: int, depth: float, *, place: int = 0, well: bool = True, cont
 
 
 def candidate(depth: float = log(2), places: tuple[int, ...] = (0,), ways: tuple[str, ...] = WAYS) -> Candidate:
-    return Candidate(places, ways, depth, LEAST, 5.0, 4.0, 0.01, 0.01, "the sweep: slow")
+    return Candidate(places, ways, depth, LEAST, 0.01, 5.0, 0.01, ())
 
 
 def case(depths: Sequence[tuple[int, float]], depth: float = log(2)) -> PlaceCheck:
@@ -205,7 +193,7 @@ def test_a_place_that_is_slow_with_one_partner_alone_makes_a_candidate_of_the_pa
     found = case([(1, 0.0), (2, H), (3, 0.0), (2, H)])
     assert found.path_partner == 2 and found.state() == CLEARED
     path = found.path(NAMES)
-    assert path is not None and path.places == (0, 2) and path.depth == pytest.approx(H)
+    assert path is not None and path.places == (0, 2) and path.log_slowdown == pytest.approx(H)
     assert PathCheck(path).state() == INCONCLUSIVE  # the rounds that selected it do not count
 
 
@@ -357,5 +345,5 @@ def test_the_slow_direction_names_the_finding(sends: float, receives: float, kin
     found = PlaceCheck(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
     for partner in (1, 2, 1, 2, 3):
         actual = vars_of(made(0.0))
-        found.add(Trial(**{**actual, "partner": partner, "depths": {SENDS: sends, RECEIVES: receives}}))
+        found.add(Trial(**{**actual, "partner": partner, "log_slowdowns": {SENDS: sends, RECEIVES: receives}}))
     assert found.suspect(NAMES).kind == kind

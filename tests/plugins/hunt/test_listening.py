@@ -15,7 +15,7 @@ import pytest
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measuring.session import Plan
 from collbench.plugins.hunt import drain
-from collbench.plugins.hunt.drain import CommandOutcome
+from collbench.plugins.hunt.managers import CommandOutcome
 from collbench.plugins.hunt.progress import HuntProgressPrinter, options_of
 from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect, result_of
 from collbench.plugins.hunt.records import HuntRound
@@ -187,7 +187,7 @@ def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 
-    monkeypatch.setattr("collbench.plugins.hunt.drain.store", full)
+    monkeypatch.setattr("collbench.plugins.hunt.recommendation.store", full)
     said = rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))

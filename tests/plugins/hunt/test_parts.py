@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 
 from collbench.plugins.hunt import strategy
+from collbench.plugins.hunt.candidates import Candidate
 from collbench.plugins.hunt.crosscheck import CrossCheck
-from collbench.plugins.hunt.judging import Candidate, many_as_slow
+from collbench.plugins.hunt.judging import many_as_slow
 from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult, Suspect
-from collbench.plugins.hunt.significance import SENDS, Trial
+from collbench.plugins.hunt.trials import SENDS, Trial
 
 
 def measured(slow: int, n: int = 12) -> HuntLog:
@@ -53,8 +54,15 @@ def test_many_paths_without_a_common_place_are_no_exceptions(ends: tuple[tuple[i
     [((0.0,) * 10, True, False), ((0.7,) * 3 + (0.0,) * 7, True, False), ((0.7,) * 4 + (0.0,) * 6, True, True), ((0.0,) * 10, False, True)],
 )
 def test_slow_controls_or_controls_on_other_paths_confirm_no_suspect(beside: tuple[float, ...], alike: bool, many: bool) -> None:
-    candidate = Candidate((0,), (SENDS,), 0.7, 0.05, 2.0, 2.0, 0.01, 0.01, "slow")
+    candidate = Candidate((0,), (SENDS,), 0.7, 0.05, 0.01, 2.0, 0.01, ())
     trial = Trial(
-        0, 1, healthy=True, controls=len(beside), alike=alike, depths={SENDS: 0.7}, noise={SENDS: 0.01}, control_depths={SENDS: beside}
+        0,
+        1,
+        healthy=True,
+        controls=len(beside),
+        same_kind=alike,
+        log_slowdowns={SENDS: 0.7},
+        noise={SENDS: 0.01},
+        control_log_slowdowns={SENDS: beside},
     )
     assert many_as_slow(candidate, [trial]) is many

@@ -15,34 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.plugins.hunt.drain as module
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import pages
-from collbench.plugins.hunt.drain import (
-    CODES,
-    FILE,
+from collbench.plugins.hunt.managers import (
     LONGEST_REASON,
     MARK,
-    HuntSummary,
     drain_command,
     is_name,
     line,
-    lines,
     node_here,
     node_names,
     pod_lookup_line,
-    read,
     reason_of,
-    recommendation,
-    store,
     undo_command,
 )
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.recommendation import CODES, FILE, HuntSummary, lines, read, recommendation, schema, store
 from collbench.reason import Text
 from collbench.results.store import to_page
 from tests.plugins.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 
-SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())
+SCHEMA = schema()
 CHECKS = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 DRAIN = (
     'scontrol update NodeName=node07 State=DRAIN Reason="[collbench] CB6101 node07 sends and receives at 51 % of the others, '
@@ -264,6 +257,12 @@ class TestFile:
         assert recommended(when="2026-11-22T03:15:00Z")["when"] == "2026-11-22T03:15:00Z"
         assert actual["run"] == str(Path("runs/20261122T031500Z-hunt-a1b2c3").resolve()) and actual["allocation"] == "cluster-42"
 
+    def test_the_schema_of_the_package_is_the_declared_one(self) -> None:
+        file = Path(recommendation.__code__.co_filename).with_name("recommendation.schema.json")
+        if os.environ.get("COLLBENCH_GOLDEN") == "1":
+            file.write_text(json.dumps(SCHEMA, indent=2) + "\n", encoding="utf-8")
+        assert json.loads(file.read_text(encoding="utf-8")) == SCHEMA
+
     def test_the_schema_is_closed_at_every_level(self) -> None:
         Draft202012Validator.check_schema(SCHEMA)
         objects = [SCHEMA, *(each for each in SCHEMA["$defs"].values() if each.get("type") == "object")]
@@ -276,8 +275,8 @@ class TestFile:
             assert not CHECKS.is_valid({**json.loads(to_page(recommended())), **changes})
 
     def test_the_states_and_kinds_are_those_of_the_verdict(self) -> None:
-        fields = SCHEMA["$defs"]["suspect"]["properties"]
-        assert fields["state"]["enum"] == [CONFIRMED, CLEARED, INCONCLUSIVE]
+        fields = SCHEMA["$defs"]["RecommendedSuspect"]["properties"]
+        assert sorted(fields["state"]["enum"]) == sorted([CONFIRMED, CLEARED, INCONCLUSIVE])
         assert sorted(fields["kind"]["enum"]) == sorted(CODES) and fields["code"]["enum"] == sorted(CODES.values())
 
 

@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 
 from collbench.plugins.hunt.facts import NotProven
-from collbench.plugins.hunt.significance import (
-    CHANCE,
-    LATENCY,
-    MOST_ROUNDS,
-    RECEIVES,
-    SENDS,
-    RepeatOutcome,
-    Repeats,
-    Trial,
-    fisher,
-    repeats,
-)
+from collbench.plugins.hunt.significance import FALSE_ALARM_RATE, MOST_ROUNDS, RepeatOutcome, Repeats, fisher, repeats
+from collbench.plugins.hunt.trials import LATENCY, RECEIVES, SENDS, Trial
 
 LEAST, BOUND = -log(0.95), log(2) / 2
 
@@ -41,7 +31,7 @@ def counted(trials: Sequence[Trial], bound: float = BOUND) -> Repeats:
 
 
 def outcome(trials: Sequence[Trial]) -> RepeatOutcome:
-    return counted(trials).outcome(CHANCE, LEAST)
+    return counted(trials).outcome(FALSE_ALARM_RATE, LEAST)
 
 
 HALF = [log(2) + step for step in (0.0, 0.01, -0.01, 0.02, 0.0, -0.02, 0.01, 0.0)]
@@ -72,9 +62,9 @@ def test_so_many_rounds_confirm_half_the_rate_and_one_round_less_does_not(contro
 
 def test_the_share_of_chance_of_more_suspects_takes_more_rounds() -> None:
     those = [trial(depth) for depth in HALF]
-    assert counted(those[:7]).outcome(CHANCE, LEAST) is RepeatOutcome.SLOW
-    assert counted(those[:7]).outcome(CHANCE / 4, LEAST) is RepeatOutcome.OPEN
-    assert counted(those[:8]).outcome(CHANCE / 4, LEAST) is RepeatOutcome.SLOW
+    assert counted(those[:7]).outcome(FALSE_ALARM_RATE, LEAST) is RepeatOutcome.SLOW
+    assert counted(those[:7]).outcome(FALSE_ALARM_RATE / 4, LEAST) is RepeatOutcome.OPEN
+    assert counted(those[:8]).outcome(FALSE_ALARM_RATE / 4, LEAST) is RepeatOutcome.SLOW
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,7 @@ def test_a_short_wait_for_a_cpu_does_not_hide_half_the_rate() -> None:
 def test_disturbed_rounds_are_counted_and_noted() -> None:
     waited = counted([*(trial(depth) for depth in HALF[:3]), *(trial(depth, waits=0.6) for depth in HALF[:5])])
     assert (waited.rounds, waited.slow, waited.waited) == (8, 3, 5)
-    assert waited.outcome(CHANCE, LEAST) is RepeatOutcome.UNDECIDED
+    assert waited.outcome(FALSE_ALARM_RATE, LEAST) is RepeatOutcome.UNDECIDED
     assert waited.reason == NotProven("cpu", 5, 8)
     flipped = counted([trial(depth, flipped=True) for depth in HALF[:3]])
     assert (flipped.rounds, flipped.flipped) == (0, 3)
@@ -112,8 +102,8 @@ def test_disturbed_rounds_are_counted_and_noted() -> None:
 
 def test_it_ends_as_undecided_after_the_most_rounds() -> None:
     noisy = [trial(depth, (0.0 if turn % 3 else 0.7,)) for turn, depth in enumerate((HALF * 2)[:MOST_ROUNDS])]
-    assert counted(noisy[:3]).outcome(CHANCE / 10, LEAST) is RepeatOutcome.OPEN
-    assert counted(noisy).outcome(CHANCE / 1000, LEAST) is RepeatOutcome.UNDECIDED
+    assert counted(noisy[:3]).outcome(FALSE_ALARM_RATE / 10, LEAST) is RepeatOutcome.OPEN
+    assert counted(noisy).outcome(FALSE_ALARM_RATE / 1000, LEAST) is RepeatOutcome.UNDECIDED
 
 
 def test_the_interval_is_that_of_the_rounds() -> None:
@@ -162,5 +152,5 @@ def test_the_wider_scatter_of_suspect_and_controls_makes_the_interval() -> None:
     calm, wild, none = (0.01, -0.01, 0.0), (0.4, -0.4, 0.0), (0.0, 0.0, 0.0)
     for suspect, controls, scatter in ((calm, none, 0.01), (calm, wild, 0.4), (wild, calm, 0.4)):
         known = counted([trial(0.7 + own + beside, (beside,)) for own, beside in zip(suspect, controls, strict=True)])
-        assert known.low is not None and known.depth - known.low == pytest.approx(4.3027 * scatter / 3**0.5, rel=1e-3)
+        assert known.low is not None and known.log_slowdown - known.low == pytest.approx(4.3027 * scatter / 3**0.5, rel=1e-3)
     assert counted([trial(0.7, (0.4,))]).low is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collbench.plugins.hunt.drain import HuntSummary, recommendation
 from collbench.plugins.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
+from collbench.plugins.hunt.recommendation import HuntSummary, recommendation
 from collbench.reason import Text
 
 NAMES = tuple(f"node{number:02}" for number in range(16))
