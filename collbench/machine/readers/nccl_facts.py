@@ -19,6 +19,8 @@ from collbench.machine.readers.text import printable
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 INIT_COMPLETE = b"Init COMPLETE"  # ends the message of a communicator that can be used
 _OF_A_CALL = b"opCount"  # in a message for every call, which are most of a log
+_WITHOUT_FACTS = (b"GPU/", b"Trees [")  # each rank prints many: distances in the graph, and the trees of all channels
+_TREE = (b" ", b"+")  # "              + PCI[24.0] - GPU/0-cf000 (5)"
 _MOST_ANSWERS = 4096  # every rank of a host prints equal messages, some with every call
 _VARIABLE = rb"(?:NCCL|RCCL)_[A-Z0-9_]{1,60}"
 
@@ -499,7 +501,9 @@ _RECOGNIZED = tuple((hint, kind) for kind in Fact.__subclasses__() for hint in k
 @lru_cache(maxsize=_MOST_ANSWERS)
 def facts_in(message: bytes) -> tuple[Fact, ...]:
     """Return the facts of one message, the text after "NCCL INFO " or "NCCL WARN ", or "NCCL version ..."."""
-    if _OF_A_CALL in message:
+    if message[:1] in _TREE:
+        return tuple(GraphLink.facts_in(message))
+    if _OF_A_CALL in message or message.startswith(_WITHOUT_FACTS):
         return ()
     return tuple(fact for hint, kind in _RECOGNIZED if hint in message for fact in kind.facts_in(message))
 

@@ -325,14 +325,15 @@ class _LogReader:
             count += 1
             message = line[len(head) :]
             middle = message.find(b" via ")
-            path_lines = None
             if middle > 0:
-                path_lines = paths.get(message[middle - 6 :]) or self._path(message, message[middle - 6 :], head)
-            if path_lines:
-                path_lines.count += 1
-                if len(path_lines.begins) < _MOST_CHANNELS:
-                    path_lines.begins.add(message[: message.find(b":", 0, _LONGEST_BEGIN) + 1])
-            elif message in times:
+                end = message[middle - 6 :]
+                path_lines = paths.get(end) or self._path(message, end, head)
+                if path_lines:
+                    path_lines.count += 1
+                    if len(path_lines.begins) < _MOST_CHANNELS:
+                        path_lines.begins.add(message[: message.find(b":", 0, _LONGEST_BEGIN) + 1])
+                    continue
+            if message in times:
                 times[message] += 1
             else:
                 self._new(message, head)

@@ -108,28 +108,27 @@ class _NcclLog:
 
     def read(self, path: Path) -> None:
         """Read a file. Raises UsageError for a line with a part of a call."""
-        head, writer = b"", Writer()
+        head, writer = b"\n", Writer()
         for first, block in line_blocks(path):
             for number, line in enumerate(block.split(b"\n"), first):
-                logged = split_line(line)
-                if logged is None or logged.level != INFO:
-                    continue
-                calls = logged.text.count(_CALL)
-                events = CommunicatorEvent.facts_in(logged.text) if b" comm" in logged.text and not calls else ()
-                if not calls and not events:
-                    continue
-                if logged.head != head:
+                if not line.startswith(head):
+                    logged = split_line(line)
+                    if logged is None or logged.level != INFO:
+                        continue
                     head, writer = logged.head, writer_of(logged.head)
-                for event in events if writer.device is not None else ():
-                    self._add_event(path, writer, event)
-                complete = CollectiveCall.facts_in(logged.text) if writer.device is not None else ()
-                if len(complete) != calls or calls > 1:
-                    raise UsageError(
-                        f"{path}: line {number}: a call is incomplete, or lines of several processes are mixed: set NCCL_DEBUG_FILE to "
-                        "a file for each process ('nccl.%h.%p'); delete a last line that is cut off"
-                    )
-                for call in complete:
-                    self._add_call(path, writer, call)
+                message = line[len(head) :]
+                calls = message.count(_CALL)
+                if calls:
+                    complete = CollectiveCall.facts_in(message)
+                    if calls > 1 or not complete or writer.device is None:
+                        raise UsageError(
+                            f"{path}: line {number}: a call is incomplete, or lines of several processes are mixed: set NCCL_DEBUG_FILE to "
+                            "a file for each process ('nccl.%h.%p'); delete a last line that is cut off"
+                        )
+                    self._add_call(path, writer, complete[0])
+                elif writer.device is not None:
+                    for event in CommunicatorEvent.facts_in(message):
+                        self._add_event(path, writer, event)
             if self.total > _MOST_OPERATIONS or len(self.current) > _MOST_COMMUNICATORS:
                 raise UsageError(f"{path}: the log has more than {_MOST_OPERATIONS:,} operations or too many communicators: give a part")
 
