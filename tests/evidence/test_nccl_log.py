@@ -530,7 +530,7 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
         ("rank 0 Connected CollNet", CollNet()),
         ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
         ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
-        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(0, 3, "node7", 3, "NVIDIA H200")),
+        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(3, 0, "node7", 3, "NVIDIA H200")),
         ("NET/IB : No device found.", ReportedProblem(HostProblem.NO_RDMA_DEVICE)),
         ("Failed to open libibverbs.so[.1]", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
         ("Count not open libibverbs.so.1", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),

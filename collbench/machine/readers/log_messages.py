@@ -110,15 +110,9 @@ def match_message(line: bytes, where: Where) -> tuple[KnownMessage, tuple[tuple[
 
 
 @cache
-def line_hints() -> tuple[bytes, ...]:
-    """Return the texts of which a line that is not NCCL's needs one."""
-    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "line" for hint in message.hint))
-
-
-@cache
-def info_hints() -> tuple[bytes, ...]:
-    """Return the texts of which a message after NCCL INFO needs one."""
-    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "info" for hint in message.hint))
+def hints(where: Where) -> tuple[bytes, ...]:
+    """Return the texts of which a line needs one that is not NCCL's ("line"), or a message after NCCL INFO ("info")."""
+    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == where for hint in message.hint))
 
 
 class MessageCounter:

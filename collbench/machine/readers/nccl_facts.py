@@ -77,14 +77,13 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Release(Fact, frozen=True):
-    """A library version. number: "2.27.3"; text: "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
+    """A library version. number: "2.27.3"; text: "2.27.3+cuda12.9", as printed."""
 
     hints = (b"CCL version",)
     pattern = re.compile(rb"\b([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,4})?)[\w.+:-]{0,60})")
     library: LogLibrary
     text: str
     number: str
-    linked: bool = False
 
 
 class LogSetting(Fact, frozen=True):
@@ -106,6 +105,9 @@ class PluginSetting(Fact, frozen=True):
     name: str
 
 
+_LISTING = re.compile(rb"(?:Chan|Ring).{0,40}? :((?:\s{1,9}\d{1,7}){1,4096})(\s{1,9}\.\.\.)?\s{0,9}\Z")
+
+
 class Communicator(Fact, frozen=True):
     """A communicator as one of its ranks sees it."""
 
@@ -117,27 +119,21 @@ class Communicator(Fact, frozen=True):
     multi_node_nvlink: bool | None
 
 
-class CommunicatorSize(Fact, frozen=True):
-    """The number of ranks of a communicator."""
+class RankCount(Fact, frozen=True):
+    """The number of ranks of a communicator: "nranks 16", or the least number by a list: "Channel 00/16 :  0 7 6 5 ..."."""
 
-    hints = (b"anks ",)
+    hints = (b"anks ", b" :")
     pattern = re.compile(rb"(?i)\bnranks (\d{1,7})\b")
     ranks: int
-
-
-class RankListing(Fact, frozen=True):
-    """The least number of ranks in the list of a ring: "Channel 00/16 :  0 7 6 5 ..."; truncated: the list has more ranks."""
-
-    hints = (b" :",)
-    pattern = re.compile(rb"\A(?:Chan|Ring).{0,40}? :((?:\s{1,9}\d{1,7}){1,4096})(\s{1,9}\.\.\.)?\s{0,9}\Z")
-    ranks: int
-    truncated: bool
+    truncated: bool = False
 
     @classmethod
     def facts_in(cls, message: bytes) -> Sequence[Self]:
-        """Return the listing."""
-        match = cls.pattern.match(message)
-        return [cls(max(map(int, match[1].split())) + 1, match[2] is not None)] if match else []
+        """Return the number of ranks."""
+        listing = _LISTING.match(message)
+        if listing:
+            return [cls(max(map(int, listing[1].split())) + 1, listing[2] is not None)]
+        return [cls(int(ranks)) for ranks in cls.pattern.findall(message)]
 
 
 class FabricMember(Fact, frozen=True):
@@ -488,11 +484,22 @@ class LoggedWarning(Fact, frozen=True):
 class ListedRank(Fact, frozen=True):
     """A rank in the list of devices of nccl-tests, with its GPU."""
 
-    group: int
+    pattern = re.compile(
+        rb"(?:^|#)\s{0,9}Rank\s{1,9}(\d{1,7})\s{1,9}(?:Group\s{1,9}(\d{1,7})\s{1,9})?Pid\s{1,9}\d{1,10} on\s{1,40}(\S{1,253}) "
+        rb"device\s{1,9}(\d{1,4})(?: \[[^\]]{1,20}\] (\S.{0,80}?)\s*$)?"
+    )
     rank: int
+    group: int | None
     host: str
     device: int
     model: str | None
+
+
+class LinkedRelease(Fact, frozen=True):
+    """NCCL_VERSION_CODE of the library as nccl-tests prints it."""
+
+    pattern = re.compile(rb"nccl-headers=\d{4,6} nccl-library=(\d{4,6})")
+    code: int
 
 
 _RECOGNIZED = tuple((hint, kind) for kind in Fact.__subclasses__() for hint in kind.hints)
@@ -508,32 +515,10 @@ def facts_in(message: bytes) -> tuple[Fact, ...]:
     return tuple(fact for hint, kind in _RECOGNIZED if hint in message for fact in kind.facts_in(message))
 
 
-# The lines of nccl-tests above its table.
-
-_TESTS = re.compile(rb"nccl-headers=\d{4,6} nccl-library=(\d{4,6})")
-_LISTED_RANK = re.compile(
-    rb"(?:^|#)\s{0,9}Rank\s{1,9}(\d{1,7})\s{1,9}(?:Group\s{1,9}(\d{1,7})\s{1,9})?Pid\s{1,9}\d{1,10} on\s{1,40}(\S{1,253}) "
-    rb"device\s{1,9}(\d{1,4})(?: \[[^\]]{1,20}\] (\S.{0,80}?)\s*$)?"
-)
-
-
 def dotted(code: int) -> str:
     """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
     major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
-
-
-def head_facts(line: bytes) -> list[Fact]:
-    """Return the facts of a line that nccl-tests prints above its table."""
-    facts: list[Fact] = []
-    library, listed = _TESTS.search(line), _LISTED_RANK.search(line)
-    if library:
-        number = dotted(int(library[1]))
-        facts.append(Release(LogLibrary.NCCL, number, number, linked=True))
-    if listed:
-        host = printable(listed[3].decode("utf-8", "replace"), 253)
-        facts.append(ListedRank(int(listed[2] or 0), int(listed[1]), host, int(listed[4]), text(listed[5]) if listed[5] else None))
-    return facts
 
 
 # NCCL's table of latencies and bandwidths (subsystem TUNING).

@@ -14,23 +14,8 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from collbench.machine.readers import nccl_facts
-from collbench.machine.readers.log_messages import LoggedMessage, MessageCounter, info_hints, line_hints
-from collbench.machine.readers.nccl_facts import (
-    INIT_COMPLETE,
-    Connection,
-    Fact,
-    LogLibrary,
-    TunedRate,
-    channel_of,
-    connection,
-    facts_in,
-    head_facts,
-    is_staged,
-    network_path,
-    table_columns,
-    table_row,
-    text,
-)
+from collbench.machine.readers.log_messages import LoggedMessage, MessageCounter, hints
+from collbench.machine.readers.nccl_facts import Connection, Fact, LogLibrary, TunedRate, facts_in, is_staged, network_path
 from collbench.machine.readers.nccl_lines import INFO, LONGEST, VERSION, WARN, LogLine, Writer, cleaned, split_line, writer_of
 from collbench.machine.readers.text import HEAD, Unreadable, printable
 from collbench.machine.sources import is_folder, text_of
@@ -45,8 +30,6 @@ _MOST_REMEMBERED = 8192  # cached results, which only save time
 _RESULT = b"# Avg bus bandwidth"  # of nccl-tests and rccl-tests, which print it at their successful end
 _LAST_ERROR = b"Last error:"  # of PyTorch; the next line is NCCL's last warning, without its prefix
 _Kind = TypeVar("_Kind", bound=Fact)
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 @dataclass
@@ -59,7 +42,7 @@ class ConnectionLines:
     @property
     def channels(self) -> set[int]:
         """The channels that use the connection."""
-        return {channel for channel in map(channel_of, self.begins) if channel is not None}
+        return {channel for channel in map(nccl_facts.channel_of, self.begins) if channel is not None}
 
 
 @dataclass
@@ -95,7 +78,9 @@ class NcclLog:
     @property
     def release(self) -> nccl_facts.Release | None:
         """The version as the library prints it, else as nccl-tests does."""
-        return min(self.of_kind(nccl_facts.Release), key=lambda release: release.linked, default=None)
+        numbers = [nccl_facts.dotted(linked.code) for linked in self.of_kind(nccl_facts.LinkedRelease)]
+        linked_releases = [nccl_facts.Release(LogLibrary.NCCL, number, number) for number in numbers]
+        return next(iter([*self.of_kind(nccl_facts.Release), *linked_releases]), None)
 
     @property
     def version(self) -> str | None:
@@ -129,21 +114,19 @@ class NcclLog:
     @property
     def ranks(self) -> int | None:
         """The number of ranks as printed, of the largest communicator."""
-        sizes = [size.ranks for size in self.of_kind(nccl_facts.CommunicatorSize)]
-        sizes += [listing.ranks for listing in self.of_kind(nccl_facts.RankListing) if not listing.truncated]
-        return max(sizes, default=0) or None
+        return max((count.ranks for count in self.of_kind(nccl_facts.RankCount) if not count.truncated), default=None)
 
     @property
     def ranks_at_least(self) -> int | None:
-        """The least number of ranks that listings show, which may be truncated."""
-        return max((listing.ranks for listing in self.of_kind(nccl_facts.RankListing)), default=self.ranks)
+        """The least number of ranks that the log shows, also by truncated lists."""
+        return max((count.ranks for count in self.of_kind(nccl_facts.RankCount)), default=None)
 
     @property
     def ranks_of_hosts(self) -> dict[str, int]:
         """The number of ranks of each host in the largest group that nccl-tests lists; {} if ranks are missing from the list."""
         hosts: dict[tuple[int, int], str] = {}
         for listed in self.of_kind(nccl_facts.ListedRank):
-            hosts.setdefault((listed.group, listed.rank), listed.host)
+            hosts.setdefault((listed.group or 0, listed.rank), listed.host)
         numbers = {rank for _, rank in hosts}
         if len(numbers) != max(numbers, default=-1) + 1 or len(hosts) >= _MOST_FACTS:
             return {}
@@ -230,7 +213,8 @@ class NcclLog:
         for path in self.connections:
             if path.gpu and path.is_direct:
                 ways.setdefault((path.host, path.gpu), set()).add(path.way)
-        return tuple(gpu for gpu, both in ways.items() if len(both) == 2 and gpu not in self.staged_gpus)
+        staged_gpus = set(self.staged_gpus)
+        return tuple(gpu for gpu, both in ways.items() if len(both) == 2 and gpu not in staged_gpus)
 
     @property
     def staged_gpus(self) -> tuple[tuple[str, str], ...]:
@@ -300,7 +284,6 @@ class _LogReader:
         self.messages = MessageCounter()
         self._hosts: dict[str, None] = {}
         self._follows_last_error = False  # whether the line before announces NCCL's last warning
-        self._writers: dict[bytes, Writer] = {}  # by the text before a message, which is constant for a thread of a rank
         self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
         self._paths: dict[bytes, dict[bytes, ConnectionLines]] = {}  # by the text before a message, and its end: "[send] via NET/IB/0"
         self._columns: dict[tuple[str, int | None, int | None], list[tuple[str, str]]] = {}  # of the table that a rank writes
@@ -320,8 +303,7 @@ class _LogReader:
                     self._other(line, logged)
                     continue
                 head = logged.head
-                paths = self._paths.setdefault(head, {})
-                self._writer(head)
+                paths = self._begin(head)
             count += 1
             message = line[len(head) :]
             middle = message.find(b" via ")
@@ -359,8 +341,9 @@ class _LogReader:
     def _other(self, line: bytes, logged: LogLine | None) -> None:
         """Process a line that is not an INFO: a warning, the version, or other output."""
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:  # nccl-tests above its table, or RCCL about itself
-            for fact in [*head_facts(line.strip()), *nccl_facts.RcclMessage.facts_in(line)]:
-                self._enter(fact)
+            for kind in (nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage):
+                for fact in kind.facts_in(line.strip()):
+                    self._enter(fact)
         follows_last_error = self._follows_last_error
         self._follows_last_error = line.rstrip().endswith(_LAST_ERROR)
         if follows_last_error and self.messages.add(line, line, "warning", self.number):
@@ -372,7 +355,7 @@ class _LogReader:
                 self._enter(fact)
             if line.startswith(_RESULT):
                 self.messages.finished = self.number
-            if any(hint in line for hint in line_hints()):
+            if any(hint in line for hint in hints("line")):
                 self.messages.add(line, line, "line", self.number)
             return
         message = logged.text.strip()
@@ -380,7 +363,8 @@ class _LogReader:
             source = line.rfind(b"] ", 0, len(logged.head))  # before the library's file and line
             is_known = self.messages.add(line, line[source + 2 if source >= 0 else 0 :], "warning", self.number)
             problems = [fact for fact in facts_in(message) if isinstance(fact, nccl_facts.ReportedProblem | nccl_facts.FabricBroken)]
-            self._enter(nccl_facts.LoggedWarning(text(message), is_known or bool(problems)))
+            self._enter(nccl_facts.LoggedWarning(nccl_facts.text(message), is_known or bool(problems)))
+        self._begin(logged.head)
         self._new(message, logged.head)
 
     def _enter(self, fact: Fact, host: str = "", *, times: int = 1) -> None:
@@ -389,25 +373,23 @@ class _LogReader:
         if (host, fact) in facts or len(facts) < most:
             facts[host, fact] = facts.get((host, fact), 0) + times
 
-    def _writer(self, head: bytes) -> Writer:
-        writer = self._writers.get(head)
-        if writer is None:
-            writer = writer_of(head)
-            for fact in nccl_facts.RcclMessage.facts_in(head):
-                self._enter(fact)
-            if writer.host and len(self._hosts) < _MOST_HOSTS:
-                self._hosts[writer.host] = None
-            _remember(self._writers, head, writer)
-        return writer
+    def _begin(self, head: bytes) -> dict[bytes, ConnectionLines]:
+        """Add the host of lines that begin with `head`, and return their connections."""
+        host = writer_of(head).host
+        if host and len(self._hosts) < _MOST_HOSTS:
+            self._hosts[host] = None
+        for fact in nccl_facts.RcclMessage.facts_in(head):
+            self._enter(fact)
+        return self._paths.setdefault(head, {})
 
     def _new(self, message: bytes, head: bytes) -> None:
-        writer = self._writer(head)
+        writer = writer_of(head)
         if b"|" in message and self._of_table(message, writer):
             return
         facts = facts_in(message)
-        if INIT_COMPLETE in message:
+        if nccl_facts.INIT_COMPLETE in message:
             self.messages.complete(writer.process, self.number)
-        is_known = any(hint in message for hint in info_hints()) and self.messages.add(head, message, "info", self.number)
+        is_known = any(hint in message for hint in hints("info")) and self.messages.add(head, message, "info", self.number)
         if is_known or any(fact.of_host for fact in facts):
             for fact in facts:
                 self._enter(fact, writer.host if fact.of_host else "")
@@ -417,11 +399,12 @@ class _LogReader:
     def _of_table(self, message: bytes, writer: Writer) -> bool:
         """Return whether the message is of NCCL's table, and add its entries. Rows belong to the last heading of the same rank."""
         place = writer.process, writer.rank, writer.device
-        columns = table_columns(message)
+        columns = nccl_facts.table_columns(message)
         if columns is not None:
-            _remember(self._columns, place, columns)
+            if len(self._columns) < _MOST_HOSTS:
+                self._columns[place] = columns
             return True
-        entries = table_row(message, self._columns.get(place, ()))
+        entries = nccl_facts.table_row(message, self._columns.get(place, ()))
         for entry in entries or ():
             if len(self.log.rates) < _MOST_FACTS:
                 self.log.rates[entry] = None
@@ -429,7 +412,7 @@ class _LogReader:
 
     def _path(self, message: bytes, end: bytes, head: bytes) -> ConnectionLines | None:
         """Return the lines of the message's connection; None without one."""
-        path = connection(self._writer(head).host, message)
+        path = nccl_facts.connection(writer_of(head).host, message)
         if path is None:
             return None
         if path not in self.log.connections and len(self.log.connections) >= _MOST_FACTS:
@@ -437,13 +420,6 @@ class _LogReader:
         lines = self.log.connections.setdefault(path, ConnectionLines())
         self._paths.setdefault(head, {})[end] = lines
         return lines
-
-
-def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Store a value in a cache that is emptied when full: lines of one rank are adjacent."""
-    if len(cache) >= _MOST_REMEMBERED:
-        cache.clear()
-    cache[key] = value
 
 
 # Reading of texts and files.

@@ -15,7 +15,7 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from collbench.machine.readers.nccl_facts import CommunicatorSize, LogSetting, Release, TunedRate, facts_in
+from collbench.machine.readers.nccl_facts import LogSetting, RankCount, Release, TunedRate, facts_in
 from collbench.machine.readers.nccl_lines import split_line
 from collbench.plugins.importers.importer import UserInput, split_prefix
 from collbench.plugins.importers.rows import JobExtent, ranks_and_nodes, short
@@ -172,7 +172,7 @@ def _learn(start: _Start, line: str) -> None:
                     start.libraries[fact.library.value.lower(), fact.text] = None
                 case LogSetting():
                     start.environment[fact.name] = short(fact.value)
-                case CommunicatorSize():
+                case RankCount(truncated=False):
                     start.ranks.add(fact.ranks)
         return
     if "MPI startup():" in line and (found := _STARTUP.search(line)) is not None:

@@ -19,11 +19,10 @@ from collbench.machine.readers.nccl_facts import (
     NetDevice,
     PluginKind,
     PluginState,
-    RankListing,
+    RankCount,
     Release,
     connection,
     facts_in,
-    head_facts,
 )
 from collbench.machine.readers.nccl_lines import INFO, LONGEST, TRACE, VERSION, WARN, Writer, cleaned, split_line, writer_of
 from collbench.machine.readers.nccl_log import read
@@ -94,8 +93,8 @@ def test_colours_are_removed_and_long_lines_are_cut() -> None:
         (b"NET/Plugin: Loaded coll plugin SHARP (v4)", [NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 4)]),
         (b"NET/Plugin: Loaded net plugin IBext (v8)", [NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBext", 8)]),
         (b'{"log": "NCCL version 2.19.3+cuda12.3"', [Release(LogLibrary.NCCL, "2.19.3+cuda12.3", "2.19.3")]),
-        (b"Channel 01/04 :    3   2   1   0", [RankListing(4, False)]),
-        (b"Channel 01/04 :    0   1  63 ...", [RankListing(64, True)]),
+        (b"Channel 01/04 :    3   2   1   0", [RankCount(4)]),
+        (b"Channel 01/04 :    0   1  63 ...", [RankCount(64, True)]),
         (b"Ring 00 : 0 -> 1", []),
         (b"NET/IB : GPU Direct RDMA Enabled for HCA 2 'mlx5_2'", [DirectAccess("mlx5_2", True), DeviceName(2, "mlx5_2")]),
         (b"GPU Direct RDMA Disabled for GPU 1 / HCA 2 (distance 5 > 4)", [DirectAccess("HCA 2", False)]),
@@ -112,14 +111,14 @@ def test_the_facts_of_a_message(message: bytes, facts: list[Fact]) -> None:
 @pytest.mark.parametrize(
     ("line", "ranks"),
     [
-        (b"#  Rank  9 Group  1 Pid     12 on gpu-7.rack2 device  1 [0x1b] NVIDIA A100", [ListedRank(1, 9, "gpu-7.rack2", 1, "NVIDIA A100")]),
-        (b"[1,0]<stdout>:#   Rank  0 Pid 12 on gpu7 device  0 [0x1b] AMD MI300X", [ListedRank(0, 0, "gpu7", 0, "AMD MI300X")]),
-        (b"Rank  0 Pid 12 on gpu7 device  0 [0x", [ListedRank(0, 0, "gpu7", 0, None)]),
+        (b"#  Rank  9 Group  1 Pid  12 on gpu-7.rack2 device  1 [0x1b] NVIDIA A100", [ListedRank(9, 1, "gpu-7.rack2", 1, "NVIDIA A100")]),
+        (b"[1,0]<stdout>:#   Rank  0 Pid 12 on gpu7 device  0 [0x1b] AMD MI300X", [ListedRank(0, None, "gpu7", 0, "AMD MI300X")]),
+        (b"Rank  0 Pid 12 on gpu7 device  0 [0x", [ListedRank(0, None, "gpu7", 0, None)]),
         (b"# Rank 0 Pid 12 on", []),
     ],
 )  # fmt: skip
 def test_a_rank_that_nccl_tests_lists(line: bytes, ranks: list[Fact]) -> None:
-    assert head_facts(line) == ranks
+    assert ListedRank.facts_in(line) == ranks
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_calls_and_communicators() -> None:
 
 def test_every_kind_is_recognized_by_a_hint_and_pattern() -> None:
     kinds = {kind.__name__ for kind in Fact.__subclasses__() if not kind.hints}
-    assert kinds == {"LoggedWarning", "ListedRank", "CollectiveCall", "CommunicatorEvent"}
+    assert kinds == {"LoggedWarning", "ListedRank", "LinkedRelease", "CollectiveCall", "CommunicatorEvent"}
     assert all(b"*" not in kind.pattern.pattern.replace(rb"\s*$", b"") for kind in Fact.__subclasses__() if hasattr(kind, "pattern"))
 
 
