@@ -508,7 +508,7 @@ _RECOGNIZED = tuple((hint, kind) for kind in Fact.__subclasses__() for hint in k
 @lru_cache(maxsize=_MOST_ANSWERS)
 def facts_in(message: bytes) -> tuple[Fact, ...]:
     """Return the facts of one message, the text after "NCCL INFO " or "NCCL WARN ", or "NCCL version ..."."""
-    if message[:1] in _TREE:
+    if message[:1] in _TREE and b"] - " in message:
         return tuple(GraphLink.facts_in(message))
     if _OF_A_CALL in message or message.startswith(_WITHOUT_FACTS):
         return ()

@@ -341,9 +341,9 @@ class _LogReader:
     def _other(self, line: bytes, logged: LogLine | None) -> None:
         """Process a line that is not an INFO: a warning, the version, or other output."""
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:  # nccl-tests above its table, or RCCL about itself
-            for kind in (nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage):
-                for fact in kind.facts_in(line.strip()):
-                    self._enter(fact)
+            kinds: tuple[type[Fact], ...] = nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage
+            for fact in (fact for kind in kinds for fact in kind.facts_in(line.strip())):
+                self._enter(fact)
         follows_last_error = self._follows_last_error
         self._follows_last_error = line.rstrip().endswith(_LAST_ERROR)
         if follows_last_error and self.messages.add(line, line, "warning", self.number):
