@@ -33,7 +33,7 @@ from collbench.machine.peak.collective import KIND, ceilings
 from collbench.machine.peak.job import job_on
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.time_model import PROTOCOLS, Forced, expected_times, plain_name, time_of_table
-from collbench.machine.readers.nccl_log import TunedRate
+from collbench.machine.readers.nccl_facts import TunedRate
 from collbench.machine.snapshot import machines_of
 from collbench.results.expectation import (
     Expectation,

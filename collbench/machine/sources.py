@@ -20,6 +20,7 @@ from collbench.machine.merge import merge
 from collbench.machine.model import Machine, System, impossible, with_reasons
 from collbench.machine.readers.hwloc import HWLOC
 from collbench.machine.readers.lspci import ACS_LINES, LSPCI
+from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO, RDMA_LINK
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
@@ -307,7 +308,7 @@ def _of_file(path: Path) -> list[_Reading]:
         return [*found, *_doubting(f"left out: {why}" for _, why in refused)]
     if found := _of_output(text, name):
         return found
-    if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
+    if is_nccl_log(text[:_HEAD]):
         raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
     raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 

@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import astuple
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.machine.distance import BEST_FIRST, Capability, Distances, best_of, capability, not_used
 from collbench.machine.model import Machine
-from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
+from collbench.machine.readers.nccl_facts import GDR, network_path
+from collbench.machine.readers.nccl_log import NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measuring import counters
 from collbench.measuring.crossing import MovedByHost, MovedBytes
@@ -93,7 +97,6 @@ def _could(machines: Sequence[Machine]) -> Capability:
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256
-_DEVICE = re.compile(r"^NET/([^/]+)/(\d{1,4})(.*)$")
 _KEYS = ("collective", "bytes", "algorithm", "protocol", "channels")
 
 
@@ -107,12 +110,12 @@ def summary(log: NcclLog) -> dict[str, Any]:
     tuning      the entries of NCCL's table that it may use: [collective, algorithm, protocol, microseconds, GB/s]
     """
     channels: dict[str, set[int]] = {}
-    for _, each in log.channels:
-        if each.channel is not None:
-            channels.setdefault(each.transport, set()).add(each.channel)
+    for connection, lines in log.connections.items():
+        if lines.channels:
+            channels.setdefault(connection.transport, set()).update(lines.channels)
     names = {number: name for (_, number), name in log.names.items()}  # a process is on one host, so a number identifies one device
-    used = (_DEVICE.match(transport) for transport in log.transports)
-    nics = {f"NET/{match[1]}/{match[2]}": names[int(match[2])] for match in used if match and int(match[2]) in names}
+    paths = [path for path in map(network_path, log.transports) if path]
+    nics = {f"NET/{path.network}/{path.device}": names[path.device] for path in paths if path.device in names}
     return {
         "version": log.version, "net": log.net, "transports": dict(log.transports), "nics": nics,
         "channels": {transport: sorted(numbers) for transport, numbers in channels.items()},
@@ -125,10 +128,8 @@ def summary(log: NcclLog) -> dict[str, Any]:
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
     """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does not log."""
     return [
-        dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
-        for (collective, size), choices in log.choices.items()
-        for choice, calls in choices.items()
-    ][:_MOST_CHOICES]
+        dict(zip(_KEYS, astuple(choice), strict=True)) | {"calls": calls} for choice, calls in islice(log.choices.items(), _MOST_CHOICES)
+    ]
 
 
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -180,10 +181,12 @@ def sentence(channels: Mapping[str, Sequence[int]]) -> str:
     every = set().union(*map(set, channels.values()))
     found: dict[tuple[str, str], tuple[list[int], set[int]]] = {}
     for transport, numbers in channels.items():
-        match = _DEVICE.match(transport)
-        kind = (f"NET/{match[1]}/", match[3]) if match else (transport, "")
+        path = network_path(transport)
+        kind, numbered = (transport, ""), []
+        if path and path.device is not None:
+            kind, numbered = (f"NET/{path.network}/", path.suffix), [path.device]
         devices, used = found.setdefault(kind, ([], set()))
-        devices += [int(match[2])] if match else []
+        devices += numbered
         used.update(numbers)
     ordered = sorted(found.items(), key=lambda item: (not item[0][0].startswith("NET"), -len(item[1][1]), item[0]))
     parts = [f"{kind}{','.join(map(str, sorted(devices)))}{rest} on {len(used)}" for (kind, rest), (devices, used) in ordered]

@@ -14,7 +14,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.job import job_on
 from collbench.machine.peak.time_model import expected_times, time_of_table
-from collbench.machine.readers.nccl_log import TunedRate
+from collbench.machine.readers.nccl_facts import TunedRate
 from collbench.machine.snapshot import topology_json
 from collbench.machine.sources import read_paths
 from collbench.results.expectation import (

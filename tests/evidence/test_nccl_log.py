@@ -13,27 +13,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.nccl_log import KINDS
-from collbench.machine.readers import nccl_log
-from collbench.machine.readers.nccl_log import GDR, KIND, CallChoice, Connection, NcclLog, looks_like, read, read_file
-from collbench.machine.readers.nccl_startup import (
+from collbench.machine.readers.nccl_facts import (
+    GDR,
+    AssumedSpeed,
+    CallChoice,
     CollNet,
     Communicator,
+    Connection,
+    DirectAccess,
     FabricBroken,
     FabricMember,
+    Fact,
+    GraphLink,
     HostProblem,
-    ListedGpu,
+    ListedRank,
     LogLibrary,
     LogSetting,
     NcclPlugin,
-    NvSwitch,
     Platform,
     PluginKind,
     PluginState,
     Release,
-    SlowGraphLink,
-    StartupFact,
+    ReportedProblem,
     TopologyFile,
+    UsedNetwork,
+    network_path,
 )
+from collbench.machine.readers.nccl_lines import is_nccl_log
+from collbench.machine.readers.nccl_log import NcclLog, read, read_file
 from collbench.machine.readers.text import Unreadable
 from tests.machines import captures
 
@@ -64,18 +71,33 @@ def log(*lines: str) -> NcclLog:
     return read("\n".join(f"node1:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
 
 
+def devices(log: NcclLog) -> set[int]:
+    """The network devices in use, by NCCL's own numbers."""
+    paths = [network_path(name) for name in log.transports]
+    return {path.device for path in paths if path and path.device is not None}
+
+
+def direct(log: NcclLog, *, enabled: bool) -> tuple[str, ...]:
+    """The HCAs that GPUs can reach according to the library, or cannot."""
+    return tuple(access.name for access in log.of_kind(DirectAccess) if access.enabled is enabled)
+
+
 def test_a_whole_log() -> None:
-    assert read(IB, "nccl.log") == NcclLog(
-        "nccl.log", "2.21.5", "IB", {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}, ("node1", "node2"),
-        ("mlx5_0:1/IB", "mlx5_1:1/IB"), (), ("mlx5_0",), (), gdr_send=True, gdr_receive=True, dma_buf=True, nvls_available=False,
-        ranks=4, ranks_at_least=4, gdr_gpus=(("node1", "0"),),
-        channels=(
-            ("node1", Connection(0, 2, 0, "receive", "NET/IB/0/GDRDMA", "0")),
-            ("node1", Connection(0, 0, 2, "send", "NET/IB/0/GDRDMA", "0")),
-            ("node2", Connection(1, 1, 3, "send", "NET/IB/1/GDRDMA", "1")), ("node2", Connection(1, 1, 0, "", "P2P/CUMEM/read", None)),
-        ), names={("node1", 0): "mlx5_0:1/IB", ("node1", 1): "mlx5_1:1/IB"},
-        startup=(("", Release(LogLibrary.NCCL, "2.21.5", "2.21.5+cuda12.4")),),
-    )  # fmt: skip
+    found = read(IB, "nccl.log")
+    assert (found.name, found.version, found.net, found.hosts) == ("nccl.log", "2.21.5", "IB", ("node1", "node2"))
+    assert found.transports == {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}
+    assert (found.device_names("IB"), found.device_names("Socket")) == (("mlx5_0:1/IB", "mlx5_1:1/IB"), ())
+    assert (direct(found, enabled=True), direct(found, enabled=False)) == (("mlx5_0",), ())
+    assert (found.gdr_send, found.gdr_receive, found.staged, found.nvls_available) == (True, True, 0, False)
+    assert (found.ranks, found.ranks_at_least, found.gdr_gpus) == (4, 4, (("node1", "0"),))
+    assert {path: (lines.count, lines.channels) for path, lines in found.connections.items()} == {
+        Connection("node1", "0", "receive", "NET/IB/0/GDRDMA"): (1, {0}),
+        Connection("node1", "0", "send", "NET/IB/0/GDRDMA"): (1, {0}),
+        Connection("node2", "1", "send", "NET/IB/1/GDRDMA"): (1, {1}),
+        Connection("node2", None, "", "P2P/CUMEM/read"): (1, {1}),
+    }
+    assert found.names == {("node1", 0): "mlx5_0:1/IB", ("node1", 1): "mlx5_1:1/IB"}
+    assert found.release == Release(LogLibrary.NCCL, "2.21.5+cuda12.4", "2.21.5")
 
 
 def test_each_direction_of_gpudirect_is_distinguished() -> None:
@@ -108,7 +130,7 @@ def test_older_logs_name_gpus_by_their_place_on_the_bus() -> None:
 
 
 def test_the_numbers_of_devices_are_those_of_nccl() -> None:
-    assert read(IB, "nccl.log").indices == (0, 1)
+    assert devices(read(IB, "nccl.log")) == {0, 1}
 
 
 def test_rdma_without_the_suffix_is_staged() -> None:
@@ -118,13 +140,13 @@ def test_rdma_without_the_suffix_is_staged() -> None:
 
 def test_sockets_are_no_rdma_that_is_staged() -> None:
     found = log("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-    assert (found.net, found.staged, found.sockets, found.lines_of("NET/Socket")) == ("Socket", 0, "data", 1)
+    assert (found.net, found.staged, found.lines_of("NET/Socket")) == ("Socket", 0, 1)
 
 
 def test_a_hca_that_is_both_enabled_and_disabled_is_in_both() -> None:
     found = log("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
-    assert found.gdr_enabled == found.gdr_disabled == ("rocep1s0f0",)
-    assert log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)").gdr_disabled == ("HCA 0",)
+    assert direct(found, enabled=True) == direct(found, enabled=False) == ("rocep1s0f0",)
+    assert direct(log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)"), enabled=False) == ("HCA 0",)
 
 
 # NCCL 2.29.7 (two nodes of one GPU over sockets) and 2.8.3, https://github.com/NVIDIA/nccl-tests/issues/89: columns are cut.
@@ -192,8 +214,8 @@ def test_the_table_of_rccl_is_left_out() -> None:
 
 def test_a_speed_that_nccl_made_up() -> None:
     text = "Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."
-    assert log(text).default_speed == ("eth1",)
-    assert log("Defaulting to 10 Gbps.").default_speed == ("?",)
+    assert log(text).of_kind(AssumedSpeed) == [AssumedSpeed("eth1")]
+    assert log("Defaulting to 10 Gbps.").of_kind(AssumedSpeed) == [AssumedSpeed(None)]
 
 
 def test_the_words_of_launchers_and_programs_in_front_do_not_matter() -> None:
@@ -250,7 +272,12 @@ def test_lines_of_windows_and_a_last_line_that_is_cut(tmp_path: Path) -> None:
     )
     found = read_file(tmp_path / "nccl.log")
     assert found.transports == {**read(IB, "x").transports, "NET/I": 1}
-    assert (found.hosts, found.version, found.net, found.hcas) == (("node1", "node2"), "2.21.5", "IB", ("mlx5_0:1/IB", "mlx5_1:1/IB"))
+    assert (found.hosts, found.version, found.net, found.device_names("IB")) == (
+        ("node1", "node2"),
+        "2.21.5",
+        "IB",
+        ("mlx5_0:1/IB", "mlx5_1:1/IB"),
+    )
 
 
 def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
@@ -260,7 +287,8 @@ def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
     )
     found = read_file(tmp_path / "nccl.log")
     assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
-    assert len(found.channels) == nccl_log.MOST_CHANNELS < lines
+    (connection_lines,) = found.connections.values()
+    assert connection_lines.channels == set(range(32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -277,34 +305,34 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "key", "choice"),
+    ("line", "choice"),
     [
-        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", (None, 1048576), CallChoice("RING", "SIMPLE", None)),  # 2.20 to 2.22
-        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", ("AllReduce", 8), CallChoice("TREE", "LL", None)),  # 2.23
+        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
+        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
         (
             "AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}",
-            ("AllReduce", 64),
-            CallChoice("NVLS_TREE", "LL128", 8),
+            CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8),
         ),
         (
             "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
-            ("Broadcast", 64), CallChoice("RING", "LL", 1),
+            CallChoice("Broadcast", 64, "RING", "LL", 1),
         ),
         (
             "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
-            ("AllReduce", 4096), CallChoice("Symmetric AllReduce_AGxLL_R", None, 8),
+            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8),
         ),
-        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", ("AllGather", 32), CallChoice("Copy Engine", None, None)),
-        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", ("AllGather", 32), CallChoice("Hierarchical CE", None, None)),
+        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
+        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
     ],
 )  # fmt: skip
-def test_what_nccl_chose_for_a_call(line: str, key: tuple[str | None, int], choice: CallChoice) -> None:
-    assert log(line, line).choices == {key: {choice: 2}}
+def test_what_nccl_chose_for_a_call(line: str, choice: CallChoice) -> None:
+    assert log(line, line).choices == {choice: 2}
 
 
 def test_a_size_with_two_choices_has_the_usual_one_first() -> None:
     lines = [f"AllReduce: 8 Bytes -> Algo {name} proto LL channel{{Lo..Hi}}={{0..0}}" for name in ("TREE", "RING", "RING")]
-    assert list(log(*lines).choices["AllReduce", 8].items()) == [(CallChoice("RING", "LL", 1), 2), (CallChoice("TREE", "LL", 1), 1)]
+    usual, other = (CallChoice("AllReduce", 8, name, "LL", 1) for name in ("RING", "TREE"))
+    assert list(log(*lines).choices.items()) == [(usual, 2), (other, 1)]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +369,7 @@ def test_words_behind_gdrdma_do_not_hide_it() -> None:
 
 def test_a_word_in_a_sentence_is_no_connection() -> None:
     found = log("NET/OFI Selected Provider is efa (found 16 nics) via 8 groups", "Using network AWS Libfabric via plugin")
-    assert (found.transports, found.provider, found.nics) == ({}, "efa", 16)
+    assert (found.transports, found.provider) == ({}, "efa")
 
 
 def test_control_characters_do_not_come_through() -> None:
@@ -366,29 +394,29 @@ def test_any_text_is_read_or_refused(text: str, place: int, inserted: str) -> No
 
 
 def test_a_line_that_never_ends_is_cut() -> None:
-    assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").paths == {}
+    assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").facts == {}
 
 
 _NEW_WORDS = {"direct shared memory": "SHM"}
 _OURS: dict[str, Any] = {
     "net": lambda found: found.net,
-    "iface": lambda found: found.interfaces[0],
+    "iface": lambda found: found.device_names("Socket")[0],
     "ranks": lambda found: found.ranks,
     "ranks_at_least": lambda found: found.ranks_at_least,
-    "transports": lambda found: dict(found.transports),
+    "transports": lambda found: found.transports,
     "hosts": lambda found: sorted(found.hosts),
     "gdr_send": lambda found: found.gdr_send,
     "gdr_receive": lambda found: found.gdr_receive,
-    "hca_indices_used": lambda found: list(found.indices),
+    "hca_indices_used": lambda found: sorted(devices(found)),
     "gdrdma_lines": lambda found: sum(count for key, count in found.transports.items() if "GDRDMA" in key),
-    "gdr_capable": lambda found: {name: name in found.gdr_enabled for name in (*found.gdr_enabled, *found.gdr_disabled)},
+    "gdr_capable": lambda found: {access.name: access.name in direct(found, enabled=True) for access in found.of_kind(DirectAccess)},
     "nvls_available": lambda found: found.nvls_available,
     "provider": lambda found: found.provider,
-    "nics": lambda found: found.nics,
-    "dmabuf": lambda found: found.dma_buf,
     "warnings": lambda found: len(found.warnings),
-    "graph": lambda found: {kind: widths[0] for kind, widths in found.graph.items()},
-    "link": lambda found: found.hcas[0].rpartition("/")[2],
+    "graph": lambda found: {
+        link.kind: link.gb_per_s for link in sorted(found.of_kind(GraphLink), key=lambda link: link.gb_per_s, reverse=True)
+    },
+    "link": lambda found: found.device_names("IB")[0].rpartition("/")[2],
 }
 
 
@@ -404,20 +432,21 @@ def test_public_logs(name: str) -> None:
         expected["transports"] = {_NEW_WORDS.get(key, key): count for key, count in expected["transports"].items()}
     wanted = {key: value for key, value in expected.items() if key in _OURS}
     assert {key: _OURS[key](found) for key in wanted} == wanted
-    assert looks_like(captures.text(name, "nccl.log"), "nccl.log"), KIND
+    assert is_nccl_log(captures.text(name, "nccl.log"))
 
 
 def test_trap_a_socket_line_beside_infiniband_is_only_where_ranks_meet() -> None:
     found = captured("log-ncc247-ib-nogdr")
-    assert (found.version, found.net, found.sockets, found.hcas) == ("2.4.7", "IB", "bootstrap", ("mlx5_0:1/IB",))
+    assert (found.version, found.net, bool(found.device_names("Socket")), found.device_names("IB")) == (
+        "2.4.7",
+        "IB",
+        True,
+        ("mlx5_0:1/IB",),
+    )
 
 
 def test_trap_a_ring_listing_is_no_connection() -> None:
     assert captured("log-gcp-a3-tcp").transports == {}
-
-
-def test_trap_paths_below_one_switch_are_phb() -> None:
-    assert set(captured("log-rtx4090-graph").paths) == {"PHB", "SYS"}
 
 
 USING_IB = "n1:7:8 [0] NCCL INFO Using network IB\n"
@@ -495,20 +524,20 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
             NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE),
         ),
         ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
-        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", SlowGraphLink(0.2, "PCI", True)),
-        ("+ PCI[0.2] - GPU/0-68000 (5)", SlowGraphLink(0.2, "GPU", False)),
-        ("              + NVL[370.8] - NVS/0-0", NvSwitch()),
+        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
+        ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),
+        ("              + NVL[370.8] - NVS/0-0", GraphLink("NVL", 370.8, "NVS")),
         ("rank 0 Connected CollNet", CollNet()),
         ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
         ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
-        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedGpu("node7", 3, "NVIDIA H200")),
-        ("NET/IB : No device found.", HostProblem.NO_RDMA_DEVICE),
-        ("Failed to open libibverbs.so[.1]", HostProblem.NO_VERBS_LIBRARY),
-        ("Count not open libibverbs.so.1", HostProblem.NO_VERBS_LIBRARY),
+        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(3, 0, "node7", 3, "NVIDIA H200")),
+        ("NET/IB : No device found.", ReportedProblem(HostProblem.NO_RDMA_DEVICE)),
+        ("Failed to open libibverbs.so[.1]", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
+        ("Count not open libibverbs.so.1", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
     ],
 )  # fmt: skip
-def test_a_message_and_its_fact(line: str, fact: StartupFact) -> None:
-    assert fact in {found for _, found in started(line).startup}
+def test_a_message_and_its_fact(line: str, fact: Fact) -> None:
+    assert fact in started(line).of_kind(type(fact))
 
 
 @pytest.mark.parametrize(
@@ -523,7 +552,9 @@ def test_a_message_and_its_fact(line: str, fact: StartupFact) -> None:
     ],
 )
 def test_messages_without_a_fact(line: str) -> None:
-    assert started(line).startup == ()
+    found = started(line)
+    assert set(found.facts) <= {UsedNetwork, GraphLink}
+    assert not any(link.is_slow for link in found.of_kind(GraphLink))
 
 
 def test_of_several_communicators_the_largest_is_the_job() -> None:

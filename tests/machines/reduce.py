@@ -15,6 +15,7 @@ from collbench.machine.archive import SUFFIXES, open_archive
 from collbench.machine.files import Files, Folder
 from collbench.machine.gather import Mask, Parts, collect, write
 from collbench.machine.readers import nccl_log
+from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.sources import READERS, text_of
 from tests.machines.captures import FOLDER
@@ -77,7 +78,7 @@ def reader_of(text: str, name: str) -> Callable[[str], Any] | None:
                     return reader.kind, reader.read(text, name)
                 except Unreadable as why:
                     return (reader.kind, str(why)) if name.endswith(".xml") else None
-        return nccl_log.read(text, name) if nccl_log.looks_like(text, name) else None
+        return nccl_log.read(text, name) if is_nccl_log(text) else None
 
     return None if read(text) is None else read
 

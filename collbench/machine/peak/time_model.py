@@ -24,7 +24,7 @@ from collbench.machine.peak.node import BUS_FACTOR, Job
 from collbench.machine.peak.rates import AlgorithmLatency, NvLink, nvlink_of_rate, rates
 
 if TYPE_CHECKING:
-    from collbench.machine.readers.nccl_log import TunedRate
+    from collbench.machine.readers.nccl_facts import TunedRate
 
 OPERATIONS = ("allreduce", "allgather", "reducescatter")
 PROTOCOLS = ("LL", "LL128", "Simple")

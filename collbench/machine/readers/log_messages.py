@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from collbench.machine.readers.nccl_lines import Writer, writer_of
 from collbench.machine.readers.text import printable
 
 _FILE = Path(__file__).with_name("log_messages.toml")
@@ -43,15 +44,6 @@ class KnownMessage:
     least_hosts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """The writer of a line: its host ("" where the line has none), process, and rank or GPU ("rank 3", "GPU 0", "")."""
-
-    host: str = ""
-    process: str = ""
-    part: str = ""
-
-
 @dataclass
 class LoggedMessage:
     """A known message in a log.
@@ -68,11 +60,11 @@ class LoggedMessage:
     text: str
     count: int = 0
     last: int = 0
-    places: dict[LogPlace, int] = field(default_factory=dict)
+    places: dict[Writer, int] = field(default_factory=dict)
     values: dict[str, list[str]] = field(default_factory=dict)
     ended: bool = True
 
-    def add(self, place: LogPlace, values: Iterable[tuple[str, str]], line: int) -> None:
+    def add(self, place: Writer, values: Iterable[tuple[str, str]], line: int) -> None:
         """Count a line."""
         self.count += 1
         self.last = line
@@ -118,42 +110,9 @@ def match_message(line: bytes, where: Where) -> tuple[KnownMessage, tuple[tuple[
 
 
 @cache
-def line_hints() -> tuple[bytes, ...]:
-    """Return the texts of which a line that is not NCCL's needs one."""
-    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "line" for hint in message.hint))
-
-
-@cache
-def info_hints() -> tuple[bytes, ...]:
-    """Return the texts of which a message after NCCL INFO needs one."""
-    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "info" for hint in message.hint))
-
-
-# The beginnings of lines. Possessive, so that no text can cause backtracking.
-_NCCL = re.compile(rb"(?:^|[\s>:\"|\])}])([A-Za-z0-9][\w.-]{0,252}+):(\d{1,10}+):\d{1,10}+ \[(-?\d{1,4}+)\] ")
-_UCX = re.compile(rb"\[\d{1,12}+\.\d{1,9}+\] \[([A-Za-z0-9][\w.-]{0,252}+):(\d{1,10}+):")
-_KERNEL = re.compile(rb"(?:^|\s)([A-Za-z][\w.-]{0,252}+) kernel: ")
-_RANK = re.compile(rb"\[(?:PG [\w ().-]{0,80})?[Rr]ank ?(\d{1,7}+)\]|^\[\d{1,9}+,(\d{1,7}+)\]|^\s{0,6}(\d{1,7}+): ")
-
-
-def place_of(line: bytes) -> LogPlace:
-    """Return the writer of a line from its prefixes: those of NCCL, UCX and the kernel, and the ranks of srun -l, mpirun and torchrun."""
-    head = line[:400]
-    rank = _RANK.search(head)
-    number = next(filter(None, rank.groups())).decode() if rank else None
-    nccl = _NCCL.search(head)
-    if nccl:
-        return LogPlace(
-            nccl[1].decode(), f"{nccl[1].decode()}:{nccl[2].decode()}", f"rank {number}" if number else f"GPU {nccl[3].decode()}"
-        )
-    match = _UCX.search(head)
-    part = f"rank {number}" if number else ""
-    if match:
-        return LogPlace(match[1].decode(), f"{match[1].decode()}:{match[2].decode()}", part)
-    match = _KERNEL.search(head)
-    if match:
-        return LogPlace(match[1].decode())
-    return LogPlace(part=part)
+def hints(where: Where) -> tuple[bytes, ...]:
+    """Return the texts of which a line needs one that is not NCCL's ("line"), or a message after NCCL INFO ("info")."""
+    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == where for hint in message.hint))
 
 
 class MessageCounter:
@@ -172,12 +131,11 @@ class MessageCounter:
         message, values = match
         shown = printable(text.strip().decode("utf-8", "replace"), _LONGEST_TEXT)
         logged = self.found.setdefault(message, LoggedMessage(message, number, shown))
-        logged.add(place_of(line), values, number)
+        logged.add(writer_of(line), values, number)
         return True
 
-    def complete(self, head: bytes, number: int) -> None:
+    def complete(self, process: str, number: int) -> None:
         """Note that a process completed a communicator."""
-        process = place_of(head).process
         if process and (process in self.completed or len(self.completed) < _MOST_PLACES):
             self.completed[process] = number
 

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from collbench.machine.readers.nccl_facts import LogSetting, RankCount, Release, TunedRate, facts_in
+from collbench.machine.readers.nccl_lines import split_line
 from collbench.plugins.importers.importer import UserInput, split_prefix
 from collbench.plugins.importers.rows import JobExtent, ranks_and_nodes, short
 from collbench.results.environment import recorded_environment
-
-if TYPE_CHECKING:
-    from collbench.machine.readers.nccl_log import TunedRate
 
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
@@ -28,11 +27,8 @@ _PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12
 # In other lines only names of known programs count, since libfabric, for example, has a provider ofi_hook_perf.
 _NAMES = r"(?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20}"
 _NAMED_PROGRAM = re.compile(rf"(?:^|[\s/\"'=`])({_NAMES})(?=[\s\"'`;|&]|$)")
-_VERSION = re.compile(r"\b([NR])CCL version[ :]{1,3}(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?[\w.+:-]{0,60})")
-_SET = re.compile(r"NCCL INFO (NCCL_\w{2,60}) set (?:by environment )?to (\S{1,200}?)\.?\s*$")
 _ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|\S{0,400})\s*;?\s*$")
 _TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=[\"']?(\d{1,7})\b")
-_RANKS = re.compile(r"NCCL INFO .{0,200}\b[nN]ranks (\d{1,7})\b")
 _STARTUP = re.compile(r"MPI startup\(\):\s+(\d{1,7})\s+\d{1,10}\s+(\S{1,256})\s+\S")
 _SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[\w.~:/()-]{0,80}[$>+#%])\s+(?=\S)")
 _LOCAL = re.compile(r"(?:^|[\s/\"'])[a-z0-9_]{3,40}_perf\w{0,20}\s(?:.{0,400}\s)?-\w")
@@ -166,17 +162,19 @@ def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
 
 def _learn(start: _Start, line: str) -> None:
     """Read one line. Cheap tests come first: a log has 100,000 lines without a value."""
-    if "CCL" in line:
-        if (version := _VERSION.search(line)) is not None:
-            start.libraries[("rccl" if version[1] == "R" else "nccl", version[2])] = None
-        if "NCCL INFO" in line:
-            if "|" in line and len(start.table_lines) < _MOST_TABLE_LINES:
-                start.table_lines.append(line)
-            if (found := _SET.search(line)) is not None:
-                start.environment[found[1]] = short(found[2])
-            elif (ranks := _RANKS.search(line)) is not None:
-                start.ranks.add(int(ranks[1]))
-            return
+    logged = split_line(line.encode("utf-8", "replace")) if "CCL " in line else None
+    if logged is not None:
+        if "|" in line and len(start.table_lines) < _MOST_TABLE_LINES:
+            start.table_lines.append(line)
+        for fact in facts_in(logged.text):
+            match fact:
+                case Release():
+                    start.libraries[fact.library.value.lower(), fact.text] = None
+                case LogSetting():
+                    start.environment[fact.name] = short(fact.value)
+                case RankCount(truncated=False):
+                    start.ranks.add(fact.ranks)
+        return
     if "MPI startup():" in line and (found := _STARTUP.search(line)) is not None:
         start.hosts[int(found[1])] = short(found[2])
     elif "=" in line:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collbench.errors import UsageError
+from collbench.machine.readers.nccl_facts import dotted
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.plugins.importers.importer import RANKS_DOUBTFUL, Arrays, Contradiction, ImportedTable, Importer, UserInput, split_prefix
@@ -181,12 +182,6 @@ class Head:
             self.unknown_columns = next((f"figures in {short(unit)}" for unit in units if unit not in _UNITS), self.unknown_columns)
         elif text.rstrip().endswith("...") and self.devices:
             self.cut = True
-
-
-def dotted(code: int) -> str:
-    """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
-    major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def split_line(line: str) -> tuple[str, str] | None:

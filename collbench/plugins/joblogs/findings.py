@@ -6,6 +6,7 @@ A rule needs the lines that would contradict it. It yields nothing if a log may 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -13,26 +14,10 @@ from collbench.machine.doctor.examine import ExaminedLog
 from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
 from collbench.machine.doctor.host import FORCED, FORCED_REMEDY
 from collbench.machine.model import Machine
+from collbench.machine.readers import nccl_facts
 from collbench.machine.readers.log_messages import LoggedMessage
-from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
-from collbench.machine.readers.nccl_startup import (
-    FABRIC_COMPLETED,
-    CollNetDevice,
-    DirectPeers,
-    FabricBroken,
-    FabricMember,
-    HostProblem,
-    ListedGpu,
-    LogLibrary,
-    NcclPlugin,
-    NvSwitch,
-    PluginKind,
-    PluginRelease,
-    PluginSetting,
-    PluginState,
-    SlowGraphLink,
-    startup_facts,
-)
+from collbench.machine.readers.nccl_facts import GDR, SHARED_MEMORY, HostProblem, LogLibrary, PluginKind, PluginState, network_path
+from collbench.machine.readers.nccl_log import NcclLog
 from collbench.plugins.joblogs.summary import LinkLayer, hcas_in, summarize, summary_lines
 from collbench.units import listed, plural
 
@@ -83,7 +68,7 @@ class LogView:
 
     def has(self, problem: HostProblem) -> bool:
         """Return whether the library reports this problem of a host."""
-        return problem in self.log.startup_of(HostProblem)
+        return nccl_facts.ReportedProblem(problem) in self.log.of_kind(nccl_facts.ReportedProblem)
 
 
 # CB2511 to CB2516, the data path: TCP, staging through the host, shared memory.
@@ -103,7 +88,9 @@ def over_tcp(view: LogView) -> Iterator[Finding]:
     causes += [(problem.value, remedy) for problem, remedy in remedies.items() if view.has(problem)]
     proven = bool(count or log.job)
     what = "sends over TCP sockets, not RDMA" if proven else "found no network between nodes but TCP sockets"
-    evidence = plural(count, "connection") + " via NET/Socket" if count else f"sockets on {listed(log.interfaces) or '?'}, no other network"
+    evidence = f"sockets on {listed(log.device_names('Socket')) or '?'}, no other network"
+    if count:
+        evidence = f"{plural(count, 'connection')} via NET/Socket"
     has = [f"the machine has {listed(list(dict.fromkeys(view.rdma)))}"] if view.rdma else []
     severity: Severity = "severe" if view.rdma and proven else "warning"
     evidence = "; ".join([evidence, *(reason for reason, _ in causes), *has])
@@ -132,7 +119,7 @@ def _without_gdr(view: LogView) -> str | None:
     """Return why this hardware may not support GPUDirect RDMA, where the log shows it."""
     if view.has(HostProblem.NO_PLUGIN_GDR):
         return HostProblem.NO_PLUGIN_GDR.value
-    models = sorted({gpu.model for gpu in view.log.startup_of(ListedGpu)})
+    models = sorted({rank.model for rank in view.log.of_kind(nccl_facts.ListedRank) if rank.model})
     if models and all(_NO_GDR_MODELS.search(model) for model in models):
         return f"{listed(models)} {'has' if len(models) == 1 else 'have'} no GPUDirect RDMA"
     return None
@@ -160,8 +147,9 @@ def shared_memory(view: LogView) -> Iterator[Finding]:
 
 def unknown_speed(view: LogView) -> Iterator[Finding]:
     """CB2515: NCCL could not read a NIC's speed and assumes 10 Gb/s."""
-    if view.log.default_speed:
-        names = listed([name for name in view.log.default_speed if name != "?"]) or "a NIC"
+    speeds = view.log.of_kind(nccl_facts.AssumedSpeed)
+    if speeds:
+        names = listed([speed.interface for speed in speeds if speed.interface]) or "a NIC"
         what = f"{view.library} takes {names} for 10 Gb/s: it chooses algorithms and channels by that"
         remedy = "set the right speed in a topology file (NCCL_TOPO_FILE)"
         yield view.finding("CB2515", "warning", what, "Could not get speed … Defaulting to 10 Gbps", remedy)
@@ -169,8 +157,7 @@ def unknown_speed(view: LogView) -> Iterator[Finding]:
 
 def warnings(view: LogView) -> Iterator[Finding]:
     """CB2516: the library prints warnings that no other rule explains."""
-    explained = (HostProblem, FabricBroken)
-    others = [text for text in view.log.unexplained if not any(isinstance(fact, explained) for fact in startup_facts(text.encode()))]
+    others = list(dict.fromkeys(warning.text for warning in view.log.of_kind(nccl_facts.LoggedWarning) if not warning.explained))
     if others:
         evidence = listed([f"'{text}'" for text in others], 3)
         remedy = f"search the issues and the documentation of {view.library} for the text"
@@ -184,9 +171,10 @@ def mixed_rails(view: LogView) -> Iterator[Finding]:
     """CB2517: NCCL uses both InfiniBand and RoCE devices; a note where no connection shows which are in use."""
     listed_here = hcas_in(view.log)
     numbers: dict[str, set[int]] = {}  # of the devices that connections use
-    for host, connection in view.log.channels:
-        if match := re.match(r"NET/IB[^/]*/(\d{1,4})", connection.transport):
-            numbers.setdefault(host, set()).add(int(match[1]))
+    for connection in view.log.connections:
+        path = network_path(connection.transport)
+        if path and path.network.startswith("IB") and path.device is not None:
+            numbers.setdefault(connection.host, set()).add(path.device)
     for host, found in listed_here.items():
         used = [hca for hca in found if hca.number in numbers.get(host, set())]
         rails = used or found
@@ -221,10 +209,12 @@ def no_nvls(view: LogView) -> Iterator[Finding]:
 
 def _multicast_model(view: LogView) -> str | None:
     """Return the GPU model if it and its NVSwitches are known to support multicast."""
-    log, tested = view.log, view.log.startup_of(ListedGpu)
-    full = max((len({gpu.device for gpu in tested if gpu.host == host}) for host in {gpu.host for gpu in tested}), default=0)
-    switched = bool(log.startup_of(NvSwitch)) or full >= _FULL_BOARD or (log.job is not None and log.job.local_ranks >= _FULL_BOARD)
-    models = {gpu.model for gpu in tested}
+    log, listed_ranks = view.log, [rank for rank in view.log.of_kind(nccl_facts.ListedRank) if rank.model]
+    gpus_of_hosts = Counter(host for host, _ in {(rank.host, rank.device) for rank in listed_ranks})
+    local_ranks = log.job.local_ranks if log.job else 0
+    has_switch = any(link.part == "NVS" for link in log.of_kind(nccl_facts.GraphLink))
+    switched = has_switch or max([local_ranks, *gpus_of_hosts.values()]) >= _FULL_BOARD
+    models = {rank.model for rank in listed_ranks if rank.model}
     if switched and models and all(_MULTICAST_MODELS.search(model) for model in models):
         return listed(sorted(models))
     for author in view.authors:
@@ -241,13 +231,13 @@ def _multicast_model(view: LogView) -> str | None:
 
 def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
     """CB2519: nodes of one NVLink domain (NVL72) that exchange data over the NICs."""
-    log, job, broken = view.log, view.log.job, view.log.startup_of(FabricBroken)
+    log, job, broken = view.log, view.log.job, view.log.of_kind(nccl_facts.FabricBroken)
     channels = f"{log.stated.get('coll', '?')} collective and {log.stated.get('nvls', '?')} NVLS channels"
-    direct = log.startup_of(DirectPeers)
+    direct = log.of_kind(nccl_facts.DirectPeers)
     groups: dict[tuple[str, str], dict[str, None]] = {}  # hosts with GPUs that report the same NVLink domain and clique
-    for host, fact in log.startup:
-        if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):
-            groups.setdefault((fact.domain, fact.clique), {})[host] = None
+    for host, member in log.with_hosts(nccl_facts.FabricMember):
+        if host and not _NO_DOMAIN.fullmatch(member.domain):
+            groups.setdefault((member.domain, member.clique), {})[host] = None
     hosts = max(map(list, groups.values()), key=len, default=[])
     if broken:
         size = next((plural(each.clique_size, "GPU") for each in broken if each.clique_size), None)
@@ -259,10 +249,10 @@ def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
         yield view.finding("CB2519", "severe", what, "MNNVL is available but not working on this system", remedy)
     elif job and job.nodes > 1 and job.multi_node_nvlink is False and len(hosts) > 1:
         disabling = {name: value for name, value in log.settings.items() if name in _DISABLE_NVLINK}
-        states = sorted({each.state for each in log.startup_of(FabricMember) if each.state != FABRIC_COMPLETED})
+        states = sorted({each.state for each in log.of_kind(nccl_facts.FabricMember) if each.state != nccl_facts.FABRIC_COMPLETED})
         evidence = [f"MNNVL 0 with {job.nodes} nodes; {listed(hosts, 4)} have the same fabric UUID and clique", channels]
         evidence += [f"{name}={value} is set" for name, value in disabling.items()]
-        evidence += [f"fabric state {state} (complete is {FABRIC_COMPLETED})" for state in states]
+        evidence += [f"fabric state {state} (complete is {nccl_facts.FABRIC_COMPLETED})" for state in states]
         what = f"{plural(len(hosts), 'node')} of one NVLink domain exchange over the NICs, not over NVLink"
         shown = "`nvidia-smi -q | grep -A6 Fabric` must show Completed on all GPUs; check `nvidia-imex-ctl -N`"
         yield view.finding("CB2519", "warning", what, "; ".join(evidence), f"unset {listed(list(disabling))}" if disabling else shown)
@@ -274,11 +264,11 @@ def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
 
 def slow_bridges(view: LogView) -> Iterator[Finding]:
     """CB2520: PCIe links below 1 GB/s in NCCL's topology graph, mostly bridges that a hypervisor emulates."""
-    found = view.log.startup_of(SlowGraphLink)
-    if found:
-        slowest = min(each.gb_per_s for each in found)
-        kind = "emulated bridges" if any(each.emulated for each in found) else "PCIe links"
-        above = listed([{"PCI": "switches", "GPU": "GPUs"}[part] for part in dict.fromkeys(each.part for each in found)])
+    links = [link for link in view.log.of_kind(nccl_facts.GraphLink) if link.is_slow]
+    if links:
+        slowest = min(link.gb_per_s for link in links)
+        kind = "emulated bridges" if any(link.is_emulated for link in links) else "PCIe links"
+        above = listed([{"PCI": "switches", "GPU": "GPUs"}[part] for part in dict.fromkeys(link.part for link in links)])
         what = f"{view.library} plans with {slowest:g} GB/s for {kind} above {above}"
         remedy = "write the real topology into a file and name it in NCCL_TOPO_FILE (cloud providers ship one for each instance type)"
         yield view.finding("CB2520", "warning", what, f"PCI[{slowest:g}] in the graph", remedy)
@@ -297,9 +287,10 @@ def plugins(view: LogView) -> Iterator[Finding]:
     several nodes has no profiler plug-in, so that its collectives are not recorded.
     """
     log = view.log
-    network_states, profiler_states = (
-        {plugin.state for plugin in log.startup_of(NcclPlugin) if plugin.kind is kind} for kind in (PluginKind.NET, PluginKind.PROFILER)
-    )
+    states: dict[PluginKind, set[PluginState]] = {PluginKind.NET: set(), PluginKind.PROFILER: set()}
+    for plugin in log.of_kind(nccl_facts.NcclPlugin):
+        states.setdefault(plugin.kind, set()).add(plugin.state)
+    network_states = states[PluginKind.NET]
     if PluginState.UNSUITABLE in network_states and PluginState.LOADED not in network_states:
         what = f"the network plug-in does not fit this {view.library} and was left out"
         library = f"{view.library} {log.version}" if log.version else view.library
@@ -307,7 +298,7 @@ def plugins(view: LogView) -> Iterator[Finding]:
         evidence = f"its interface version is not one that {library} supports; {network}"
         remedy = "use a plug-in and a library of the same age: take both from the host, or both from the container image"
         yield view.finding("CB2522", "warning", what, evidence, remedy)
-    if profiler_states == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
+    if states[PluginKind.PROFILER] == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
         what = "no profiler plug-in is installed: nothing records the collectives of jobs"
         remedy = "build the inspector plug-in of NCCL's sources (plugins/profiler/inspector) and set NCCL_PROFILER_PLUGIN to its path"
         yield view.finding("CB2525", "note", what, "PROFILER/Plugin: Could not find libnccl-profiler.so", remedy)
@@ -316,7 +307,7 @@ def plugins(view: LogView) -> Iterator[Finding]:
 def unused_sharp(view: LogView) -> Iterator[Finding]:
     """CB2523: InfiniBand switches support reductions (SHARP), and a job on several nodes does not use them."""
     log, job = view.log, view.log.job
-    devices = [device.name for device in log.startup_of(CollNetDevice)]
+    devices = list(dict.fromkeys(device.name for device in log.of_kind(nccl_facts.NetDevice) if device.sharp))
     complete = log.stated and log.lines_of("NET")
     if not devices or not complete or log.collnet or not job or job.nodes < 2:
         return
@@ -346,7 +337,7 @@ def forced_choice(view: LogView) -> Iterator[Finding]:
     """CB2526: algorithm, protocol or channels are set manually, so that the library cannot choose by size."""
     log = view.log
     names = _FORCED_RCCL if log.library is LogLibrary.RCCL else FORCED
-    own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
+    own = {setting.name for setting in log.of_kind(nccl_facts.PluginSetting)}  # a plug-in knows its network
     found = [name for name in names if name in log.settings and name not in own]
     if found:
         evidence = listed([f"{name}={log.settings[name]}" for name in found])
@@ -432,7 +423,7 @@ def _failure(view: LogView, code: str, group: Sequence[LoggedMessage], has_cause
     if severity != message.severity and not worst.ended:
         evidence.append("the job went on afterwards")
     if code == _NO_NETWORK:
-        evidence += [f"{release.name} {release.version}" for release in view.log.startup_of(PluginRelease)]
+        evidence += [f"{release.name} {release.version}" for release in view.log.of_kind(nccl_facts.PluginRelease)]
     if code == _NO_NETWORK and view.log.net and severity != "severe":
         evidence.append(f"the log names the network {view.log.net}")
     finding = view.finding(code, severity, what, "; ".join(evidence), message.remedy)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import structs
+
+from collbench.machine.readers.nccl_facts import NcclPlugin, NetDevice, Platform, PluginRelease, PluginState, RingPaths, TopologyFile
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.machine.readers.nccl_startup import CollNetDevice, NcclPlugin, Platform, PluginRelease, PluginState, RingPaths, TopologyFile
 from collbench.units import listed, plural
 
 _HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
@@ -110,7 +112,7 @@ class LogSummary:
     warnings: int
     provider: str | None = None
     releases: dict[str, str] = field(default_factory=dict)
-    rings: RingPaths | None = None
+    rings: dict[str, bool] | None = None
 
 
 def summarize(log: NcclLog) -> LogSummary:
@@ -119,32 +121,49 @@ def summarize(log: NcclLog) -> LogSummary:
     layers = hcas_in(log)
     ranks = job.ranks if job else log.ranks or sum(log.ranks_of_hosts.values()) or None
     plugins: dict[str, str] = {}
-    for plugin in log.startup_of(NcclPlugin):
+    for plugin in log.of_kind(NcclPlugin):
         if plugin.state is PluginState.LOADED:
             plugins[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
         elif plugin.kind.value not in plugins:
             plugins[plugin.kind.value] = plugin.state.value
     calls: Counter[tuple[str | None, str | None, str | None]] = Counter()
-    for (collective, _), counts in log.choices.items():
-        for choice, count in counts.items():
-            calls[collective, choice.algorithm, choice.protocol] += count
+    for choice, count in log.choices.items():
+        calls[choice.collective, choice.algorithm, choice.protocol] += count
     choices = tuple(CountedChoice(*key, count) for key, count in calls.most_common())
     return LogSummary(
-        log.name, log.library.value, log.version, release.text if release else None, log.net,
-        tuple(next(iter(layers.values()), ())), log.interfaces, log.hosts,
-        ranks, None if ranks else log.ranks_at_least,
-        job.nodes if job else len(log.ranks_of_hosts) or None, job.local_ranks if job else None,
-        gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
-        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices, log.settings, plugins,
-        next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),
-        len(log.warnings), log.provider,
-        {release.name: release.version for release in log.startup_of(PluginRelease)}, next(iter(log.startup_of(RingPaths)), None),
-    )  # fmt: skip
+        name=log.name,
+        library=log.library.value,
+        version=log.version,
+        release=release.text if release else None,
+        network=log.net,
+        hcas=tuple(next(iter(layers.values()), ())),
+        interfaces=log.device_names("Socket"),
+        hosts=log.hosts,
+        ranks=ranks,
+        ranks_at_least=None if ranks else log.ranks_at_least,
+        nodes=job.nodes if job else len(log.ranks_of_hosts) or None,
+        local_ranks=job.local_ranks if job else None,
+        gpudirect=gpudirect_of(log),
+        nvls=log.nvls_available,
+        multi_node_nvlink=job.multi_node_nvlink if job else None,
+        collnet=log.collnet,
+        channels=log.stated,
+        connections=dict(sorted(log.transports.items(), key=lambda item: -item[1])),
+        choices=choices,
+        settings=log.settings,
+        plugins=plugins,
+        topology_file=next((file.path for file in log.of_kind(TopologyFile)), None),
+        platform=next((platform.name for platform in log.of_kind(Platform)), None),
+        warnings=len(log.warnings),
+        provider=log.provider,
+        releases={release.name: release.version for release in log.of_kind(PluginRelease)},
+        rings=next((structs.asdict(rings) for rings in log.of_kind(RingPaths)), None),
+    )
 
 
 def hcas_in(log: NcclLog) -> dict[str, list[Hca]]:
     """Return the RDMA devices that the library lists with their link layer, by host."""
-    sharp = {device.name for device in log.startup_of(CollNetDevice)}
+    sharp = {device.name for device in log.of_kind(NetDevice) if device.sharp}
     found: dict[str, list[Hca]] = {}
     if log.net != "Socket":
         for (host, number), text in log.names.items():
@@ -195,7 +214,7 @@ def summary_lines(summary: LogSummary) -> Iterator[str]:
     more += [f"platform: {summary.platform}"] if summary.platform else []
     more += [f"{name} {version}" for name, version in summary.releases.items()]
     if summary.rings:
-        more.append(f"rings: PXN {'on' if summary.rings.pxn else 'off'}, GPUDirect RDMA {'on' if summary.rings.gdr else 'off'}")
+        more.append(f"rings: PXN {'on' if summary.rings['pxn'] else 'off'}, GPUDirect RDMA {'on' if summary.rings['gdr'] else 'off'}")
     if more:
         yield f"  {' · '.join(more)}"
 

@@ -9,7 +9,6 @@ captured CUDA graph, each call is logged once, at the capture.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
+from collbench.machine.readers.nccl_facts import CollectiveCall, CommunicatorEvent
+from collbench.machine.readers.nccl_lines import INFO, Writer, split_line, writer_of
 from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
 from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, Part, RankTrace, empty
 from collbench.plugins.traces.reading import line_blocks
@@ -36,32 +37,18 @@ _REDOPS = ("sum", "prod", "max", "min", "avg")
 _DTYPE_NUMBERS = np.array([DTYPE[name] for name in _DTYPES] + [NONE], np.uint8)  # the last one is that of other numbers
 _REDOP_NUMBERS = np.array([REDOP[name] for name in _REDOPS] + [NONE], np.uint8)
 
+_CALL = b": opCount "
 _MOST_OPERATIONS = 1 << 24  # of all files
 _MOST_COMMUNICATORS = 1 << 20
 _MISSING = frozenset(
     {Part.START_TIMES, Part.DURATIONS, Part.SEQUENCES, Part.COMPUTE, Part.STEPS, Part.DEPENDENCIES, Part.SPLITS}
 )  # fmt: skip
 
-# host:pid:tid [device], RCCL's time stamp. The host follows what a launcher printed: "0: ", "[1,0]<stdout>:".
-_WRITER = rb"(?<![\w.-])([\w.-]{1,255}):(\d{1,10}):\d{1,10} \[(\d{1,4})\] (?:\d{1,20} )?NCCL INFO "
-_POINTER = rb"(?:0x([0-9a-f]{1,16})|\(nil\))"
-_CALL = re.compile(
-    _WRITER + rb"(\w{1,40}): opCount ([0-9a-f]{1,16}) sendbuff " + _POINTER + rb" recvbuff " + _POINTER
-    + rb"(?: acc (?:0x[0-9a-f]{1,16}|\(nil\)))? count (\d{1,13}) datatype (\d{1,3}) op (\d{1,10}) root (\d{1,7}) comm " + _POINTER
-    + rb" \[nranks=(\d{1,7})\] stream " + _POINTER + rb"(?: task \d{1,10} globalrank (\d{1,7}))?"
-)  # fmt: skip
-_CALL_MARK = re.compile(rb"NCCL INFO \w{1,40}: opCount ")
-_INIT = re.compile(
-    _WRITER + rb"(?:\[Rank \d{1,7}\] )?\w{0,40} ?comm " + _POINTER + rb" rank (\d{1,7}) nranks (\d{1,7}) cudaDev (\d{1,4}) [^\n]{0,200}?"
-    rb"(?:commId 0x([0-9a-f]{1,16}) |parent 0x([0-9a-f]{1,16}) (?:split|child)Count (\d{1,10}) color (-?\d{1,10}) key -?\d{1,10} ?)?"
-    rb"- (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)"
-)
-_INIT_MARK = re.compile(rb"- (?:Init|Destroy|Abort) (?:START|COMPLETE)")
-
 
 def recognizes(path: Path, head: bytes) -> bool:
     """Return whether the text has lines of NCCL's calls or communicators; not a log that only mentions them."""
-    return b" NCCL INFO " in head and (bool(_CALL.search(head)) or bool(_INIT.search(head)))
+    logged_lines = (split_line(line) for line in head.split(b"\n"))
+    return any(logged and (CollectiveCall.facts_in(logged.text) or CommunicatorEvent.facts_in(logged.text)) for logged in logged_lines)
 
 
 def read(path: Path) -> list[RankTrace]:
@@ -84,7 +71,7 @@ def read_job(paths: Sequence[Path]) -> list[RankTrace]:
 class _LoggedCommunicator:
     """A communicator of a rank. key: NCCL's id, or that of its parent and the number and color of the split; "" if not logged."""
 
-    pointer: bytes
+    address: int
     size: int
     rank: int = UNKNOWN
     key: str = ""
@@ -112,84 +99,81 @@ class _LoggedRank:
 
 
 class _NcclLog:
-    """The ranks of the files read so far, by host, process and device."""
+    """The ranks of the files read so far, by process and device."""
 
     def __init__(self) -> None:
-        self.units: dict[tuple[bytes, bytes, bytes], _LoggedRank] = {}
-        self.current: dict[tuple[bytes, bytes, bytes], tuple[_LoggedRank, int]] = {}  # by host, process and pointer
+        self.units: dict[tuple[str, int], _LoggedRank] = {}
+        self.current: dict[tuple[str, int], tuple[_LoggedRank, int]] = {}  # by process and address
         self.total = 0
 
     def read(self, path: Path) -> None:
         """Read a file. Raises UsageError for a line with a part of a call."""
+        head, writer = b"\n", Writer()
         for first, block in line_blocks(path):
-            calls, begin = 0, 0
-            for mark in _INIT_MARK.finditer(block):  # it ends the line of a communicator
-                init = _INIT.search(block, max(block.rfind(b"\n", 0, mark.start()), mark.start() - 1024, 0), mark.end())
-                if init is None:
-                    continue
-                calls += self._calls(path, _CALL.findall(block, begin, init.start()))
-                self._init(path, init)
-                begin = init.end()
-            calls += self._calls(path, _CALL.findall(block, begin))
-            if calls != len(_CALL_MARK.findall(block)):
-                _reject(path, first, block)
-            self.total += calls
+            for number, line in enumerate(block.split(b"\n"), first):
+                if not line.startswith(head):
+                    logged = split_line(line)
+                    if logged is None or logged.level != INFO:
+                        continue
+                    head, writer = logged.head, writer_of(logged.head)
+                message = line[len(head) :]
+                calls = message.count(_CALL)
+                if calls:
+                    complete = CollectiveCall.facts_in(message)
+                    if calls > 1 or not complete or writer.device is None:
+                        raise UsageError(
+                            f"{path}: line {number}: a call is incomplete, or lines of several processes are mixed: set NCCL_DEBUG_FILE to "
+                            "a file for each process ('nccl.%h.%p'); delete a last line that is cut off"
+                        )
+                    self._add_call(path, writer, complete[0])
+                elif writer.device is not None:
+                    for event in CommunicatorEvent.facts_in(message):
+                        self._add_event(path, writer, event)
             if self.total > _MOST_OPERATIONS or len(self.current) > _MOST_COMMUNICATORS:
                 raise UsageError(f"{path}: the log has more than {_MOST_OPERATIONS:,} operations or too many communicators: give a part")
 
-    def _unit(self, path: Path, host: bytes, pid: bytes, device: bytes) -> _LoggedRank:
-        unit = self.units.get((host, pid, device))
-        if unit is None:
-            unit = self.units[host, pid, device] = _LoggedRank(host.decode(), int(pid), int(device), path)
-        return unit
+    def _add(self, path: Path, writer: Writer, device: int, communicator: _LoggedCommunicator) -> tuple[_LoggedRank, int]:
+        """Add a communicator to its rank, and return both as (the rank, the number of the communicator)."""
+        key = writer.process, device
+        if key not in self.units:
+            self.units[key] = _LoggedRank(writer.host, writer.pid or 0, device, path)
+        unit = self.units[key]
+        unit.communicators.append(communicator)
+        self.current[writer.process, communicator.address] = unit, len(unit.communicators) - 1
+        return self.current[writer.process, communicator.address]
 
-    def _init(self, path: Path, found: re.Match[bytes]) -> None:
-        host, pid, _, pointer, rank, size, device, key, parent, split, color, event = found.groups()
-        known = self.current.get((host, pid, pointer))
-        if not event.startswith(b"Init"):
-            if known:
-                known[0].communicators[known[1]].destroyed = True
+    def _add_event(self, path: Path, writer: Writer, event: CommunicatorEvent) -> None:
+        unit, number = self.current.get((writer.process, event.address), (None, 0))
+        communicator = unit.communicators[number] if unit else None
+        if not event.event.startswith("Init"):
+            if communicator:
+                communicator.destroyed = True
             return
-        name = f"0x{key.decode()}" if key else ""
-        if parent and (of := self.current.get((host, pid, parent))) and (above := of[0].communicators[of[1]].key):
-            name = f"{above}/{int(split)}.{int(color)}"
-        if known:
-            one = known[0].communicators[known[1]]
-            same = (one.rank, one.size) in ((int(rank), int(size)), (UNKNOWN, int(size))) and one.key in ("", name)
-            if same and not one.destroyed:
-                one.rank, one.key = int(rank), name or one.key
+        key = event.id or ""
+        if event.parent is not None and (writer.process, event.parent) in self.current:
+            parent_unit, parent = self.current[writer.process, event.parent]
+            parent_key = parent_unit.communicators[parent].key
+            key = f"{parent_key}/{event.split}.{event.color}" if parent_key else key
+        if communicator and not communicator.destroyed:
+            is_same_rank = communicator.size == event.ranks and communicator.rank in (event.rank, UNKNOWN)
+            if is_same_rank and communicator.key in ("", key):
+                communicator.rank, communicator.key = event.rank, key or communicator.key
                 return
-        unit = self._unit(path, host, pid, device)
-        self.current[host, pid, pointer] = (unit, len(unit.communicators))
-        unit.communicators.append(_LoggedCommunicator(pointer or b"", int(size), int(rank), name))
+        self._add(path, writer, event.device, _LoggedCommunicator(event.address, event.ranks, event.rank, key))
 
-    def _calls(self, path: Path, calls: Sequence[tuple[bytes, ...]]) -> int:
-        current = self.current
-        for host, pid, device, name, launch, _, _, count, dtype, redop, root, pointer, size, stream, rank in calls:
-            where = current.get((host, pid, pointer))
-            if where is None:
-                unit = self._unit(path, host, pid, device)
-                where = current[host, pid, pointer] = (unit, len(unit.communicators))
-                unit.communicators.append(_LoggedCommunicator(pointer, int(size)))
-            unit, number = where
-            if rank:
-                unit.rank = int(rank)
-            kind, stream_number = kind_of_nccl(name.decode()), int(stream or b"0", 16) & _MASK
-            unit.rows.extend((number, kind, int(dtype), int(redop), int(count), int(root), int(launch, 16) & _MASK, stream_number))
-        return len(calls)
+    def _add_call(self, path: Path, writer: Writer, call: CollectiveCall) -> None:
+        place = self.current.get((writer.process, call.communicator))
+        if place is None:
+            place = self._add(path, writer, writer.device or 0, _LoggedCommunicator(call.communicator, call.ranks))
+        unit, number = place
+        if call.rank is not None:
+            unit.rank = call.rank
+        kind = kind_of_nccl(call.name)
+        unit.rows.extend((number, kind, call.dtype, call.redop, call.elements, call.root, call.launch & _MASK, call.stream & _MASK))
+        self.total += 1
 
 
 _MASK = (1 << 63) - 1
-
-
-def _reject(path: Path, first: int, block: bytes) -> None:
-    """Raise UsageError for the first line with a part of a call."""
-    for number, line in enumerate(block.split(b"\n"), first):
-        if len(_CALL_MARK.findall(line)) != len(_CALL.findall(line)):
-            raise UsageError(
-                f"{path}: line {number}: a call is incomplete, or lines of several processes are mixed: set NCCL_DEBUG_FILE to a file for "
-                "each process ('nccl.%h.%p'); delete a last line that is cut off"
-            )
 
 
 def _processes(units: Sequence[_LoggedRank]) -> list[ProcessTrace]:
@@ -197,24 +181,24 @@ def _processes(units: Sequence[_LoggedRank]) -> list[ProcessTrace]:
 
     Raises UsageError for another communicator without a key, or without a rank.
     """
-    largest = max(one.size for unit in units for one in unit.communicators)
-    found = []
+    largest = max(communicator.size for unit in units for communicator in unit.communicators)
+    processes = []
     for unit in units:
         members, of_all = [], 0
-        for one in unit.communicators:
-            rank, key = one.rank, one.key
-            if one.size == largest:
+        for communicator in unit.communicators:
+            rank, key = communicator.rank, communicator.key
+            if communicator.size == largest:
                 of_all += 1
-                key = key or f"{of_all} of {one.size} ranks"
+                key = key or f"{of_all} of {communicator.size} ranks"
                 rank = unit.rank if rank == UNKNOWN else rank
             if not key or rank == UNKNOWN:
                 raise UsageError(
-                    f"{unit.source}: the log has no line with the id and the rank of communicator 0x{one.pointer.decode() or '0'} "
+                    f"{unit.source}: the log has no line with the id and the rank of communicator {communicator.address:#x} "
                     f"({unit.name}): record again with NCCL_DEBUG_SUBSYS=INIT,COLL and NCCL 2.18 or newer"
                 )
-            members.append(Membership(key, rank, one.size))
-        found.append(_process(unit, tuple(members)))
-    return found
+            members.append(Membership(key, rank, communicator.size))
+        processes.append(_process(unit, tuple(members)))
+    return processes
 
 
 def _process(unit: _LoggedRank, members: tuple[Membership, ...]) -> ProcessTrace:

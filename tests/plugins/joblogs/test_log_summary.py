@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from collbench.machine.readers.nccl_log import read
@@ -85,21 +83,24 @@ def test_what_a_log_does_not_show_is_unknown() -> None:
     ]
 
 
+SEND, RECEIVE = ("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")
+STAGED = SEND.removesuffix("/GDRDMA")
+
+
 @pytest.mark.parametrize(
-    ("facts", "state"),
+    ("messages", "state"),
     [
-        ({"gdr_send": True, "gdr_receive": True}, GpuDirect.IN_USE),
-        ({"gdr_send": True}, GpuDirect.ONE_DIRECTION),
-        ({"gdr_send": True, "gdr_receive": True, "staged": 2}, GpuDirect.PARTLY),
-        ({"staged": 2}, GpuDirect.STAGED),
-        ({"net": "Socket"}, GpuDirect.NOT_APPLICABLE),
-        ({"gdr_disabled": ("mlx5_0",), "net": "IB"}, GpuDirect.DISABLED),
-        ({"net": "IB"}, GpuDirect.UNKNOWN),
+        ([SEND, RECEIVE], GpuDirect.IN_USE),
+        ([SEND], GpuDirect.ONE_DIRECTION),
+        ([SEND, RECEIVE, STAGED, STAGED], GpuDirect.PARTLY),
+        ([STAGED, STAGED], GpuDirect.STAGED),
+        (["Using network Socket"], GpuDirect.NOT_APPLICABLE),
+        (["Using network IB", "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"], GpuDirect.DISABLED),
+        (["Using network IB"], GpuDirect.UNKNOWN),
     ],
 )
-def test_gpudirect(facts: dict[str, object], state: GpuDirect) -> None:
-    bare = replace(read("n1:7:8 [0] NCCL INFO Trees", "x"), net=None)
-    assert gpudirect_of(replace(bare, **facts)) is state  # type: ignore[arg-type]
+def test_gpudirect(messages: list[str], state: GpuDirect) -> None:
+    assert gpudirect_of(read("\n".join(f"n1:7:8 [0] NCCL INFO {message}" for message in messages), "x")) is state
 
 
 def test_libfabric_is_named_by_its_provider() -> None:
@@ -107,7 +108,7 @@ def test_libfabric_is_named_by_its_provider() -> None:
              "NET/OFI Selected provider is cxi, fabric is cxi (found 2 nics)", "Connected all rings, use ring PXN 0 GDR 1"]  # fmt: skip
     found = summarize(read("\n".join(f"n1:7:8 [0] NCCL INFO {line}" for line in lines), "cxi.log"))
     assert (found.network, found.provider, found.releases) == (None, "cxi", {"aws-ofi-nccl": "1.21.1", "libfabric": "2.3"})
-    assert found.rings is not None and (found.rings.pxn, found.rings.gdr) == (False, True)
+    assert found.rings is not None and found.rings == {"pxn": False, "gdr": True}
     text = "\n".join(summary_lines(found))
     assert "network: libfabric (provider cxi)" in text
     assert "aws-ofi-nccl 1.21.1 · libfabric 2.3 · rings: PXN off, GPUDirect RDMA on" in text
