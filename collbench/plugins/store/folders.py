@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy import Table
 
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, case_of, known
@@ -23,7 +24,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
-from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, StoreTable
+from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY
 from collbench.records import document
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
@@ -132,7 +133,7 @@ class Result:
     figures: Mapping[str, Any]
 
 
-Part = tuple[StoreTable, Mapping[str, Any], str]
+Part = tuple[Table, Mapping[str, Any], str]
 
 
 @dataclass(frozen=True)

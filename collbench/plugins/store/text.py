@@ -29,7 +29,6 @@ _TITLES = {
     PERCENT: "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
 }  # fmt: skip
 _UNITS = {"_bytes_per_s": " GB/s", "_s": " µs"}
-_NUMBERS = ("integer", "real", "id")
 _WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
 
 
@@ -66,7 +65,7 @@ def _column(query: Query, place: int, name: str) -> Column[Record]:
     if title is None:
         stem, unit = next(((name.removesuffix(end), unit) for end, unit in _UNITS.items() if name.endswith(end)), (name, ""))
         title = stem.replace("_", " ") + unit
-    right = columns_of(query.subject)[name].kind in _NUMBERS and name not in _MOMENTS
+    right = columns_of(query.subject)[name].type.python_type in (int, float) and name not in _MOMENTS
 
     def text(record: Record) -> str:
         return _text(name, record[place])

@@ -14,10 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import dialect
 
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, open_store
-from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, TABLES, VERSION, VIEWS, create
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, STORE, TABLES, VERSION, VIEWS, create
 from collbench.plugins.store.writing import Writer
 from tests.cli.command import ROOT, until
 from tests.conftest import cannot
@@ -33,7 +35,7 @@ PASSWORD = "tr0ub4dor-secret"
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_another_schema_is_refused_and_left_alone(name: str, version: int) -> None:
     database = open_store(name, write=True)
-    database.rows("UPDATE store SET value = ?", [str(version)])
+    database.rows(STORE.update().values(value=str(version)))
     database.close()
     for write in (False, True):
         with pytest.raises(UsageError, match=rf"has schema {version}, but this collbench uses schema {VERSION}: make a new store with "):
@@ -44,7 +46,7 @@ def test_another_schema_is_refused_and_left_alone(name: str, version: int) -> No
 def test_a_version_that_is_not_a_number_is_refused(value: str, tmp_path: Path) -> None:
     name = str(tmp_path / "runs.db")
     database = open_store(name, write=True)
-    database.rows("UPDATE store SET value = ?", [value])
+    database.rows(STORE.update().values(value=value))
     database.close()
     with pytest.raises(UsageError, match="no valid schema version"):
         open_store(name)
@@ -53,8 +55,8 @@ def test_a_version_that_is_not_a_number_is_refused(value: str, tmp_path: Path) -
 def test_the_definition_names_each_part_once_and_explains_it() -> None:
     names = [each.name for each in (*TABLES, *VIEWS)]
     assert len(names) == len(set(names))
-    for table in TABLES:
-        assert table.about and all(column.about for column in table.columns)
+    for table in (*TABLES, *VIEWS):
+        assert table.info["about"] and all(column.doc for column in table.c)
 
 
 # What is not a store
@@ -115,7 +117,7 @@ def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(fir
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [APPLICATION_ID])
         other.start()
         until(lambda: _waiting(postgresql, url), "the second writer to wait for the first one")
-        for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(POSTGRESQL)):
+        for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(dialect())):
             connection.execute(statement)
         assert not opened
         if first == "fails":
@@ -123,7 +125,7 @@ def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(fir
     other.join(60)
     (store,) = opened
     try:
-        assert store.rows("SELECT key, value FROM store") == [("schema", str(VERSION))]
+        assert store.rows(text("SELECT key, value FROM store")) == [("schema", str(VERSION))]
     finally:
         store.close()
 
@@ -155,6 +157,7 @@ from pathlib import Path
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.writing import Writer, add_all
+from sqlalchemy import text
 
 disk, *folders = map(Path, sys.argv[1:])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], check=True)
@@ -165,10 +168,10 @@ for folder in folders:
         add_all(Writer(database), [folder])
     except UsageError as error:
         errors.append(str(error))
-print(len(folders) - len(errors), database.rows("SELECT count(*), sum(results) FROM runs")[0], errors[-1], sep="|")
+print(len(folders) - len(errors), database.rows(text("SELECT count(*), sum(results) FROM runs"))[0], errors[-1], sep="|")
 database.close()
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-print(open_store(name).rows("SELECT count(*) FROM runs")[0][0])
+print(open_store(name).rows(text("SELECT count(*) FROM runs"))[0][0])
 try:
     open_store(name, write=True)
     add_all(Writer(open_store(name, write=True)), folders)
@@ -207,7 +210,7 @@ def test_readers_cannot_write(name: str, tmp_path: Path) -> None:
     added(name, night(tmp_path, 1))
     database = open_store(name)
     with pytest.raises(UsageError, match="cannot be read"):
-        database.rows("DELETE FROM runs")
+        database.rows(text("DELETE FROM runs"))
     database.close()
     assert rows(name, "SELECT count(*) FROM runs") == [(1,)]
 
@@ -298,5 +301,5 @@ def test_a_million_rows_on_a_server_answer_in_a_tenth_of_a_second(postgresql: Se
     url = postgresql.database("million")
     database = open_store(url, write=True)
     fill(database, nodes=100, nights=365, sizes=28)
-    assert database.rows("SELECT count(*) FROM results") == [(100 * 365 * 28,)]
+    assert database.rows(text("SELECT count(*) FROM results")) == [(100 * 365 * 28,)]
     assert sorted(history_s(database, nodes=100, sizes=28, count=9))[4] < 0.1
