@@ -15,7 +15,21 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from sqlalchemy import Column, Connection, ExceptionContext, Executable, NullPool, Select, Table, create_engine, event, select, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    ExceptionContext,
+    Executable,
+    NullPool,
+    Select,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    select,
+    text,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from collbench.errors import UsageError
@@ -30,6 +44,7 @@ _MAGIC = b"SQLite format 3\0"
 _URL = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword")
 _AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
+_AMONG = "among"
 _PIECE = 2000  # records of a query that are in memory at a time
 
 
@@ -60,23 +75,23 @@ class Database(ABC):
     def insert(self, table: Table) -> Any:
         """Return the insertion of the database, which knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
 
-    def rows(self, statement: Executable) -> Sequence[Record]:
-        """Return all records of a query; of a statement without records []."""
-        result = self.connection.execute(statement)
+    def rows(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Record]:
+        """Return all records of a query; of a statement without records []. values: of its parameters, by name."""
+        result = self.connection.execute(statement, values)
         return result.all() if result.returns_rows else []
 
-    def rows_among(self, query: Select[Any], column: Column[Any], values: Iterable[Any]) -> list[Record]:
-        """Return the records of a query with these values of a column, which it gets in pieces that databases accept."""
+    def rows_among(self, query: Select[Any], values: Iterable[Any]) -> list[Record]:
+        """Return the records of a query with the condition `among` for these values, which it gets in pieces that databases accept."""
         ordered = sorted(set(values))
         records: list[Record] = []
         for start in range(0, len(ordered), _AT_ONCE):
-            records += self.rows(query.where(column.in_(ordered[start : start + _AT_ONCE])))
+            records += self.rows(query, {_AMONG: ordered[start : start + _AT_ONCE]})
         return records
 
     def stream(self, query: Select[Any]) -> Iterator[Record]:
         """Yield the records of a query; a part of them is in memory at a time."""
-        with self.transaction():  # in which PostgreSQL keeps them
-            yield from self.connection.execute(query, execution_options={"yield_per": _PIECE})
+        for part in self.connection.execute(query, execution_options={"yield_per": _PIECE}).partitions():
+            yield from part
 
     def run_for_each(self, statement: Executable, records: Sequence[Mapping[str, Any]]) -> None:
         """Run a statement once for each record: its values by name."""
@@ -120,6 +135,11 @@ class Database(ABC):
     @abstractmethod
     def _sentence(self, error: Any, context: ExceptionContext) -> str:
         """Return what an error means."""
+
+
+def among(column: Column[Any]) -> ColumnElement[bool]:
+    """Return the condition that a column has one of the values of `Database.rows_among`."""
+    return column.in_(bindparam(_AMONG, expanding=True))
 
 
 def is_url(name: str) -> bool:
@@ -296,6 +316,10 @@ class _PostgreSQL(Database):
         from sqlalchemy.dialects.postgresql import insert
 
         return insert(table)
+
+    def stream(self, query: Select[Any]) -> Iterator[Record]:
+        with self.transaction():  # in which the server keeps the records
+            yield from super().stream(query)
 
     def exclude(self, others: Literal["creators", "writers"]) -> None:
         self.connection.exec_driver_sql(_LOCKS[others])

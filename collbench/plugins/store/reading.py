@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Table, or_, select
+from sqlalchemy import ColumnElement, Table, bindparam, or_, select
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.database import Database, Record
+from collbench.plugins.store.database import Database, Record, among
 from collbench.plugins.store.folders import fingerprint_of, stored_path
 from collbench.plugins.store.schema import CASES, CEILINGS, DOCUMENTS, LABELS, NODES, REMARKS, RESULTS, RUN_NODES, RUNS
 from collbench.results.reader import Run
@@ -119,11 +119,16 @@ def newest_launches(database: Database) -> list[int]:
     return [number] if allocation is None else select_runs(database, RunSelection((allocation,)))
 
 
+_HEADS = select(RUNS.c.run_id, RUNS.c.path, RUNS.c.info, RUNS.c.facts).where(among(RUNS.c.run_id))
+_DOCUMENTS = select(DOCUMENTS.c.document_id, DOCUMENTS.c.content).where(among(DOCUMENTS.c.document_id))
+_CONTENTS = {table: select(table.c[0], table.c.content).where(among(table.c[0])) for table in (CASES, REMARKS, CEILINGS)}
+_RESULTS = select(RESULTS).where(RESULTS.c.run_id == bindparam("run")).order_by(RESULTS.c.number)
+
+
 def load_runs(database: Database, numbers: Sequence[int]) -> list[StoredRun]:
     """Return the runs with these numbers, rebuilt, in this order."""
-    query = select(RUNS.c.run_id, RUNS.c.path, RUNS.c.info, RUNS.c.facts)
     with database.transaction():
-        heads = {head.run_id: head for head in database.rows_among(query, RUNS.c.run_id, numbers)}
+        heads = {head.run_id: head for head in database.rows_among(_HEADS, numbers)}
         loader = _Loader(database)
         loader.read_documents(heads.values())
         return [loader.run(heads[number]) for number in numbers if number in heads]
@@ -145,7 +150,7 @@ class _Loader:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.documents: dict[int, Any] = {}
-        self.contents: dict[Table, dict[int, Any]] = {CASES: {}, REMARKS: {}, CEILINGS: {}}
+        self.contents: dict[Table, dict[int, Any]] = {table: {} for table in _CONTENTS}
 
     def read_documents(self, heads: Iterable[Record]) -> None:
         """Read the documents of these runs."""
@@ -153,9 +158,7 @@ class _Loader:
         for head in heads:
             if head.info:
                 numbers.update(parse_json(head.info)[1].values(), parse_json(head.facts).values())
-        for number, content in self.database.rows_among(
-            select(DOCUMENTS.c.document_id, DOCUMENTS.c.content), DOCUMENTS.c.document_id, numbers
-        ):
+        for number, content in self.database.rows_among(_DOCUMENTS, numbers):
             self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
@@ -170,8 +173,7 @@ class _Loader:
 
     def rows(self, number: int) -> list[Row]:
         """Return the rows of a run."""
-        query = select(RESULTS).where(RESULTS.c.run_id == number).order_by(RESULTS.c.number)
-        results = [record._mapping for record in self.database.rows(query)]
+        results = [record._asdict() for record in self.database.rows(_RESULTS, {"run": number})]
         self._read_contents(CASES, (result["case_id"] for result in results))
         self._read_contents(REMARKS, (result["remark_id"] for result in results))
         self._read_contents(CEILINGS, (result[name] for result in results for name in ("ceiling_id", "hard_bound_id")))
@@ -179,8 +181,7 @@ class _Loader:
 
     def _read_contents(self, table: Table, numbers: Iterable[int | None]) -> None:
         lacking = {number for number in numbers if number is not None and number not in self.contents[table]}
-        number = table.c[0]
-        for key, content in self.database.rows_among(select(number, table.c.content), number, lacking):
+        for key, content in self.database.rows_among(_CONTENTS[table], lacking):
             self.contents[table][key] = parse_json(content)
 
     def _row(self, figures: Mapping[str, Any]) -> Row:

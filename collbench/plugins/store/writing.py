@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, bindparam, false, func, or_, select
+from sqlalchemy import ColumnElement, Delete, Table, bindparam, false, func, or_, select
 
 from collbench.errors import UnreadableRun, UsageError
-from collbench.plugins.store.database import Database
+from collbench.plugins.store.database import Database, among
 from collbench.plugins.store.folders import (
     RunRecord,
     VerdictRecord,
@@ -54,6 +54,19 @@ from collbench.untrusted import parse_json
 
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
 _OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
+
+
+def _removal(table: Table, of_all: Table) -> Delete:
+    """Return the removal of the records of a table that have a number of another table, or of the same one."""
+    return table.delete().where(table.c[of_all.c[0].name] == bindparam("number"))
+
+
+_REMOVALS = {
+    **{table: _removal(table, RUNS) for table in (*_OF_RUN, LABELS, RUNS)},
+    **{table: _removal(table, VERDICTS) for table in (VERDICT_GROUPS, VERDICTS)},
+    DOCUMENTS: _removal(DOCUMENTS, DOCUMENTS),
+}
+_NUMBERS = {table: select(table.c[1], table.c[0]).where(among(table.c[1])) for table in (CASES, REMARKS, CEILINGS, DOCUMENTS, NODES)}
 
 
 class Writer:
@@ -97,7 +110,7 @@ class Writer:
     def _put_run(self, record: RunRecord, labels: Sequence[str]) -> None:
         run_id = self._put_head(RUNS, record.columns)
         for table in _OF_RUN:
-            self.database.rows(table.delete().where(table.c.run_id == run_id))
+            self.database.rows(_REMOVALS[table], {"number": run_id})
         documents = self._documents([text for text in record.info.values() if not is_small(text)] + list(record.facts.values()))
         small = {name: parse_json(text) for name, text in record.info.items() if is_small(text)}
         large = {name: documents[text] for name, text in record.info.items() if not is_small(text)}
@@ -135,7 +148,7 @@ class Writer:
 
     def _put_verdict(self, record: VerdictRecord) -> None:
         verdict_id = self._put_head(VERDICTS, record.columns)
-        self.database.rows(VERDICT_GROUPS.delete().where(VERDICT_GROUPS.c.verdict_id == verdict_id))
+        self.database.rows(_REMOVALS[VERDICT_GROUPS], {"number": verdict_id})
         document = self._documents([record.document])[record.document]
         self.database.rows(VERDICTS.update().where(VERDICTS.c.verdict_id == verdict_id).values(document_id=document))
         self._insert(VERDICT_GROUPS, [{"verdict_id": verdict_id, **group} for group in record.groups])
@@ -171,15 +184,13 @@ class Writer:
         return numbers
 
     def _looked_up(self, table: Table, contents: Iterable[str], record: Callable[[str], Mapping[str, Any]]) -> dict[str, int]:
-        number, content = table.c[0], table.c[1]
-        query = select(content, number)
         ordered = sorted(contents)
-        numbers: dict[str, int] = dict(self.database.rows_among(query, content, ordered))
+        numbers: dict[str, int] = dict(self.database.rows_among(_NUMBERS[table], ordered))
         lacking = [key for key in ordered if key not in numbers]
         if lacking:
-            insertion = self.database.insert(table).on_conflict_do_nothing(index_elements=[content]).inline()
+            insertion = self.database.insert(table).on_conflict_do_nothing().inline()
             self.database.run_for_each(insertion, [record(key) for key in lacking])
-            numbers |= dict(self.database.rows_among(query, content, lacking))
+            numbers |= dict(self.database.rows_among(_NUMBERS[table], lacking))
         return numbers
 
 
@@ -306,16 +317,12 @@ def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
     """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched."""
     with database.transaction():
         database.exclude("writers")
-        for table, parts in ((RUNS, (*_OF_RUN, LABELS)), (VERDICTS, (VERDICT_GROUPS,))):
-            _remove(database, (*parts, table), table.c[0].name, [number for name, number, _ in found if name == table.name])
+        for whole, tables in ((RUNS, (*_OF_RUN, LABELS, RUNS)), (VERDICTS, (VERDICT_GROUPS, VERDICTS))):
+            numbers = [{"number": number} for name, number, _ in found if name == whole.name]
+            for table in tables:
+                database.run_for_each(_REMOVALS[table], numbers)
         used = {number for (number,) in database.rows(select(VERDICTS.c.document_id))}
         for info, facts in database.stream(select(RUNS.c.info, RUNS.c.facts).where(RUNS.c.info.is_not(None))):
             used |= {*parse_json(info)[1].values(), *parse_json(facts).values()}
         unused = [row[0] for row in database.rows(select(DOCUMENTS.c.document_id)) if row[0] not in used]
-        _remove(database, (DOCUMENTS,), "document_id", unused)
-
-
-def _remove(database: Database, tables: Sequence[Table], column: str, numbers: Sequence[int]) -> None:
-    """Remove the records of tables with these numbers in a column."""
-    for table in tables:
-        database.run_for_each(table.delete().where(table.c[column] == bindparam("wanted")), [{"wanted": number} for number in numbers])
+        database.run_for_each(_REMOVALS[DOCUMENTS], [{"number": number} for number in unused])
