@@ -169,10 +169,7 @@ FLEET = Dashboard(
             "Percentage of the expected bandwidth: median node and slowest node",
             "timeseries",
             "Bus bandwidth of the selected case in percent of the expected bandwidth. PostgreSQL: of the runs of each day.",
-            (
-                Series(f"quantile(0.5, {_OF_CEILING}{{{_CASE}}})", "median node"),
-                Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node"),
-            ),
+            (Series(f"quantile(0.5, {_OF_CEILING}{{{_CASE}}})", "median node"), Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node")),
             "SELECT time, metric, value FROM (SELECT date_trunc('day', to_timestamp(started_s)) AS time, "
             f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {PERCENT}) / 100 AS median, min({PERCENT}) / 100 AS slowest "
             f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND {PERCENT} IS NOT NULL GROUP BY 1) AS days "
@@ -311,10 +308,7 @@ OPERATION = Dashboard(
         ),
         _CASE_ON_NODES.panel("time_p99", "Tail: 99th percentile", "99th percentile of the samples of a run."),
         _CASE_ON_NODES.panel(
-            "wrong_elements",
-            "Wrong elements",
-            "Elements that differ from the expected ones; no point if nothing was verified.",
-            decimals=0,
+            "wrong_elements", "Wrong elements", "Elements that differ from the expected ones; no point if nothing was verified.", decimals=0
         ),
         Panel(
             "Newest results",
@@ -411,9 +405,7 @@ TELEMETRY = Dashboard(
     (replace(_NODE, many=True),),
     (
         _AROUND_CASES.panel(
-            "state_probe",
-            "State probe",
-            "Fixed work, measured after each case: a change means that the machine state changed.",
+            "state_probe", "State probe", "Fixed work, measured after each case: a change means that the machine state changed."
         ),
         _AROUND_CASES.panel("stolen", "Stolen CPU time", "Share of the CPU time that a hypervisor took during a case."),
         _AROUND_CASES.panel("preemptions", "Preemptions", "How often a rank of the case was preempted."),

@@ -279,10 +279,7 @@ def _refuse_password(url: str) -> str:
 _READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
 
 
-_LOCKS = {
-    "creators": f"SELECT pg_advisory_xact_lock({APPLICATION_ID})",
-    "writers": "LOCK TABLE runs, verdicts IN SHARE ROW EXCLUSIVE MODE",
-}
+_LOCKS = {"creators": f"SELECT pg_advisory_xact_lock({APPLICATION_ID})", "writers": "LOCK TABLE runs, verdicts IN SHARE ROW EXCLUSIVE MODE"}
 
 
 class _PostgreSQL(Database):

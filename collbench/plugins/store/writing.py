@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Table, bindparam, false, func, or_, select
+from sqlalchemy import ColumnElement, Table, bindparam, false, func, or_, select
 
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugins.store.database import Database, among
@@ -55,17 +55,6 @@ from collbench.untrusted import parse_json
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
 _OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
 
-
-def _removal(table: Table, of_all: Table) -> Delete:
-    """Return the removal of the records of a table that have a number of another table, or of the same one."""
-    return table.delete().where(table.c[of_all.c[0].name] == bindparam("number"))
-
-
-_REMOVALS = {
-    **{table: _removal(table, RUNS) for table in (*_OF_RUN, LABELS, RUNS)},
-    **{table: _removal(table, VERDICTS) for table in (VERDICT_GROUPS, VERDICTS)},
-    DOCUMENTS: _removal(DOCUMENTS, DOCUMENTS),
-}
 _NUMBERS = {table: select(table.c[1], table.c[0]).where(among(table.c[1])) for table in (CASES, REMARKS, CEILINGS, DOCUMENTS, NODES)}
 
 
@@ -110,7 +99,7 @@ class Writer:
     def _put_run(self, record: RunRecord, labels: Sequence[str]) -> None:
         run_id = self._put_head(RUNS, record.columns)
         for table in _OF_RUN:
-            self.database.rows(_REMOVALS[table], {"number": run_id})
+            self.database.rows(table.delete().where(table.c.run_id == run_id))
         documents = self._documents([text for text in record.info.values() if not is_small(text)] + list(record.facts.values()))
         small = {name: parse_json(text) for name, text in record.info.items() if is_small(text)}
         large = {name: documents[text] for name, text in record.info.items() if not is_small(text)}
@@ -148,7 +137,7 @@ class Writer:
 
     def _put_verdict(self, record: VerdictRecord) -> None:
         verdict_id = self._put_head(VERDICTS, record.columns)
-        self.database.rows(_REMOVALS[VERDICT_GROUPS], {"number": verdict_id})
+        self.database.rows(VERDICT_GROUPS.delete().where(VERDICT_GROUPS.c.verdict_id == verdict_id))
         document = self._documents([record.document])[record.document]
         self.database.rows(VERDICTS.update().where(VERDICTS.c.verdict_id == verdict_id).values(document_id=document))
         self._insert(VERDICT_GROUPS, [{"verdict_id": verdict_id, **group} for group in record.groups])
@@ -318,11 +307,11 @@ def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
     with database.transaction():
         database.exclude("writers")
         for whole, tables in ((RUNS, (*_OF_RUN, LABELS, RUNS)), (VERDICTS, (VERDICT_GROUPS, VERDICTS))):
-            numbers = [{"number": number} for name, number, _ in found if name == whole.name]
+            numbers = [{"removed": number} for name, number, _ in found if name == whole.name]
             for table in tables:
-                database.run_for_each(_REMOVALS[table], numbers)
+                database.run_for_each(table.delete().where(table.c[whole.c[0].name] == bindparam("removed")), numbers)
         used = {number for (number,) in database.rows(select(VERDICTS.c.document_id))}
         for info, facts in database.stream(select(RUNS.c.info, RUNS.c.facts).where(RUNS.c.info.is_not(None))):
             used |= {*parse_json(info)[1].values(), *parse_json(facts).values()}
-        unused = [row[0] for row in database.rows(select(DOCUMENTS.c.document_id)) if row[0] not in used]
-        database.run_for_each(_REMOVALS[DOCUMENTS], [{"number": number} for number in unused])
+        unused = [{"removed": row[0]} for row in database.rows(select(DOCUMENTS.c.document_id)) if row[0] not in used]
+        database.run_for_each(DOCUMENTS.delete().where(DOCUMENTS.c.document_id == bindparam("removed")), unused)
