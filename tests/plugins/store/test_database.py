@@ -42,6 +42,28 @@ def test_another_schema_is_refused_and_left_alone(name: str, version: int) -> No
             open_store(name, write=write)
 
 
+def test_a_store_that_an_earlier_collbench_made_has_the_same_tables_and_stays_usable(tmp_path: Path) -> None:
+    name = str(tmp_path / "runs.db")
+    connection = sqlite3.connect(name)
+    connection.executescript((Path(__file__).parent / "version-3.sql").read_text())
+    open_store(str(tmp_path / "new.db"), write=True).close()
+    new = sqlite3.connect(tmp_path / "new.db")
+    for relation in (*TABLES, *VIEWS):
+        columns = [
+            [(column[1:3], column[5]) for column in each.execute(f"PRAGMA table_info({relation.name})")] for each in (connection, new)
+        ]
+        assert columns[0] == columns[1], relation.name
+    indexes = "SELECT name FROM sqlite_master WHERE type = 'index' ORDER BY name"
+    assert connection.execute(indexes).fetchall() == new.execute(indexes).fetchall()
+    connection.close()
+    added(name, night(tmp_path, 1))
+    assert added(name, night(tmp_path, 2, hosts=("b",)), labels=["good"]).count("added") == 1
+    assert rows(name, "SELECT run, node, count(*) FROM node_history GROUP BY 1, 2 ORDER BY 1") == [
+        ("night-1", "node1", 3),
+        ("night-2", "b", 3),
+    ]
+
+
 @pytest.mark.parametrize("value", ["", "two", "0", "-1", "1e9", "99999999999"])
 def test_a_version_that_is_not_a_number_is_refused(value: str, tmp_path: Path) -> None:
     name = str(tmp_path / "runs.db")
