@@ -35,12 +35,12 @@ def _queries() -> Iterator[str]:
     for subject in SUBJECTS.values():
         yield f"### {subject.name}"
         yield f"One record for each of the {escaped(subject.about)}."
-        yield table(["column", "meaning"], ((code(name), escaped(column.doc)) for name, column in columns_of(subject).items()))
+        yield table(["column", "meaning"], ((code(name), escaped(column.doc or "")) for name, column in columns_of(subject).items()))
 
 
 def _tables() -> Iterator[str]:
     for stored in TABLES:
         yield f"### Table {stored.name}"
         yield escaped(stored.info["about"])
-        rows = ((code(column.name), _TYPES[column.type.python_type], escaped(column.doc)) for column in stored.c)
+        rows = ((code(column.name), _TYPES[column.type.python_type], escaped(column.doc or "")) for column in stored.c)
         yield table(["column", "type", "meaning"], rows)
