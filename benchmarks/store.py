@@ -12,13 +12,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from sqlalchemy import Column, Index, MetaData, PrimaryKeyConstraint, Table, func, select
 
 from benchmarks.figures import MEBIBYTES, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
@@ -36,7 +37,10 @@ NODES, NIGHTS, SIZES = 1000, 365, 28
 _QUERY_S, _ADD_S, _MS = 0.1, 1.0, Unit("ms", 1e3, 1)
 _WRITERS, _RUNS_EACH = 4, 25
 _FIRST_S = 1_767_225_600.0  # 2026-01-01
-_BY_RUN = replace(schema.RESULTS, key=("run_id", "number"), indexes=(("case_id", "run_id"),))
+_BY_RUN = Table(
+    "results", MetaData(), *(Column(each.name, each.type) for each in schema.RESULTS.c), PrimaryKeyConstraint("run_id", "number"),
+    Index("results_by_case_id_run_id", "case_id", "run_id"), sqlite_with_rowid=False,
+)  # fmt: skip
 _ADD = """
 import sys
 from pathlib import Path
@@ -93,7 +97,7 @@ class _Stored:
 
 def _databases(folder: Path) -> Iterator[tuple[str, Any]]:
     @contextmanager
-    def sqlite(results: schema.StoreTable) -> Iterator[_Stored]:
+    def sqlite(results: Table) -> Iterator[_Stored]:
         tables = tuple(results if table.name == "results" else table for table in schema.TABLES)
         path = folder / "runs.db"
         with patch.object(schema, "TABLES", tables):
@@ -170,30 +174,32 @@ def fill(database: Database, nodes: int, nights: int, sizes: int) -> None:
         template = read_folder(_template(Path(folder), sizes))
     with database.transaction():
         writer._put_run(template, ())
-    [(template_id,)] = database.rows("SELECT max(run_id) FROM runs")
-    shared = database.rows("SELECT remark_id, ceiling_id FROM results WHERE run_id = ? LIMIT 1", [template_id])[0]
-    cases = [case for (case,) in database.rows("SELECT case_id FROM results WHERE run_id = ? ORDER BY number", [template_id])]
-    [(info, facts)] = database.rows("SELECT info, facts FROM runs WHERE run_id = ?", [template_id])
-    for table in ("results", "run_nodes", "runs"):
-        with database.transaction():
-            database.rows(f"DELETE FROM {table} WHERE run_id = ?", [template_id])
-    with database.transaction():
-        database.insert("INSERT INTO nodes (node_id, name) VALUES (?, ?)", [(1000 + node, f"host{node}") for node in range(nodes)])
-    same = {**_SAME, "results": sizes, "info": info, "facts": facts}
-    names, constants = ", ".join(same), list(same.values())
-    insertion = _results_of_night(_RANDOM[database.dialect.name], cases, shared)
+    runs, results = schema.RUNS, schema.RESULTS
+    template_id = database.rows(select(func.max(runs.c.run_id)))[0][0]
+    of_template = select(results.c.case_id, results.c.remark_id, results.c.ceiling_id).where(results.c.run_id == template_id)
+    rows = database.rows(of_template.order_by(results.c.number))
+    same = {**_SAME, "results": sizes, **database.rows(select(runs.c.info, runs.c.facts))[0]._mapping}
+    for table in (results, schema.RUN_NODES, runs):
+        database.rows(table.delete())
+    hosts = [{"node_id": 1000 + node, "name": f"host{node}"} for node in range(nodes)]
+    database.run_for_each(schema.NODES.insert(), hosts)
+    cases = [row.case_id for row in rows]
     for night in range(nights):
         first, start_s = _FIRST + night * nodes, _FIRST_S + night * 86_400.0
         heads = [
-            (first + node, f"/runs/host{node}/{night}", f"{night}-{node}", start_s + node, f"{first + node:032x}") for node in range(nodes)
-        ]
+            {
+                "run_id": first + node, "path": f"/runs/host{node}/{night}", "name": f"{night}-{node}", "started_s": start_s + node,
+                "fingerprint": f"{first + node:032x}", **same,
+            }
+            for node in range(nodes)
+        ]  # fmt: skip
         with database.transaction():
-            sql = f"INSERT INTO runs (run_id, path, name, started_s, fingerprint, {names}) VALUES ({', '.join('?' * (5 + len(same)))})"
-            database.insert(sql, [(*head, *constants) for head in heads])
-            database.insert("INSERT INTO run_nodes (run_id, node_id) VALUES (?, ?)", [(first + node, 1000 + node) for node in range(nodes)])
-            database.rows(insertion, [*cases, first, first + nodes - 1])
-    if database.dialect is schema.POSTGRESQL:  # as autovacuum does
-        database.rows("ANALYZE")
+            database.run_for_each(runs.insert(), heads)
+            database.run_for_each(schema.RUN_NODES.insert(), [{"run_id": first + node, "node_id": 1000 + node} for node in range(nodes)])
+            of_night = _results_of_night(_RANDOM[database.connection.dialect.name], cases, rows[0][1:], (first, first + nodes - 1))
+            database.connection.exec_driver_sql(of_night)
+    if database.connection.dialect.name == "postgresql":  # as autovacuum does
+        database.connection.exec_driver_sql("ANALYZE")
 
 
 # A number from 0 to 1, other for each result: figures that repeat would compress better than measured ones.
@@ -210,14 +216,15 @@ _SAME = {
 _FIRST = 1_000_001  # number of the first run
 
 
-def _results_of_night(random: str, cases: list[int], shared: tuple[Any, ...]) -> str:
-    """Return the statement that inserts the results of the runs of a night; its values are the cases and the first and last run."""
+def _results_of_night(random: str, cases: list[int], shared: tuple[int, int], runs: tuple[int, int]) -> str:
+    """Return the statement that inserts the results of the runs of a night, from the first to the last one, with a remark and a ceiling."""
     figures = [f"t * {factor}" for factor in _TIMES.values()] + [f"{factor} / t" for factor in _RATES.values()]
     names = ", ".join((*_TIMES, *_RATES))
-    of_night = "SELECT case_id, run_id, 1e-5 * (1.0 + 0.1 * {}) AS t FROM runs, cases WHERE case_id IN ({}) AND run_id BETWEEN ? AND ?"
+    wanted = f"case_id IN ({', '.join(map(str, cases))}) AND run_id BETWEEN {runs[0]} AND {runs[1]}"
+    of_night = f"SELECT case_id, run_id, 1e-5 * (1.0 + 0.1 * {random}) AS t FROM runs, cases WHERE {wanted}"
     return (
         f"INSERT INTO results (case_id, run_id, number, n, wrong, checked, remark_id, ceiling_id, ceiling_bytes_per_s, {names}) "
-        f"WITH x AS MATERIALIZED ({of_night.format(random, ', '.join('?' * len(cases)))}) "
+        f"WITH x AS MATERIALIZED ({of_night}) "
         f"SELECT case_id, run_id, case_id - {min(cases)}, 200, 0, 1, {shared[0]}, {shared[1]}, 5e10, {', '.join(figures)} FROM x "
         "ORDER BY case_id, run_id"
     )
@@ -255,20 +262,19 @@ def _on_duckdb(folder: Path, count: int, shape: tuple[int, int, int]) -> dict[st
     nodes, nights, sizes = shape
     path, cases = folder / "runs.duckdb", list(range(1, sizes + 1))
     connection = duckdb.connect(str(path))
-    kinds = {"id": "BIGINT", "integer": "BIGINT", "real": "DOUBLE", "text": "TEXT"}
-    columns = ", ".join(f"{each.name} {kinds[each.kind]}" for each in schema.RESULTS.columns)
+    kinds = {int: "BIGINT", float: "DOUBLE", str: "TEXT"}
+    columns = ", ".join(f"{column.name} {kinds[column.type.python_type]}" for column in schema.RESULTS.c)
     connection.execute(f"CREATE TABLE results ({columns})")
     connection.execute("CREATE TABLE cases (case_id BIGINT)")
     connection.executemany("INSERT INTO cases VALUES (?)", [[case] for case in cases])
     connection.execute("CREATE TABLE runs (run_id BIGINT, path TEXT, name TEXT, started_s DOUBLE, fingerprint TEXT)")
     connection.execute("CREATE TABLE run_nodes (run_id BIGINT, node_id BIGINT)")
-    insertion = _results_of_night(_RANDOM["duckdb"], cases, (1, 1))
     for night in range(nights):
         first = _FIRST + night * nodes
         texts = f"'/runs/host' || n || '/{night}', '{night}-' || n, {_FIRST_S} + {night} * 86400.0 + n, md5(n::TEXT || '{night}')"
         connection.execute(f"INSERT INTO runs SELECT {first} + n, {texts} FROM range({nodes}) r(n)")
         connection.execute(f"INSERT INTO run_nodes SELECT {first} + n, 1000 + n FROM range({nodes}) r(n)")
-        connection.execute(insertion, [*cases, first, first + nodes - 1])
+        connection.execute(_results_of_night(_RANDOM["duckdb"], cases, (1, 1), (first, first + nodes - 1)))
     connection.execute("CHECKPOINT")
     size, random = path.stat().st_size, np.random.default_rng(1)
     joined = "results JOIN runs USING (run_id) JOIN run_nodes USING (run_id)"
@@ -280,7 +286,7 @@ def _on_duckdb(folder: Path, count: int, shape: tuple[int, int, int]) -> dict[st
         if len(connection.execute(sql, [case, 1000 + node]).fetchall()) != nights:
             raise LaunchFailed("DuckDB lacks results")
         queries.append(time.perf_counter() - start)
-        rows = [[case, number, case, 200, *(1e-5 * case for _ in schema.RESULTS.columns[4:-1]), None] for case in cases]
+        rows = [[case, number, case, 200, *(1e-5 * case for _ in schema.RESULTS.c[4:-1]), None] for case in cases]
         start = time.perf_counter()
         connection.begin()
         connection.executemany(f"INSERT INTO results VALUES ({', '.join('?' * len(rows[0]))})", rows)

@@ -17,7 +17,10 @@ from gpu_path.check import ROOT
 
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")  # run the tests
 COMMIT_FILE = "COMMIT"  # in a bundle, which is not a git checkout
-_IMPORTS = {"python-hostlist": "hostlist", "pyzmq": "zmq", "nvidia-ml-py": "pynvml", "pytest-timeout": "pytest_timeout", "Jinja2": "jinja2"}
+_IMPORTS = {
+    "python-hostlist": "hostlist", "pyzmq": "zmq", "nvidia-ml-py": "pynvml", "pytest-timeout": "pytest_timeout", "Jinja2": "jinja2",
+    "SQLAlchemy": "sqlalchemy",
+}  # fmt: skip
 
 
 def commit() -> str:

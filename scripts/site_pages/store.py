@@ -8,6 +8,8 @@ from collbench.plugins.store.query import SUBJECTS, columns_of
 from collbench.plugins.store.schema import TABLES, VERSION, VIEWS
 from site_pages.markdown import code, codes, escaped, page, table
 
+_TYPES = {int: "integer", float: "real", str: "text", bytes: "bytes"}
+
 
 def store() -> str:
     """Return the page of a store: what a query may name, the views for SQL, and the tables."""
@@ -23,26 +25,22 @@ def store() -> str:
         *_queries(),
         "## Views",
         "Use these for SQL and dashboards. `started` is a moment of the database: `timestamptz` in PostgreSQL, ISO 8601 text in SQLite.",
-        table(["view", "content", "columns"], ((code(each.name), escaped(each.about), codes(_names(each.columns))) for each in VIEWS)),
+        table(["view", "content", "columns"], ((code(view.name), escaped(view.info["about"]), codes(view.c.keys())) for view in VIEWS)),
         "## Tables",
         *_tables(),
     )
-
-
-def _names(columns: tuple[tuple[str, str], ...]) -> list[str]:
-    return [name for name, _ in columns]
 
 
 def _queries() -> Iterator[str]:
     for subject in SUBJECTS.values():
         yield f"### {subject.name}"
         yield f"One record for each of the {escaped(subject.about)}."
-        yield table(["column", "meaning"], ((code(name), escaped(each.about)) for name, each in columns_of(subject).items()))
+        yield table(["column", "meaning"], ((code(name), escaped(column.doc or "")) for name, column in columns_of(subject).items()))
 
 
 def _tables() -> Iterator[str]:
-    for each in TABLES:
-        yield f"### Table {each.name}"
-        yield escaped(each.about)
-        rows = ((code(column.name), column.kind, escaped(column.about)) for column in each.columns)
+    for stored in TABLES:
+        yield f"### Table {stored.name}"
+        yield escaped(stored.info["about"])
+        rows = ((code(column.name), _TYPES[column.type.python_type], escaped(column.doc or "")) for column in stored.c)
         yield table(["column", "type", "meaning"], rows)

@@ -261,13 +261,13 @@ def imported(stderr: str) -> set[str]:
 def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
     found = imported(run(tmp_path, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"}).stderr)
     assert {"collbench", "argparse"} <= found
-    assert not found & {"numpy", "torch", "rich", "mpi4py", "zmq", "psutil", "jsonschema", "pandas"}
+    assert not found & {"numpy", "torch", "rich", "mpi4py", "zmq", "psutil", "jsonschema", "pandas", "sqlalchemy"}
 
 
 @pytest.mark.parametrize(
     ("command", "without"),
     [
-        ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema"}),
+        ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema", "sqlalchemy"}),
         ("backends", {"torch", "pandas", "rich"}),
     ],
 )

@@ -24,7 +24,7 @@ from tests.testbeds import SlurmBed
 # What collbench, its libraries and Python itself import; each writes its name into a file next to it when it runs.
 NAMES = (
     *("collbench", "numpy", "zmq", "psutil", "rich", "hostlist", "ml_dtypes", "defusedxml", "zstandard", "pynvml", "jsonschema", "jinja2"),
-    *("shtab", "torch", "mpi4py", "mpich", "jax", "tensorflow", "horovod", "cupy", "prometheus_client", "junitparser"),
+    *("shtab", "sqlalchemy", "torch", "mpi4py", "mpich", "jax", "tensorflow", "horovod", "cupy", "prometheus_client", "junitparser"),
     *("secrets", "queue", "json", "socket", "subprocess", "threading", "logging", "random", "hashlib", "hmac", "ssl", "tomllib", "typing"),
     *("dataclasses", "ctypes", "signal", "tempfile", "shutil", "inspect", "multiprocessing", "ensurepip", "venv", "pip", "setuptools"),
 )

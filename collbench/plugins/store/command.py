@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,23 @@ def add_store(commands: Any) -> None:
     add_command(commands, "store", _SUMMARY, None, _add_store_options, entry=_HELP, description=_ABOUT)
 
 
+def _with_library(call: Callable[[argparse.Namespace, list[str]], int]) -> Callable[[argparse.Namespace, list[str]], int]:
+    """Return a command that raises UsageError without SQLAlchemy, before it does anything."""
+
+    def checked(arguments: argparse.Namespace, argv: list[str]) -> int:
+        _check_library()
+        return call(arguments, argv)
+
+    return checked
+
+
+def _check_library() -> None:
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"a store needs SQLAlchemy ({error}): pip install SQLAlchemy") from error
+
+
 def _add_store_options(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     added = {}
@@ -62,7 +79,7 @@ def _add_store_options(parser: Parser) -> None:
         ("prune", "remove old runs, or runs without a folder, from the store", _prune),
         ("export", "write the results as Parquet files by month and operation (extra: pandas)", _export),
     ):
-        added[name] = add_command(verbs, name, summary, call).whole()
+        added[name] = add_command(verbs, name, summary, _with_library(call)).whole()
         added[name].add_argument("database", metavar="DB", help=_DATABASE)
     added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, a folder of runs, or a verdict.json")
     added["sync"].add_argument("folders", metavar="DIR", nargs="+", type=Path, help="a folder with runs below it")
@@ -77,7 +94,7 @@ def _add_store_options(parser: Parser) -> None:
     added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
     _add_selection(added["export"])
     about = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C"
-    serve = add_command(verbs, "serve-metrics", about, _serve_metrics).whole()
+    serve = add_command(verbs, "serve-metrics", about, _with_library(_serve_metrics)).whole()
     serve.add_argument("database", metavar="DB", help=_DATABASE)
     serve.add_argument("--port", metavar="N", type=natural, default=_PORT, help=f"port (default: {_PORT}; 0: any free one)")
     where = f"IP address to listen at (default: {_ADDRESS}, for this host only; 0.0.0.0: all interfaces)"
@@ -87,7 +104,7 @@ def _add_store_options(parser: Parser) -> None:
     most = f"at most N cases on nodes, the newest, each with about 15 series (default: {_LIMIT})"
     serve.add_argument("--limit", metavar="N", type=positive, default=_LIMIT, help=most)
     about = "write the Grafana dashboards as JSON files: fleet, node, operation, gate and telemetry"
-    boards = add_command(verbs, "dashboards", about, _dashboards).whole()
+    boards = add_command(verbs, "dashboards", about, _with_library(_dashboards)).whole()
     boards.add_argument("source", metavar="SOURCE", choices=_SOURCES, help="where Grafana queries: prometheus or postgresql")
     boards.add_argument("out", metavar="DIR", type=Path, help="folder of the files, which are replaced")
 
@@ -181,21 +198,21 @@ def _print_changes(changes: Changes) -> None:
 
 def _query(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.plugins.store.database import open_store
-    from collbench.plugins.store.query import RESULTS, SUBJECTS, Query, check_column, columns_of, parse_condition, size_conditions
+    from collbench.plugins.store.query import RESULTS, SUBJECTS, Query, check_column, columns_of, parse_condition, size_condition
     from collbench.plugins.store.text import write_query
     from collbench.results.row import stored_operation
 
     subject = SUBJECTS[arguments.of]
     if arguments.columns == ["?"]:
         for name, column in columns_of(subject).items():
-            print(f"{name}: {column.about}")
+            print(f"{name}: {column.doc}")
         return FINE
     for name in arguments.columns:
         check_column(name, subject)
     if subject is not RESULTS and (other := next((name for name in ("operation", "backend", "sizes") if getattr(arguments, name)), None)):
         raise UsageError(f"--{other} filters results: omit it, or omit --of {subject.name}")
     if arguments.sizes:
-        size_conditions(arguments.sizes)
+        size_condition(arguments.sizes)
     format = {"md": "markdown", "jsonl": "json"}.get(arguments.format, arguments.format)
     query = Query(
         subject, tuple(arguments.columns), selection(arguments, arguments.runs), tuple(map(stored_operation, arguments.operation)),
@@ -285,6 +302,7 @@ def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: 
 
     Raises UsageError if the store cannot be read, or has no such run.
     """
+    _check_library()
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
 
@@ -302,19 +320,21 @@ def check_run_options(arguments: argparse.Namespace) -> None:
 
 def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tuple[str, list[StoredRun]] | None:
     """Return (name of the store, its selected runs in the order in which they began); None without `--store`. Raises UsageError."""
-    from collbench.plugins.store.database import shown_name
-
     if not arguments.store:
         return None
+    _check_library()
+    from collbench.plugins.store.database import shown_name
+
     return shown_name(arguments.store), stored_runs(arguments, names)
 
 
 def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
     """Return the runs that `--store` selects, and name their folders as arguments; None without `--store`. Raises UsageError."""
-    from collbench.plugins.store.text import stored_for_report
-
     if not arguments.store:
         return None
+    _check_library()
+    from collbench.plugins.store.text import stored_for_report
+
     found = stored_runs(arguments, arguments.runs, newest=True)
     arguments.runs = [run.path for run in found]
     return stored_for_report(found, with_samples=arguments.html is not None)

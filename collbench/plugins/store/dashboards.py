@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy import Table
+
 from collbench.plugins.store.grafana import Dashboard, DashboardVariable, Panel, Series, ValueState
 from collbench.plugins.store.metrics import METRICS, VALUES_OF_CASES, VALUES_OF_GPUS
-from collbench.plugins.store.schema import PERCENT
+from collbench.plugins.store.schema import NAMESPACE, NODE_HISTORY, PERCENT, TELEMETRY_HISTORY
 from collbench.report.writers import metric_name
 
 _STALE_DAYS = 2  # a node that is measured every night has a newer run
@@ -98,28 +100,33 @@ def _stat(title: str, summary: str, series: Series, postgresql: str, **look: Any
 class RecordsOverTime:
     """What panels show over time: the records of a view, in one series for each `name`.
 
-    labels, legend    of the series of Prometheus
-    combined          the aggregation of series with the same legend: "max by (node)"; "": none
-    group             the end of the condition that does the same in SQL
+    labels, legend   of the series of Prometheus
+    combined         the aggregation of series with the same legend: "max by (node)"; "": none
+    grouped          whether SQL has one record for each time and name, by the same aggregation
     """
 
-    view: str
+    view: Table
     time: str
     where: str
     name: str
     labels: str
     legend: str
     combined: str = ""
-    group: str = ""
+    grouped: bool = False
 
-    def panel(self, metric: str, title: str, summary: str, value: str, column: str = "", *, decimals: int | None = None) -> Panel:
-        """Return the panel of a metric; value: its SQL; column: that has to be known, where that is not the value."""
-        unit = METRICS[metric].unit
-        query = f"{_metric(metric)}{{{self.labels}}}"
+    def panel(self, metric: str, title: str, summary: str, *, decimals: int | None = None) -> Panel:
+        """Return the panel of a metric: of a column of rows, or of `VALUES_OF_CASES` or `VALUES_OF_GPUS`."""
+        unit, of_row = METRICS[metric].unit, METRICS[metric].column
+        known = value = of_row.name if of_row else (VALUES_OF_CASES | VALUES_OF_GPUS)[metric]
+        if self.grouped:
+            value = f"{self.combined.partition(' ')[0]}({value})"
+        if of_row and of_row.unit.per != 1:
+            value = f"{value} / {of_row.unit.per:g}"
         sql = (
-            f"SELECT to_timestamp({self.time}) AS time, {self.name} AS metric, {value} AS value FROM collbench.{self.view} "
-            f"WHERE {self.where} AND {column or value} IS NOT NULL{self.group} ORDER BY 1"
+            f"SELECT to_timestamp({self.time}) AS time, {self.name} AS metric, {value} AS value FROM {NAMESPACE}.{self.view.name} "
+            f"WHERE {self.where} AND {known} IS NOT NULL{' GROUP BY 1, 2' if self.grouped else ''} ORDER BY 1"
         )
+        query = f"{_metric(metric)}{{{self.labels}}}"
         series = Series(f"{self.combined} ({query})" if self.combined else query, self.legend)
         return Panel(title, "timeseries", summary, (series,), sql, _UNITS.get(unit, unit or "short"), decimals=decimals)
 
@@ -162,10 +169,7 @@ FLEET = Dashboard(
             "Percentage of the expected bandwidth: median node and slowest node",
             "timeseries",
             "Bus bandwidth of the selected case in percent of the expected bandwidth. PostgreSQL: of the runs of each day.",
-            (
-                Series(f"quantile(0.5, {_OF_CEILING}{{{_CASE}}})", "median node"),
-                Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node"),
-            ),
+            (Series(f"quantile(0.5, {_OF_CEILING}{{{_CASE}}})", "median node"), Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node")),
             "SELECT time, metric, value FROM (SELECT date_trunc('day', to_timestamp(started_s)) AS time, "
             f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {PERCENT}) / 100 AS median, min({PERCENT}) / 100 AS slowest "
             f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND {PERCENT} IS NOT NULL GROUP BY 1) AS days "
@@ -208,14 +212,14 @@ _OF_NODE = 'node="$node"'
 _SQL_NODE = "node = ${node:sqlstring}"
 _OWN_RATIO = f"{_of_median(_BUSBW, '')} and {_BUSBW}{{{_OF_NODE}}}"
 _BEST_OF_NODE = RecordsOverTime(
-    "node_history",
+    NODE_HISTORY,
     "started_s",
     f"{_SQL_NODE} AND {_IN_RANGE}",
     "operation || ' ' || backend",
     _OF_NODE,
     "{{operation}} {{backend}}",
     "max by (operation, backend)",
-    " GROUP BY 1, 2",
+    grouped=True,
 )
 
 NODE = Dashboard(
@@ -254,19 +258,9 @@ NODE = Dashboard(
             f"SELECT count(*) AS cases FROM ({_newest('wrong', _SQL_NODE)}) AS newest WHERE wrong > 0",
             limits=_NONE_IS_GOOD,
         ),
-        _BEST_OF_NODE.panel(
-            "of_ceiling",
-            "Percentage of the expected bandwidth",
-            "The best size of each operation over each backend.",
-            f"max({PERCENT}) / 100",
-            PERCENT,
-        ),
+        _BEST_OF_NODE.panel("of_ceiling", "Percentage of the expected bandwidth", "The best size of each operation over each backend."),
         replace(_BEST_OF_NODE, combined="min by (operation, backend)").panel(
-            "time",
-            "Latency",
-            "The median time of the fastest size of each operation over each backend.",
-            "min(time_p50_s)",
-            "time_p50_s",
+            "time", "Latency", "The median time of the fastest size of each operation over each backend."
         ),
         Panel(
             "Newest bandwidth relative to the median node",
@@ -284,7 +278,7 @@ NODE = Dashboard(
 
 _ON_NODES = f'{_CASE}, node=~"$node"'
 _SQL_NODES = f"{_SQL_CASE} AND node IN (${{node:sqlstring}}) AND {_IN_RANGE}"
-_CASE_ON_NODES = RecordsOverTime("node_history", "started_s", _SQL_NODES, "node", _ON_NODES, "{{node}}")
+_CASE_ON_NODES = RecordsOverTime(NODE_HISTORY, "started_s", _SQL_NODES, "node", _ON_NODES, "{{node}}")
 
 OPERATION = Dashboard(
     "operation",
@@ -292,15 +286,11 @@ OPERATION = Dashboard(
     "One test case on the selected nodes over time: bandwidth, time with its 95 % confidence interval, tail and wrong data.",
     (_OPERATION, _BACKEND, _SIZE, replace(_NODE, many=True)),
     (
-        _CASE_ON_NODES.panel(
-            "busbw", "Bus bandwidth", "Bus bandwidth of each run, in bytes per second (1 GB/s is 10^9).", "busbw_bytes_per_s"
-        ),
+        _CASE_ON_NODES.panel("busbw", "Bus bandwidth", "Bus bandwidth of each run, in bytes per second (1 GB/s is 10^9)."),
         _CASE_ON_NODES.panel(
             "of_ceiling",
             "Percentage of the expected bandwidth",
             "Bus bandwidth of each run in percent of what the hardware can deliver (`collbench explain expected`).",
-            f"{PERCENT} / 100",
-            PERCENT,
         ),
         Panel(
             "Median time with its 95 % confidence interval",
@@ -316,13 +306,9 @@ OPERATION = Dashboard(
             f"WHERE {_SQL_NODES} AND value IS NOT NULL ORDER BY 1",
             "s",
         ),
-        _CASE_ON_NODES.panel("time_p99", "Tail: 99th percentile", "99th percentile of the samples of a run.", "time_p99_s"),
+        _CASE_ON_NODES.panel("time_p99", "Tail: 99th percentile", "99th percentile of the samples of a run."),
         _CASE_ON_NODES.panel(
-            "wrong_elements",
-            "Wrong elements",
-            "Elements that differ from the expected ones; no point if nothing was verified.",
-            "wrong",
-            decimals=0,
+            "wrong_elements", "Wrong elements", "Elements that differ from the expected ones; no point if nothing was verified.", decimals=0
         ),
         Panel(
             "Newest results",
@@ -409,35 +395,28 @@ GATE = Dashboard(
 
 _ON_ANY = 'node=~"$node"'
 _SQL_ON_ANY = "node IN (${node:sqlstring}) AND $__unixEpochFilter(ended_s)"
-_AROUND_CASES = RecordsOverTime("node_history", "ended_s", _SQL_ON_ANY, "node", _ON_ANY, "{{node}}", "max by (node)")
-_OF_GPUS = RecordsOverTime("telemetry_history", "ended_s", _SQL_ON_ANY, "node || ' ' || gpu", _ON_ANY, "{{node}} {{gpu}}")
+_AROUND_CASES = RecordsOverTime(NODE_HISTORY, "ended_s", _SQL_ON_ANY, "node", _ON_ANY, "{{node}}", "max by (node)")
+_OF_GPUS = RecordsOverTime(TELEMETRY_HISTORY, "ended_s", _SQL_ON_ANY, "node || ' ' || gpu", _ON_ANY, "{{node}} {{gpu}}")
 
 TELEMETRY = Dashboard(
     "telemetry",
     "telemetry during a run",
     "The machine state around each test case of a run: state probe, CPU time, and the GPUs. Run `collbench store sync` during the run.",
     (replace(_NODE, many=True),),
-    tuple(
-        records.panel(metric, title, summary, (VALUES_OF_CASES | VALUES_OF_GPUS)[metric])
-        for records, metric, title, summary in (
-            (
-                _AROUND_CASES,
-                "state_probe",
-                "State probe",
-                "Fixed work, measured after each case: a change means that the machine state changed.",
-            ),
-            (_AROUND_CASES, "stolen", "Stolen CPU time", "Share of the CPU time that a hypervisor took during a case."),
-            (_AROUND_CASES, "preemptions", "Preemptions", "How often a rank of the case was preempted."),
-            (_OF_GPUS, "gpu_sm_clock", "SM clock", "Median clock during a case."),
-            (_OF_GPUS, "gpu_power", "Power", "Highest power during a case."),
-            (_OF_GPUS, "gpu_temperature", "Temperature", "Highest temperature during a case."),
-            (
-                _OF_GPUS,
-                "gpu_throttled",
-                "Throttled",
-                "Share of the samples during a case at which NVML reported throttling by power, heat or the hardware brake.",
-            ),
-        )
+    (
+        _AROUND_CASES.panel(
+            "state_probe", "State probe", "Fixed work, measured after each case: a change means that the machine state changed."
+        ),
+        _AROUND_CASES.panel("stolen", "Stolen CPU time", "Share of the CPU time that a hypervisor took during a case."),
+        _AROUND_CASES.panel("preemptions", "Preemptions", "How often a rank of the case was preempted."),
+        _OF_GPUS.panel("gpu_sm_clock", "SM clock", "Median clock during a case."),
+        _OF_GPUS.panel("gpu_power", "Power", "Highest power during a case."),
+        _OF_GPUS.panel("gpu_temperature", "Temperature", "Highest temperature during a case."),
+        _OF_GPUS.panel(
+            "gpu_throttled",
+            "Throttled",
+            "Share of the samples during a case at which NVML reported throttling by power, heat or the hardware brake.",
+        ),
     ),
     hours=3,
     refresh="10s",

@@ -1,6 +1,6 @@
 """Opening a store: an SQLite file or a PostgreSQL database, its version, transactions, and its errors as one sentence each.
 
-SQL is written with `?` for values. A store is created only for writing; readers cannot change it.
+A store is created only for writing; readers cannot change it. Each statement takes effect at once, outside of a transaction.
 """
 
 from __future__ import annotations
@@ -9,36 +9,59 @@ import os
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    ExceptionContext,
+    Executable,
+    NullPool,
+    Select,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    select,
+    text,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, VERSION, Dialect, create
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, STORE, VERSION, create
 from collbench.untrusted import open_file
 
-Record = tuple[Any, ...]
+Record = Any  # a row of SQLAlchemy: values in order, and by the names of columns
 WAIT_S = 60.0  # for another writer
 _CONNECT_S = 10  # for a server that does not answer, unless the URL has connect_timeout
 _MAGIC = b"SQLite format 3\0"
 _URL = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword")
 _AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
+_AMONG = "among"
 _PIECE = 2000  # records of a query that are in memory at a time
 
 
 class Database(ABC):
     """An open store. Every method raises UsageError: what failed, where, and what to do."""
 
-    dialect: Dialect
-    errors: tuple[type[Exception], ...]  # of its library
+    begin = "BEGIN"
 
-    def __init__(self, name: str, write: bool) -> None:
-        self.name, self._write = shown_name(name), write
-        self._connection: Any = None
+    def __init__(self, name: str, write: bool, dialect: str, connect: Callable[[], Any], errors: tuple[type[Exception], ...]) -> None:
+        """Open it. dialect: SQLAlchemy's name; connect: return a connection of the library; errors: those of the library."""
+        self.name = shown_name(name)
+        self._write = write
+        self._errors = errors
+        self._in_transaction = False
+        engine = create_engine(f"{dialect}://", creator=connect, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        event.listen(engine, "handle_error", self._explained)
+        self.connection: Connection = engine.connect()
 
     @abstractmethod
     def version(self) -> int | None:
@@ -48,62 +71,75 @@ class Database(ABC):
     def prepare(self) -> None:
         """Mark the database as one with a store, before its tables are made."""
 
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Record]:
-        """Return all records of a query; of a statement without records []."""
-        with self._errors():
-            cursor = self._connection.execute(*self._query(sql, values))
-            return cursor.fetchall() if cursor.description else []
+    @abstractmethod
+    def insert(self, table: Table) -> Any:
+        """Return the insertion of the database, which knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
 
-    def rows_among(self, sql: str, values: Iterable[Any]) -> list[Record]:
-        """Return the records of a query with "IN ({})" for these values, which it gets in pieces that databases accept."""
+    def rows(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Record]:
+        """Return all records of a query; of a statement without records []. values: of its parameters, by name."""
+        result = self.connection.execute(statement, values)
+        return result.all() if result.returns_rows else []
+
+    def rows_among(self, query: Select[Any], values: Iterable[Any]) -> list[Record]:
+        """Return the records of a query with the condition `among` for these values, which it gets in pieces that databases accept."""
         ordered = sorted(set(values))
         records: list[Record] = []
         for start in range(0, len(ordered), _AT_ONCE):
-            piece = ordered[start : start + _AT_ONCE]
-            records += self.rows(sql.format(marks(piece)), piece)
+            records += self.rows(query, {_AMONG: ordered[start : start + _AT_ONCE]})
         return records
 
-    @abstractmethod
-    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
+    def stream(self, query: Select[Any]) -> Iterator[Record]:
         """Yield the records of a query; a part of them is in memory at a time."""
+        for part in self.connection.execute(query, execution_options={"yield_per": _PIECE}).partitions():
+            yield from part
 
-    def insert(self, sql: str, records: Iterable[Sequence[Any]]) -> None:
-        """Run a statement once for each record."""
-        with self._errors():
-            self._connection.cursor().executemany(sql.replace("?", self.dialect.mark), records)
+    def run_for_each(self, statement: Executable, records: Sequence[Mapping[str, Any]]) -> None:
+        """Run a statement once for each record: its values by name."""
+        if records:
+            self.connection.execute(statement, records)
 
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[Any]:
-        """Return a context manager: all statements in it take effect, or none. Only in SQLite it excludes other writers."""
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all statements of the block take effect, or none. Inside another transaction it is a part of that one.
 
-    def exclude(self, others: Literal["creators", "writers"]) -> None:
+        Only in SQLite it excludes other writers.
+        """
+        if self._in_transaction:
+            yield
+            return
+        self.connection.exec_driver_sql(self.begin)
+        self._in_transaction = True
+        try:
+            yield
+            self.connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            with suppress(SQLAlchemyError, UsageError):
+                self.connection.exec_driver_sql("ROLLBACK")
+            raise
+        finally:
+            self._in_transaction = False
+
+    def exclude(self, others: Literal["creators", "writers"]) -> None:  # noqa: B027
         """Make other processes wait that create the store, or write to it, until the transaction ends. In SQLite they already do."""
-        if self.dialect.locks:
-            self.rows(self.dialect.locks[others])
 
     def close(self) -> None:
         """Close it."""
-        if self._connection is not None:
-            self._connection.close()
+        with suppress(SQLAlchemyError, UsageError):
+            self.connection.close()
 
-    def _query(self, sql: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        return (sql.replace("?", self.dialect.mark), values) if values else (sql,)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self.errors as error:
-            raise UsageError(self._sentence(error)) from error
+    def _explained(self, context: ExceptionContext) -> UsageError | None:
+        """Return the error to raise in place of one of the library; None for any other."""
+        error = context.original_exception
+        return UsageError(self._sentence(error, context)) if isinstance(error, self._errors) else None
 
     @abstractmethod
-    def _sentence(self, error: Any) -> str:
+    def _sentence(self, error: Any, context: ExceptionContext) -> str:
         """Return what an error means."""
 
 
-def marks(values: Sized) -> str:
-    """Return the places of values in a list of SQL."""
-    return ", ".join("?" * len(values))
+def among(column: Column[Any]) -> ColumnElement[bool]:
+    """Return the condition that a column has one of the values of `Database.rows_among`."""
+    return column.in_(bindparam(_AMONG, expanding=True))
 
 
 def is_url(name: str) -> bool:
@@ -130,8 +166,8 @@ def open_store(name: str, *, write: bool = False, make: bool = True) -> Database
                 version = database.version()  # another process may have been faster
                 if version is None:
                     database.prepare()
-                    for sql in create(database.dialect):
-                        database.rows(sql)
+                    for sql in create(database.connection.dialect):
+                        database.connection.exec_driver_sql(sql)
                     version = VERSION
         if version is None:
             raise UsageError(f"{database.name} is not a store of collbench: make one with `collbench store add {database.name} RUN…`")
@@ -146,83 +182,71 @@ def open_store(name: str, *, write: bool = False, make: bool = True) -> Database
     return database
 
 
-def _version_of(database: Database, records: Sequence[Record]) -> int:
-    """Return the version in the records of the table `store`. Raises UsageError if there is none."""
-    text = str(records[0][0]) if records else ""
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+def _version_of(database: Database, schema: str | None = None) -> int:
+    """Return the version in the table `store` (of a schema). Raises UsageError if there is none."""
+    records = database.rows(select(STORE.c.value).where(STORE.c.key == "schema").execution_options(schema_translate_map={None: schema}))
+    version = str(records[0][0]) if records else ""
+    if not (version.isascii() and version.isdecimal() and len(version) < 10 and int(version) > 0):
         raise UsageError(f"store {database.name} has no valid schema version: restore it, or make a new one from the run folders")
-    return int(text)
-
-
-_VERSION = "SELECT value FROM {} WHERE key = 'schema'"
+    return int(version)
 
 
 # SQLite: one file. It keeps the rollback journal, since write-ahead logs do not work on network file systems.
 
 
 class _SQLite(Database):
-    dialect = SQLITE
-    errors = (sqlite3.Error, UnicodeError, OverflowError)
-
     def __init__(self, name: str, write: bool, make: bool) -> None:
-        super().__init__(name, write)
         path = Path(name)
-        self._check_file(path, write and make)
+        self.begin = "BEGIN IMMEDIATE" if write else "BEGIN"
+        self._check_file(path, shown_name(name), write and make)
         mode = "rwc" if write and make else "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
-        with self._errors():
-            self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False
-            )
-            for setting in ("trusted_schema = OFF", "cache_size = -65536", *([] if write else ["query_only = ON"])):
-                self._connection.execute(f"PRAGMA {setting}")
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
 
-    def _check_file(self, path: Path, make: bool) -> None:
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(uri, uri=True, timeout=WAIT_S, check_same_thread=False)
+
+        super().__init__(name, write, "sqlite", connect, (sqlite3.Error, UnicodeError, OverflowError))
+        settings = ["trusted_schema = OFF", "cache_size = -65536"]
+        if not write:
+            settings.append("query_only = ON")
+        for setting in settings:
+            self.connection.exec_driver_sql(f"PRAGMA {setting}")
+
+    @staticmethod
+    def _check_file(path: Path, name: str, make: bool) -> None:
         """Raise UsageError for a path that cannot be a store, before SQLite opens it."""
         try:
             with open_file(path) as file:
                 head = file.read(len(_MAGIC))
         except FileNotFoundError as error:
             if not make:
-                raise UsageError(f"store {self.name} does not exist: make it with `collbench store add {self.name} RUN…`") from error
+                raise UsageError(f"store {name} does not exist: make it with `collbench store add {name} RUN…`") from error
             if not path.absolute().parent.is_dir():
-                raise UsageError(f"store {self.name} cannot be made: its folder does not exist; make the folder first") from error
+                raise UsageError(f"store {name} cannot be made: its folder does not exist; make the folder first") from error
             return
         except OSError as error:
-            raise UsageError(f"store {self.name} cannot be read ({error.strerror or error}): name the file of a store") from error
+            raise UsageError(f"store {name} cannot be read ({error.strerror or error}): name the file of a store") from error
         if head != _MAGIC and (head or not make):
-            raise UsageError(f"{self.name} is not a store of collbench (not an SQLite file): name another file")
+            raise UsageError(f"{name} is not a store of collbench (not an SQLite file): name another file")
 
     def version(self) -> int | None:
-        [(application,)], [(tables,)] = self.rows("PRAGMA application_id"), self.rows("SELECT count(*) FROM sqlite_master")
+        application = self.connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+        tables = self.connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
         if not tables and not application:
             return None
         if application != APPLICATION_ID:
             raise UsageError(f"{self.name} is not a store of collbench (another program's SQLite file): name another file")
-        return _version_of(self, self.rows(_VERSION.format("store")))
+        return _version_of(self)
 
     def prepare(self) -> None:
-        self.rows(f"PRAGMA application_id = {APPLICATION_ID}")
+        self.connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
-        with self._errors():
-            cursor = self._connection.execute(sql, values)
-            while records := cursor.fetchmany(_PIECE):
-                yield from records
+    def insert(self, table: Table) -> Any:
+        from sqlalchemy.dialects.sqlite import insert
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self._errors():
-            self._connection.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
-        try:
-            yield
-            with self._errors():
-                self._connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            raise
+        return insert(table)
 
-    def _sentence(self, error: Any) -> str:
+    def _sentence(self, error: Any, context: ExceptionContext) -> str:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code == sqlite3.SQLITE_BUSY:
             return f"store {self.name} is used by another process for more than {WAIT_S:.0f} s: wait until it has ended, and try again"
@@ -255,50 +279,53 @@ def _refuse_password(url: str) -> str:
 _READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
 
 
-class _PostgreSQL(Database):
-    dialect = POSTGRESQL
+_LOCKS = {"creators": f"SELECT pg_advisory_xact_lock({APPLICATION_ID})", "writers": "LOCK TABLE runs, verdicts IN SHARE ROW EXCLUSIVE MODE"}
 
+
+class _PostgreSQL(Database):
     def __init__(self, url: str, write: bool) -> None:
-        super().__init__(url, write)
+        name = shown_name(url)
         try:
             import psycopg
         except ImportError as error:
-            raise UsageError(f"store {self.name} needs psycopg ({error}): install collbench[postgresql]") from error
-        self.errors = (psycopg.Error,)
+            raise UsageError(f"store {name} needs psycopg ({error}): install collbench[postgresql]") from error
         settings = f"-c search_path={NAMESPACE} -c cursor_tuple_fraction=1 -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
         given = dict(parse_qsl(urlsplit(url).query))
-        with self._errors():
-            self._connection = psycopg.connect(
-                url, autocommit=True, application_name="collbench", options=f"{given.get('options', '')} {settings}".strip(),
-                connect_timeout=given.get("connect_timeout", _CONNECT_S),
-            )  # fmt: skip
+        options = f"{given.get('options', '')} {settings}".strip()
+        wait_s = given.get("connect_timeout", _CONNECT_S)
+
+        def connect() -> Any:
+            return psycopg.connect(url, autocommit=True, application_name="collbench", options=options, connect_timeout=wait_s)
+
+        super().__init__(url, write, "postgresql+psycopg", connect, (psycopg.Error,))
 
     def version(self) -> int | None:
         # not to_regclass(): after a wait for another process it may still answer from the session's cache that there is no such table
-        found = self.rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'store'", [NAMESPACE])
+        tables = text("SELECT 1 FROM pg_tables WHERE schemaname = :schema AND tablename = 'store'").bindparams(schema=NAMESPACE)
         # with the schema's name: without the permission on it, the search path skips the schema, and the error would be another one
-        return _version_of(self, self.rows(_VERSION.format(f"{NAMESPACE}.store"))) if found else None
+        return _version_of(self, NAMESPACE) if self.rows(tables) else None
 
     def prepare(self) -> None:
-        if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = ?", [NAMESPACE]):
-            self.rows(f"CREATE SCHEMA {NAMESPACE}")
+        if not self.rows(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema").bindparams(schema=NAMESPACE)):
+            self.connection.exec_driver_sql(f"CREATE SCHEMA {NAMESPACE}")
 
-    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
-        with self._errors(), self._connection.transaction(), self._connection.cursor("collbench") as cursor:
-            cursor.itersize = _PIECE
-            cursor.execute(*self._query(sql, values))
-            yield from cursor
+    def insert(self, table: Table) -> Any:
+        from sqlalchemy.dialects.postgresql import insert
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self._errors(), self._connection.transaction():
-            yield
+        return insert(table)
 
-    def _sentence(self, error: Any) -> str:
+    def stream(self, query: Select[Any]) -> Iterator[Record]:
+        with self.transaction():  # in which the server keeps the records
+            yield from super().stream(query)
+
+    def exclude(self, others: Literal["creators", "writers"]) -> None:
+        self.connection.exec_driver_sql(_LOCKS[others])
+
+    def _sentence(self, error: Any, context: ExceptionContext) -> str:
         why, code = printable(" ".join(str(error).split("\n", 1)[0].split())), error.sqlstate or ""
-        if self._connection is None:
+        if context.connection is None:
             return f"store {self.name} cannot be opened ({why}): check the URL, the server and your access"
-        if self._connection.closed or code.startswith("08"):
+        if context.is_disconnect or code.startswith("08"):
             return f"the connection to store {self.name} was lost: what was not finished is not in it; check the server, and try again"
         what = "written" if self._write else "read"
         known = {

@@ -9,14 +9,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from urllib.parse import quote
 
+from sqlalchemy import ColumnElement, select
+
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, Record
-from collbench.plugins.store.query import RESULTS
 from collbench.plugins.store.reading import RunSelection
+from collbench.plugins.store.schema import CASES, HISTORY, RUNS
 
 UNKNOWN_MONTH = "unknown"
 _AT_ONCE = 100_000  # results of a row group
-_COLUMNS = tuple(name for name in RESULTS.columns if name != "started")
+_COLUMNS = tuple(column for column in HISTORY.c if column.name != "started")
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,8 @@ def export(database: Database, folder: Path, runs: RunSelection | None = None) -
     except ImportError as error:
         raise UsageError(f"Parquet files need pyarrow ({error}): install collbench[pandas]") from error
     _check_empty(folder)
-    kinds = {"integer": pa.int64(), "id": pa.int64(), "real": pa.float64(), "text": pa.string(), "bytes": pa.binary()}
-    columns = [RESULTS.columns[name] for name in _COLUMNS]
-    schema = pa.schema(
-        [pa.field(name, kinds[column.kind], metadata={"about": column.about}) for name, column in zip(_COLUMNS, columns, strict=True)]
-    )
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    schema = pa.schema([pa.field(column.name, kinds[column.type.python_type], metadata={"about": column.doc}) for column in _COLUMNS])
     results = files = 0
     try:
         for place, records in _partitions(database, runs or RunSelection()):
@@ -71,17 +70,15 @@ def _check_empty(folder: Path) -> None:
 
 def _partitions(database: Database, runs: RunSelection) -> Iterator[tuple[str, Iterator[Record]]]:
     """Yield the folder of each partition with its results, in the order of time."""
-    condition, values = runs.sql()
-    where = f" WHERE run_id IN (SELECT runs.run_id FROM runs WHERE {condition})" if condition else ""
-    months = sorted({_month(start) for (start,) in database.rows(f"SELECT DISTINCT started_s FROM runs{where}", values)})
-    operations = [name for (name,) in database.rows("SELECT DISTINCT operation FROM cases ORDER BY operation")]
+    months = sorted({_month(start) for (start,) in database.rows(select(RUNS.c.started_s).where(*runs.conditions()).distinct())})
+    operations = [name for (name,) in database.rows(select(CASES.c.operation).distinct().order_by(CASES.c.operation))]
     for month in months:
-        span, bounds = _span(month)
+        of_month = (
+            select(*_COLUMNS).where(*runs.of_results(HISTORY.c.run_id), *_span(month)).order_by(HISTORY.c.started_s, HISTORY.c.run_id)
+        )
         for operation in operations:
-            more = f"{where} AND " if where else " WHERE "
-            sql = f"SELECT {', '.join(_COLUMNS)} FROM history{more}operation = ? AND {span} ORDER BY started_s, run_id"
-            found = database.stream(sql, [*values, operation, *bounds])
-            for _, records in groupby(found, lambda record: 0):  # none: no file
+            results = database.stream(of_month.where(HISTORY.c.operation == operation))
+            for _, records in groupby(results, lambda record: 0):  # none: no file
                 yield f"month={month}/operation={quote(operation, safe='')}", records
 
 
@@ -89,9 +86,9 @@ def _month(start_s: float | None) -> str:
     return UNKNOWN_MONTH if start_s is None else datetime.fromtimestamp(start_s, UTC).strftime("%Y-%m")
 
 
-def _span(month: str) -> tuple[str, Sequence[float]]:
+def _span(month: str) -> Sequence[ColumnElement[bool]]:
     if month == UNKNOWN_MONTH:
-        return "started_s IS NULL", ()
+        return (HISTORY.c.started_s.is_(None),)
     first = datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC)
     after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
-    return "started_s >= ? AND started_s < ?", (first.timestamp(), after.timestamp())
+    return HISTORY.c.started_s >= first.timestamp(), HISTORY.c.started_s < after.timestamp()

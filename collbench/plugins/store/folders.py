@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy import Table
 
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, case_of, known
+from collbench.columns import value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.gating.allocation import SLOWED, moment
-from collbench.gating.verdict import Verdict, read_verdict
+from collbench.gating.verdict import GroupState, Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
-from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, StoreTable
+from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, VERDICT_GROUPS, column_of
 from collbench.records import document
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
@@ -132,7 +134,7 @@ class Result:
     figures: Mapping[str, Any]
 
 
-Part = tuple[StoreTable, Mapping[str, Any], str]
+Part = tuple[Table, Mapping[str, Any], str]
 
 
 @dataclass(frozen=True)
@@ -369,16 +371,15 @@ def read_verdict_file(path: Path) -> VerdictRecord:
         "slower": counts.get("slower"), "faster": counts.get("faster"), "unchanged": counts.get("no change"),
         "inconclusive": counts.get("inconclusive"), "cause": verdict.cause and clean(verdict.cause.cause), "missing": 0,
     }  # fmt: skip
-    groups = [
-        {
-            "number": number, "operation": clean(each.operation), "backend": clean(each.backend), "size_class": clean(each.size_class),
-            "state": each.state, "outcome": each.outcome or None, "factor": each.factors[0] if each.factors else None,
-            "limit_factor": each.limit, "worst": each.worst and clean(each.worst), "worst_factor": each.worst_factor,
-            "cases": each.cases, "missing": each.missing,
-        }
-        for number, each in enumerate(verdict.groups)
-    ]  # fmt: skip
+    groups = [{"number": number, **_of_group(group)} for number, group in enumerate(verdict.groups)]
     return VerdictRecord(columns, groups, as_json(document(verdict)))
+
+
+def _of_group(group: GroupState) -> dict[str, Any]:
+    """Return what a store keeps of a group of cases: the columns that the group declares, and its first factor."""
+    values = {column_of(value.name): value.value(group) for value in value_columns(GroupState)}
+    columns = {name: clean(value) if isinstance(value, str) else value for name, value in values.items() if name in VERDICT_GROUPS.c}
+    return columns | {"outcome": group.outcome or None, "factor": group.factors[0] if group.factors else None}
 
 
 def _judged_s(verdict: Verdict, path: Path) -> float | None:

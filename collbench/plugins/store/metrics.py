@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import TextIO
+from typing import Any, TextIO
 from urllib.parse import urlsplit
+
+from sqlalchemy import Select, Subquery, func, literal, literal_column, select
 
 from collbench.addresses import is_numeric
 from collbench.errors import UsageError
@@ -21,6 +23,17 @@ from collbench.gating.verdict import from_json
 from collbench.plugins.serve.server import LOCALHOST, HttpReply, ReadOnlyServer, serve_until_interrupted
 from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.reading import load_rows
+from collbench.plugins.store.schema import (
+    DOCUMENTS,
+    NODE_HISTORY,
+    NODES,
+    RESULTS,
+    RUN_NODES,
+    RUNS,
+    SUSPECT_HISTORY,
+    TELEMETRY_HISTORY,
+    VERDICTS,
+)
 from collbench.report.headlines import short
 from collbench.report.runs import ROW_METRICS, row_samples
 from collbench.report.verdict_formats import GATE_METRICS, gate_samples
@@ -54,12 +67,13 @@ STORE_METRICS = {
 }
 METRICS = ROW_METRICS | GATE_METRICS | STORE_METRICS
 # Metrics of the newest case of a node or of a GPU: the SQL of their values in the views `node_history` and `telemetry_history`.
-VALUES_OF_CASES = {"state_probe": "probe_after_s", "stolen": "stolen", "preemptions": "preempted"}
+_CASE, _GPU = NODE_HISTORY.c, TELEMETRY_HISTORY.c
+VALUES_OF_CASES = {"state_probe": _CASE.probe_after_s.name, "stolen": _CASE.stolen.name, "preemptions": _CASE.preempted.name}
 VALUES_OF_GPUS = {
-    "gpu_sm_clock": "1e6 * sm_mhz",
-    "gpu_power": "power_w",
-    "gpu_temperature": "temperature_c",
-    "gpu_throttled": "throttled",
+    "gpu_sm_clock": f"1e6 * {_GPU.sm_mhz.name}",
+    "gpu_power": _GPU.power_w.name,
+    "gpu_temperature": _GPU.temperature_c.name,
+    "gpu_throttled": _GPU.throttled.name,
 }
 
 
@@ -88,84 +102,77 @@ def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator
         yield from _suspects(database, since)
         yield from _conditions(database, since)
         yield from _verdicts(database)
-        yield Sample("store_runs", {}, database.rows("SELECT count(*) FROM runs")[0][0])
+        yield Sample("store_runs", {}, database.rows(select(func.count()).select_from(RUNS))[0][0])
     yield Sample("store_read", {}, time.monotonic() - began)
 
 
-_RESULTS = (
-    "SELECT nodes.name AS node, results.case_id, results.run_id, results.number, runs.started_s, results.ended_s, results.probe_after_s,"
-    " results.stolen, results.preempted FROM runs JOIN results ON results.run_id = runs.run_id"
-    " JOIN run_nodes ON run_nodes.run_id = runs.run_id JOIN nodes ON nodes.node_id = run_nodes.node_id WHERE runs.started_s >= ?"
-)
+_OF_NODES = RUNS.join(RUN_NODES, RUN_NODES.c.run_id == RUNS.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id)
 
 
-def _newest(source: str, columns: str, by: str, newest: str) -> str:
-    """Return the SQL of the newest record of a query for each value of `by`."""
-    return (
-        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {newest} DESC, run_id DESC, number DESC) AS place"
-        f" FROM ({source}) AS found) AS ranked WHERE place = 1"
-    )
+def _newest(query: Select[Any], by: Sequence[str], newest: str) -> Subquery:
+    """Return the newest record of a query for each value of the columns `by`: the largest value of `newest`."""
+    of_query = query.subquery().c
+    order = (of_query[newest].desc(), of_query.run_id.desc(), of_query.number.desc())
+    place = func.row_number().over(partition_by=[of_query[name] for name in by], order_by=order)
+    ranked = select(*of_query, place.label("place")).subquery()
+    return select(ranked).where(ranked.c.place == 1).subquery()
 
 
 def _rows(database: Database, since: float, most: int) -> Iterator[Sample]:
-    sql = _newest(_RESULTS, "node, case_id, run_id, number, started_s", "case_id, node", "started_s")
-    found = database.rows(f"SELECT node, run_id, number, started_s, count(*) OVER () FROM ({sql}) AS newest "
-                          f"ORDER BY started_s DESC, node, case_id LIMIT {most}", [since])  # fmt: skip
-    yield Sample("store_rows_left_out", {}, found[0][4] - len(found) if found else 0)
-    rows = load_rows(database, {run_id for _, run_id, *_ in found})
-    for node, run_id, number, started_s, _ in found:
-        labels = {"node": short(node, _LONGEST)}
-        samples = list(row_samples(rows[run_id][number], labels))
+    of_rows = (NODES.c.name.label("node"), RESULTS.c.case_id, RESULTS.c.run_id, RESULTS.c.number, RUNS.c.started_s)
+    results = select(*of_rows).select_from(_OF_NODES.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id)).where(RUNS.c.started_s >= since)
+    newest = _newest(results, ("case_id", "node"), "started_s").c
+    number_of_rows = func.count().over().label("rows")
+    query = select(newest.node, newest.run_id, newest.number, newest.started_s, number_of_rows)
+    records = database.rows(query.order_by(newest.started_s.desc(), newest.node, newest.case_id).limit(most))
+    yield Sample("store_rows_left_out", {}, records[0].rows - len(records) if records else 0)
+    rows = load_rows(database, {record.run_id for record in records})
+    for record in records:
+        samples = list(row_samples(rows[record.run_id][record.number], _labels(node=record.node)))
         yield from samples
-        yield replace(samples[0], name="measured_timestamp", value=started_s)
+        yield replace(samples[0], name="measured_timestamp", value=record.started_s)
 
 
 def _nodes(database: Database, since: float) -> Iterator[Sample]:
-    sql = (
-        "SELECT nodes.name, max(runs.started_s), count(*) FROM runs JOIN run_nodes ON run_nodes.run_id = runs.run_id"
-        " JOIN nodes ON nodes.node_id = run_nodes.node_id WHERE runs.started_s >= ? GROUP BY nodes.name"
-    )
-    for name, last_s, runs in database.rows(sql, [since]):
-        labels = {"node": short(name, _LONGEST)}
+    query = select(NODES.c.name, func.max(RUNS.c.started_s), func.count()).select_from(_OF_NODES)
+    for name, last_s, runs in database.rows(query.where(RUNS.c.started_s >= since).group_by(NODES.c.name)):
+        labels = _labels(node=name)
         yield Sample("node_last_run_timestamp", labels, last_s)
         yield Sample("node_runs", labels, runs)
 
 
 def _suspects(database: Database, since: float) -> Iterator[Sample]:
-    sql = (
-        "SELECT node, kind, state, ratio FROM suspect_history WHERE started_s >= ? AND ratio IS NOT NULL"
-        f" ORDER BY started_s DESC LIMIT {_MOST_SUSPECTS}"
-    )
-    for node, kind, state, ratio in reversed(database.rows(sql, [since])):  # of equal labels the newest one remains
+    suspects = SUSPECT_HISTORY.c
+    query = select(suspects.node, suspects.kind, suspects.state, suspects.ratio)
+    query = query.where(suspects.started_s >= since, suspects.ratio.is_not(None)).order_by(suspects.started_s.desc()).limit(_MOST_SUSPECTS)
+    for node, kind, state, ratio in reversed(database.rows(query)):  # of equal labels the newest one remains
         yield Sample("suspect", _labels(node=node, kind=kind, state=state), ratio)
 
 
 def _conditions(database: Database, since: float) -> Iterator[Sample]:
-    yield from _newest_values(database, since, f"{_RESULTS} AND results.ended_s IS NOT NULL", ("node",), VALUES_OF_CASES)
-    of_gpus = "SELECT * FROM telemetry_history WHERE started_s >= ?"
-    yield from _newest_values(database, since, of_gpus, ("node", "gpu"), VALUES_OF_GPUS, limit=f" LIMIT {_MOST_GPUS}")
-
-
-def _newest_values(
-    database: Database, since: float, source: str, labels: tuple[str, ...], values: Mapping[str, str], *, limit: str = ""
-) -> Iterator[Sample]:
-    sql = _newest(source, ", ".join([*labels, *values.values()]), ", ".join(labels), "ended_s")
-    for record in database.rows(f"{sql}{limit}", [since]):
-        of_record = _labels(**dict(zip(labels, record, strict=False)))
-        yield from (Sample(name, of_record, value) for name, value in zip(values, record[len(labels) :], strict=True))
+    """Yield the metrics of the newest case of each node and of each GPU."""
+    place = (RESULTS.c.run_id, RESULTS.c.number, RESULTS.c.ended_s)
+    values = [RESULTS.c[value].label(name) for name, value in VALUES_OF_CASES.items()]
+    of_nodes = select(NODES.c.name.label("node"), *place, *values).select_from(_OF_NODES.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id))
+    of_nodes = of_nodes.where(RUNS.c.started_s >= since, RESULTS.c.ended_s.is_not(None))
+    values = [literal_column(value).label(name) for name, value in VALUES_OF_GPUS.items()]
+    of_gpus = select(_GPU.node, _GPU.gpu, _GPU.run_id, _GPU.number, _GPU.ended_s, *values).where(_GPU.started_s >= since)
+    for query, labels, names in ((of_nodes, ("node",), VALUES_OF_CASES), (of_gpus, ("node", "gpu"), VALUES_OF_GPUS)):
+        newest = _newest(query, labels, "ended_s").c
+        for record in database.rows(select(*(newest[name] for name in (*labels, *names))).limit(_MOST_GPUS)):
+            of_record = _labels(**{label: getattr(record, label) for label in labels})
+            yield from (Sample(name, of_record, getattr(record, name)) for name in names)
 
 
 def _verdicts(database: Database) -> Iterator[Sample]:
     """Yield the metrics of the newest verdict for each baseline, as `collbench gate --openmetrics`, with a label `baseline`."""
-    sql = _newest(
-        "SELECT baseline, judged_s, verdict_id AS run_id, 0 AS number, document_id FROM verdicts"
-        " WHERE document_id IS NOT NULL AND judged_s IS NOT NULL",
-        "baseline, judged_s, document_id", "baseline", "judged_s",
-    )  # fmt: skip
-    for baseline, judged_s, document in database.rows(f"{sql} ORDER BY judged_s DESC LIMIT {_MOST_BASELINES}"):
-        ((content,),) = database.rows("SELECT content FROM documents WHERE document_id = ?", [document])
-        verdict = from_json(parse_json(zlib.decompress(content)))
-        for sample in gate_samples(verdict):
+    verdicts = VERDICTS.c
+    place = (verdicts.verdict_id.label("run_id"), literal(0).label("number"))
+    query = select(verdicts.baseline, verdicts.judged_s, verdicts.document_id, *place)
+    newest = _newest(query.where(verdicts.document_id.is_not(None), verdicts.judged_s.is_not(None)), ("baseline",), "judged_s").c
+    contents = select(newest.baseline, newest.judged_s, DOCUMENTS.c.content).join(DOCUMENTS, DOCUMENTS.c.document_id == newest.document_id)
+    for baseline, judged_s, content in database.rows(contents.order_by(newest.judged_s.desc()).limit(_MOST_BASELINES)):
+        for sample in gate_samples(from_json(parse_json(zlib.decompress(content)))):
             value = judged_s if sample.name == "gate_judged_timestamp" else sample.value
             yield Sample(sample.name, {**sample.labels, **_labels(baseline=baseline)}, value)
 

@@ -1,4 +1,4 @@
-"""Queries of a store: its kinds of records, filters as typed values, and the SQL that answers them.
+"""Queries of a store: its kinds of records, filters as typed values, and the statements that answer them.
 
 A filter on cases is resolved to numbers of cases first, and one on runs becomes a list of runs: then the database finds the results of
 one case by its primary key, however many results there are.
@@ -6,22 +6,23 @@ one case by its primary key, however many results there are.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+from sqlalchemy import Column, ColumnElement, Table, or_, select
+
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.database import Database, Record, marks
+from collbench.plugins.store.database import Database, Record
 from collbench.plugins.store.reading import RunSelection
-from collbench.plugins.store.schema import CASES, PERCENT, RUNS, TABLES, VERDICTS, VIEWS, StoreColumn
+from collbench.plugins.store.schema import CASES, HISTORY, NODE_HISTORY, PAIR_HISTORY, PERCENT, RUNS, SUSPECT_HISTORY, VERDICTS
 from collbench.units import parse_size
 
-_ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
-_OF_VIEWS = {view.name: view for view in VIEWS}
 _MOMENTS = ("started",)  # columns with a type of the database
 
 
@@ -39,59 +40,49 @@ class Subject:
 
     name: str
     about: str
-    source: str
-    columns: Mapping[str, StoreColumn]
+    source: Table
+    columns: Mapping[str, Column[Any]]
     shown: tuple[str, ...]
     order: str
 
 
-def _columns_of(source: str) -> dict[str, StoreColumn]:
-    """Return the columns of a table or a view, by name, with their types and meanings."""
-    if source not in _OF_VIEWS:
-        table = next(table for table in TABLES if table.name == source)
-        return {column.name: column for column in table.columns}
-    found = {}
-    for name, sql in _OF_VIEWS[source].columns:
-        owner, _, column = sql.partition(".")
-        known = _ALL.get((owner, column))
-        found[name] = known or StoreColumn(name, "when the run began (UTC)")
-    return found
-
-
-def _subject(name: str, about: str, source: str, shown: str, order: str) -> Subject:
-    columns = _columns_of(source)
-    return Subject(name, about, source, {key: each for key, each in columns.items() if key not in _INNER}, tuple(shown.split()), order)
-
-
 _INNER = {"content", "digest", "info", "facts", "fingerprint", "document_id", "detail"}
-RESULTS = _subject(
-    "results", "figures of cases", "history",
-    f"started run operation backend size_bytes ranks dtype time_p50_s busbw_bytes_per_s {PERCENT} quality na", "started_s",
-)  # fmt: skip
+
+
+def _subject(name: str, about: str, source: Table, shown: str, order: str) -> Subject:
+    columns = {column.name: column for column in source.c if column.name not in _INNER}
+    return Subject(name, about, source, columns, tuple(shown.split()), order)
+
+
+_OF_RESULTS = f"started run operation backend size_bytes ranks dtype time_p50_s busbw_bytes_per_s {PERCENT} quality na"
+_OF_RUNS = "started_s name operation allocation ranks nodes results exit_code missing path"
+_OF_SUSPECTS = "started run node kind part state ratio"
+_OF_PAIRS = "started run node partners sent_bytes_per_s received_bytes_per_s latency_s wrong"
+_OF_VERDICTS = "judged_s result mode cases confirmed suspected slower faster unchanged inconclusive cause path"
+RESULTS = _subject("results", "figures of cases", HISTORY, _OF_RESULTS, "started_s")
 SUBJECTS = {
-    each.name: each
-    for each in (
+    subject.name: subject
+    for subject in (
         RESULTS,
-        _subject(
-            "runs", "run folders", RUNS.name, "started_s name operation allocation ranks nodes results exit_code missing path", "started_s"
-        ),
-        _subject("suspects", "suspects of hunts and pairs runs", "suspect_history", "started run node kind part state ratio", "started_s"),
-        _subject(
-            "pairs", "hosts of pairs runs", "pair_history",
-            "started run node partners sent_bytes_per_s received_bytes_per_s latency_s wrong", "started_s",
-        ),
-        _subject(
-            "verdicts", "verdicts of the gate", VERDICTS.name,
-            "judged_s result mode cases confirmed suspected slower faster unchanged inconclusive cause path", "judged_s",
-        ),
+        _subject("runs", "run folders", RUNS, _OF_RUNS, "started_s"),
+        _subject("suspects", "suspects of hunts and pairs runs", SUSPECT_HISTORY, _OF_SUSPECTS, "started_s"),
+        _subject("pairs", "hosts of pairs runs", PAIR_HISTORY, _OF_PAIRS, "started_s"),
+        _subject("verdicts", "verdicts of the gate", VERDICTS, _OF_VERDICTS, "judged_s"),
     )
-}  # fmt: skip
-_BY_NODE = _columns_of("node_history")
+}
 
 
 # Filters.
 
-OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
+_COMPARISONS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
+    "!=": ColumnElement.is_distinct_from,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+OPERATORS = tuple(_COMPARISONS)
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 
 
@@ -103,13 +94,9 @@ class Condition:
     operator: str
     value: str | float | int | None
 
-    def sql(self) -> tuple[str, list[Any]]:
-        """Return (condition, values)."""
-        if self.value is None:
-            return f"{self.column} IS {'NOT ' if self.operator == '!=' else ''}NULL", []
-        if self.operator == "!=":
-            return f"({self.column} <> ? OR {self.column} IS NULL)", [self.value]
-        return f"{self.column} {self.operator} ?", [self.value]
+    def of(self, source: Table) -> ColumnElement[bool]:
+        """Return the condition on a table."""
+        return _COMPARISONS[self.operator](source.c[self.column], self.value)
 
 
 def parse_condition(text: str, subject: Subject) -> Condition:
@@ -120,15 +107,15 @@ def parse_condition(text: str, subject: Subject) -> Condition:
     match = _CONDITION.fullmatch(text)
     if not match:
         raise UsageError(f"'{printable(text)}' is not a valid condition: use COLUMN=VALUE, or one of {', '.join(OPERATORS)}")
-    name, operator, value = match[1], match[2], match[3].strip()
-    kind = check_column(name, subject).kind
+    name, comparison, value = match[1], match[2], match[3].strip()
+    kind = check_column(name, subject).type.python_type
     if name in _MOMENTS:
         raise UsageError(f"'{name}' cannot be compared: use --since and --until")
     if not value:
-        if operator not in ("=", "!="):
-            raise UsageError(f"'{printable(text)}' lacks a value: use {name}{operator}VALUE")
-        return Condition(name, operator, None)
-    return Condition(name, operator, value if kind == "text" else _number(name, value))
+        if comparison not in ("=", "!="):
+            raise UsageError(f"'{printable(text)}' lacks a value: use {name}{comparison}VALUE")
+        return Condition(name, comparison, None)
+    return Condition(name, comparison, value if kind is str else _number(name, value))
 
 
 def _number(name: str, text: str) -> float | int:
@@ -143,7 +130,7 @@ def _number(name: str, text: str) -> float | int:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def check_column(name: str, subject: Subject) -> StoreColumn:
+def check_column(name: str, subject: Subject) -> Column[Any]:
     """Return a column. Raises UsageError for an unknown one, with similar names."""
     columns = columns_of(subject)
     if name not in columns:
@@ -153,27 +140,24 @@ def check_column(name: str, subject: Subject) -> StoreColumn:
     return columns[name]
 
 
-def columns_of(subject: Subject) -> Mapping[str, StoreColumn]:
+def columns_of(subject: Subject) -> Mapping[str, Column[Any]]:
     """Return the columns that a query may name, by name."""
-    return {"node": _BY_NODE["node"], **subject.columns} if subject is RESULTS else subject.columns
+    return {"node": NODE_HISTORY.c.node, **subject.columns} if subject is RESULTS else subject.columns
 
 
-def size_conditions(text: str) -> tuple[str, list[Any]]:
-    """Return (condition on size_bytes, values) of "64K", "8,1M" or "1K-1M" (both ends are part of it). Raises UsageError."""
-    parts: list[str] = []
-    values: list[Any] = []
+def size_condition(text: str) -> ColumnElement[bool]:
+    """Return the condition of "64K", "8,1M" or "1K-1M" (both ends are part of it) on the table cases. Raises UsageError."""
+    parts: list[ColumnElement[bool]] = []
     for part in text.split(","):
         low, between, high = part.partition("-")
-        if between:
-            first, last = parse_size(low), parse_size(high)
-            if first > last:
-                raise UsageError(f"size range '{part}' is reversed: write the smaller size first, {high}-{low}")
-            parts.append("size_bytes BETWEEN ? AND ?")
-            values += [first, last]
-        else:
-            parts.append("size_bytes = ?")
-            values.append(parse_size(part))
-    return f"({' OR '.join(parts)})", values
+        if not between:
+            parts.append(CASES.c.size_bytes == parse_size(part))
+            continue
+        first, last = parse_size(low), parse_size(high)
+        if first > last:
+            raise UsageError(f"size range '{part}' is reversed: write the smaller size first, {high}-{low}")
+        parts.append(CASES.c.size_bytes.between(first, last))
+    return or_(*parts)
 
 
 @dataclass(frozen=True)
@@ -184,7 +168,7 @@ class Query:
     columns     of the records, in order; () for those that a table shows
     runs        which runs; of verdicts only the time counts
     operations, backends   (): any
-    sizes       text as `size_conditions` takes it; "": any
+    sizes       text as `size_condition` takes it; "": any
     conditions  further conditions on columns
     limit       the most records, newest first; None: all
     """
@@ -208,71 +192,61 @@ def records(database: Database, query: Query) -> Iterator[Record]:
     """Yield the records of a query, newest first, in the order of `query.names`. Raises UsageError for an unknown column."""
     for name in query.names:
         check_column(name, query.subject)
-    parts: list[str] = []
-    values: list[Any] = []
-    of_nodes = query.subject is RESULTS and ("node" in query.names or any(each.column == "node" for each in query.conditions))
-    for condition, more in _conditions(database, query):
-        parts.append(condition)
-        values += more
+    of_nodes = query.subject is RESULTS and ("node" in query.names or any(condition.column == "node" for condition in query.conditions))
+    source = NODE_HISTORY if of_nodes else query.subject.source
+    conditions = list(_conditions(database, query, source))
     if of_nodes and query.runs.nodes:
-        parts.append(f"node IN ({marks(query.runs.nodes)})")
-        values += query.runs.nodes
-    source = "node_history" if of_nodes else query.subject.source
-    where = f" WHERE {' AND '.join(parts)}" if parts else ""
-    number = {"verdicts": "verdict_id"}.get(query.subject.name, "run_id")
-    within = ", operation, backend, size_bytes" if query.subject is RESULTS else ""
-    order = f" ORDER BY {query.subject.order} DESC NULLS LAST, {number} DESC{within}"
-    limit = f" LIMIT {query.limit}" if query.limit is not None else ""
-    yield from database.stream(f"SELECT {', '.join(query.names)} FROM {source}{where}{order}{limit}", values)
+        conditions.append(source.c.node.in_(query.runs.nodes))
+    number = source.c.verdict_id if source is VERDICTS else source.c.run_id
+    order: list[ColumnElement[Any]] = [source.c[query.subject.order].desc().nulls_last(), number.desc()]
+    if query.subject is RESULTS:
+        order += [source.c.operation, source.c.backend, source.c.size_bytes]
+    statement = select(*(source.c[name] for name in query.names)).where(*conditions).order_by(*order).limit(query.limit)
+    yield from database.stream(statement)
 
 
 _MOST_CASES = 300  # cases or runs in a list; of more a join finds the results
 
 
-def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (condition, values): on cases and on runs as numbers, and all others."""
-    own = {column.name for column in CASES.columns}
-    of_cases = [each for each in query.conditions if query.subject is RESULTS and each.column in own]
+def _conditions(database: Database, query: Query, source: Table) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on a table or view: on cases and on runs as numbers, and all others."""
+    of_cases: list[ColumnElement[bool]] = []
+    for condition in query.conditions:
+        if query.subject is RESULTS and condition.column in CASES.c:
+            of_cases.append(condition.of(CASES))
+        else:
+            yield condition.of(source)
     if query.subject is RESULTS:
-        found = [each.sql() for each in of_cases]
-        for column, names in (("operation", query.operations), ("backend", query.backends)):
+        for column, names in ((CASES.c.operation, query.operations), (CASES.c.backend, query.backends)):
             if names:
-                found.append((f"{column} IN ({marks(names)})", list(names)))
+                of_cases.append(column.in_(names))
         if query.sizes:
-            found.append(size_conditions(query.sizes))
-        if found:
-            condition, values = " AND ".join(sql for sql, _ in found), [value for _, more in found for value in more]
-            cases = [number for (number,) in database.rows(f"SELECT case_id FROM cases WHERE {condition} LIMIT {_MOST_CASES + 1}", values)]
-            if len(cases) > _MOST_CASES:
-                yield f"case_id IN (SELECT case_id FROM cases WHERE {condition})", values
-            else:
-                yield f"case_id IN ({marks(cases)})" if cases else "1 = 0", cases
-    yield from (each.sql() for each in query.conditions if each not in of_cases)
-    if query.subject.source == VERDICTS.name:
-        times = ((f"{query.subject.order} >= ?", query.runs.since_s), (f"{query.subject.order} < ?", query.runs.until_s))
-        yield from ((sql, [value]) for sql, value in times if value is not None)
+            of_cases.append(size_condition(query.sizes))
+    if of_cases:
+        selected = select(CASES.c.case_id).where(*of_cases)
+        cases = [number for (number,) in database.rows(selected.limit(_MOST_CASES + 1))]
+        yield source.c.case_id.in_(cases if len(cases) <= _MOST_CASES else selected)
+    if source is VERDICTS:
+        yield from query.runs.times(source.c[query.subject.order])
         return
-    condition, values = query.runs.sql()
     newest = _newest(database, query)
     if newest:
-        yield f"run_id IN ({marks(newest)})", newest
-    elif condition:
-        yield f"run_id IN (SELECT runs.run_id FROM runs WHERE {condition})", values
+        yield source.c.run_id.in_(newest)
+    else:
+        yield from query.runs.of_results(source.c.run_id)
 
 
-def _newest(database: Database, query: Query) -> list[Any]:
+def _newest(database: Database, query: Query) -> list[int]:
     """Return the runs that have the first results up to the limit, so that the database need not sort all; [] if it has to."""
     filtered = query.operations or query.backends or query.sizes or query.conditions
     if query.subject is not RESULTS or query.limit is None or filtered:
         return []
-    condition, values = query.runs.sql()
-    where = f" WHERE {condition}" if condition else ""
-    order = f"ORDER BY started_s DESC NULLS LAST, run_id DESC LIMIT {_MOST_CASES}"
-    found: list[Any] = []
-    known = 0
-    for number, results in database.rows(f"SELECT run_id, results FROM runs{where} {order}", values):
-        found.append(number)
-        known += results or 0
-        if known >= query.limit:
-            return found
+    runs = select(RUNS.c.run_id, RUNS.c.results).where(*query.runs.conditions())
+    newest: list[int] = []
+    results = 0
+    for number, of_run in database.rows(runs.order_by(RUNS.c.started_s.desc().nulls_last(), RUNS.c.run_id.desc()).limit(_MOST_CASES)):
+        newest.append(number)
+        results += of_run or 0
+        if results >= query.limit:
+            return newest
     return []

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Table, bindparam, or_, select
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.database import Database, Record, marks
+from collbench.plugins.store.database import Database, Record, among
 from collbench.plugins.store.folders import fingerprint_of, stored_path
-from collbench.plugins.store.schema import RESULTS
+from collbench.plugins.store.schema import CASES, CEILINGS, DOCUMENTS, LABELS, NODES, REMARKS, RESULTS, RUN_NODES, RUNS
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row, Times
 from collbench.untrusted import parse_json
@@ -42,31 +43,37 @@ class RunSelection:
     since_s: float | None = None
     until_s: float | None = None
 
-    def sql(self) -> tuple[str, list[Any]]:
-        """Return (condition on the table runs, its values); ("", []) for all runs."""
-        parts: list[str] = []
-        values: list[Any] = []
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Return the conditions on the table runs; [] for all runs."""
+        conditions: list[ColumnElement[bool]] = []
         if self.names:
-            places, paths = marks(self.names), [_path_of(name) for name in self.names]
-            parts.append(
-                f"(runs.name IN ({places}) OR runs.allocation IN ({places}) OR runs.path IN ({places}) OR "
-                f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({places})))"
-            )
-            values += [*self.names, *self.names, *paths, *self.names]
+            paths = [_path_of(name) for name in self.names]
+            is_named = (RUNS.c.name.in_(self.names), RUNS.c.allocation.in_(self.names), RUNS.c.path.in_(paths), _has_label(self.names))
+            conditions.append(or_(*is_named))
         if self.nodes:
-            of_nodes = (
-                f"SELECT run_id FROM run_nodes JOIN nodes ON nodes.node_id = run_nodes.node_id WHERE nodes.name IN ({marks(self.nodes)})"
-            )
-            parts.append(f"runs.run_id IN ({of_nodes})")
-            values += self.nodes
+            of_nodes = select(RUN_NODES.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id).where(NODES.c.name.in_(self.nodes))
+            conditions.append(RUNS.c.run_id.in_(of_nodes))
         if self.labels:
-            parts.append(f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({marks(self.labels)}))")
-            values += self.labels
-        for condition, value in (("runs.started_s >= ?", self.since_s), ("runs.started_s < ?", self.until_s)):
-            if value is not None:
-                parts.append(condition)
-                values.append(value)
-        return " AND ".join(parts), values
+            conditions.append(_has_label(self.labels))
+        return conditions + self.times(RUNS.c.started_s)
+
+    def times(self, moment: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """Return the conditions on a moment."""
+        conditions: list[ColumnElement[bool]] = []
+        if self.since_s is not None:
+            conditions.append(moment >= self.since_s)
+        if self.until_s is not None:
+            conditions.append(moment < self.until_s)
+        return conditions
+
+    def of_results(self, run_id: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """Return the condition on a run's number in another table or view; [] for all runs."""
+        conditions = self.conditions()
+        return [run_id.in_(select(RUNS.c.run_id).where(*conditions))] if conditions else []
+
+
+def _has_label(labels: Sequence[str]) -> ColumnElement[bool]:
+    return RUNS.c.run_id.in_(select(LABELS.c.run_id).where(LABELS.c.label.in_(labels)))
 
 
 def _path_of(name: str) -> str:
@@ -91,47 +98,50 @@ class StoredRun(Run):
 
 def select_runs(database: Database, selection: RunSelection) -> list[int]:
     """Return the numbers of the selected runs, in the order in which they began. Raises UsageError for a name that no run has."""
-    condition, values = selection.sql()
-    where = f" WHERE {condition}" if condition else ""
-    found = [number for (number,) in database.rows(f"SELECT run_id FROM runs{where} ORDER BY started_s, run_id", values)]
-    if not found:
+    query = select(RUNS.c.run_id).where(*selection.conditions()).order_by(RUNS.c.started_s, RUNS.c.run_id)
+    numbers = [number for (number,) in database.rows(query)]
+    if not numbers:
         for name in selection.names:
-            condition, values = RunSelection((name,)).sql()
-            if not database.rows(f"SELECT 1 FROM runs WHERE {condition} LIMIT 1", values):
+            if not database.rows(select(RUNS.c.run_id).where(*RunSelection((name,)).conditions()).limit(1)):
                 what = f"run, allocation or label '{printable(name)}'"
                 raise UsageError(f"store {database.name} has no {what}: list them with `collbench store query {database.name} --of runs`")
         raise UsageError(f"store {database.name} has no such run: use a longer time, or fewer filters")
-    return found
+    return numbers
 
 
 def newest_launches(database: Database) -> list[int]:
     """Return the number of the newest run, after those of the other launches of its allocation. Raises UsageError for an empty store."""
-    newest = database.rows("SELECT run_id, allocation FROM runs ORDER BY started_s IS NULL, started_s DESC, run_id DESC LIMIT 1")
+    newest_first = (RUNS.c.started_s.desc().nulls_last(), RUNS.c.run_id.desc())
+    newest = database.rows(select(RUNS.c.run_id, RUNS.c.allocation).order_by(*newest_first).limit(1))
     if not newest:
         raise UsageError(f"store {database.name} is empty: add runs with `collbench store add {database.name} RUN…`")
     [(number, allocation)] = newest
     return [number] if allocation is None else select_runs(database, RunSelection((allocation,)))
 
 
+_HEADS = select(RUNS.c.run_id, RUNS.c.path, RUNS.c.info, RUNS.c.facts).where(among(RUNS.c.run_id))
+_DOCUMENTS = select(DOCUMENTS.c.document_id, DOCUMENTS.c.content).where(among(DOCUMENTS.c.document_id))
+_CONTENTS = {table: select(table.c[0], table.c.content).where(among(table.c[0])) for table in (CASES, REMARKS, CEILINGS)}
+_RESULTS = select(RESULTS).where(RESULTS.c.run_id == bindparam("run")).order_by(RESULTS.c.number)
+
+
 def load_runs(database: Database, numbers: Sequence[int]) -> list[StoredRun]:
     """Return the runs with these numbers, rebuilt, in this order."""
     with database.transaction():
-        heads = {row[0]: row for row in database.rows_among("SELECT run_id, path, info, facts FROM runs WHERE run_id IN ({})", numbers)}
-        loaded = _Loader(database)
-        loaded.documents_of(heads.values())
-        return [loaded.run(heads[number]) for number in numbers if number in heads]
+        heads = {head.run_id: head for head in database.rows_among(_HEADS, numbers)}
+        loader = _Loader(database)
+        loader.read_documents(heads.values())
+        return [loader.run(heads[number]) for number in numbers if number in heads]
 
 
 def load_rows(database: Database, numbers: Iterable[int]) -> dict[int, list[Row]]:
     """Return the rows of the runs with these numbers, in the order of their folders, by the number of the run."""
-    loaded = _Loader(database)
-    return {number: loaded.rows(number) for number in numbers}
+    loader = _Loader(database)
+    return {number: loader.rows(number) for number in numbers}
 
 
-_FIGURES = tuple(each.name for each in RESULTS.columns[3:])
-_RESULTS = f"SELECT case_id, {', '.join(_FIGURES)} FROM {RESULTS.name} WHERE run_id = ? ORDER BY number"
 _TIMES = tuple((name, f"time_{name}_s") for name in Times.__dataclass_fields__)
-_PLAIN = tuple(name for name in _FIGURES if name in Row.__dataclass_fields__)
+_PLAIN = tuple(name for name in RESULTS.c.keys()[3:] if name in Row.__dataclass_fields__)
 
 
 class _Loader:
@@ -140,45 +150,48 @@ class _Loader:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.documents: dict[int, Any] = {}
-        self.known: dict[str, dict[int, Any]] = {"cases": {}, "remarks": {}, "ceilings": {}}
+        self.contents: dict[Table, dict[int, Any]] = {table: {} for table in _CONTENTS}
 
-    def documents_of(self, heads: Iterable[Record]) -> None:
+    def read_documents(self, heads: Iterable[Record]) -> None:
         """Read the documents of these runs."""
-        numbers = {number for _, _, info, facts in heads if info for number in (*parse_json(info)[1].values(), *parse_json(facts).values())}
-        for number, content in self.database.rows_among("SELECT document_id, content FROM documents WHERE document_id IN ({})", numbers):
+        numbers: set[int] = set()
+        for head in heads:
+            if head.info:
+                numbers.update(parse_json(head.info)[1].values(), parse_json(head.facts).values())
+        for number, content in self.database.rows_among(_DOCUMENTS, numbers):
             self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
         """Return a run."""
-        number, path, info, facts = head
-        small, large = parse_json(info) if info else ({}, {})
-        kinds = parse_json(facts) if facts else {}
-        compared = {(kind, tuple(words)): text for kind, each in kinds.items() for words, text in self.documents.get(each, ())}
-        about = small | {name: self.documents.get(each) for name, each in large.items()}
-        return StoredRun(Path(path), about, self.rows(number), [], [], compared)
+        small, large = parse_json(head.info) if head.info else ({}, {})
+        facts: dict[tuple[str, tuple[str, ...]], str] = {}
+        for kind, number in (parse_json(head.facts) if head.facts else {}).items():
+            for words, value in self.documents.get(number, ()):
+                facts[kind, tuple(words)] = value
+        info = small | {name: self.documents.get(number) for name, number in large.items()}
+        return StoredRun(Path(head.path), info, self.rows(head.run_id), [], [], facts)
 
     def rows(self, number: int) -> list[Row]:
         """Return the rows of a run."""
-        found = [dict(zip(("case_id", *_FIGURES), row, strict=True)) for row in self.database.rows(_RESULTS, [number])]
-        self._learn("cases", {each["case_id"] for each in found})
-        self._learn("remarks", {each["remark_id"] for each in found})
-        self._learn("ceilings", {each[name] for each in found for name in ("ceiling_id", "hard_bound_id")})
-        return [self._row(each) for each in found]
+        results = [record._asdict() for record in self.database.rows(_RESULTS, {"run": number})]
+        self._read_contents(CASES, (result["case_id"] for result in results))
+        self._read_contents(REMARKS, (result["remark_id"] for result in results))
+        self._read_contents(CEILINGS, (result[name] for result in results for name in ("ceiling_id", "hard_bound_id")))
+        return [self._row(result) for result in results]
 
-    def _learn(self, table: str, numbers: set[Any]) -> None:
-        lacking = {each for each in numbers if each is not None and each not in self.known[table]}
-        key = {"cases": "case_id", "remarks": "remark_id", "ceilings": "ceiling_id"}[table]
-        for number, content in self.database.rows_among(f"SELECT {key}, content FROM {table} WHERE {key} IN ({{}})", lacking):
-            self.known[table][number] = parse_json(content)
+    def _read_contents(self, table: Table, numbers: Iterable[int | None]) -> None:
+        lacking = {number for number in numbers if number is not None and number not in self.contents[table]}
+        for key, content in self.database.rows_among(_CONTENTS[table], lacking):
+            self.contents[table][key] = parse_json(content)
 
     def _row(self, figures: Mapping[str, Any]) -> Row:
-        remark = dict(self.known["remarks"].get(figures["remark_id"]) or {})
+        remark = dict(self.contents[REMARKS].get(figures["remark_id"]) or {})
         remark.pop("quality", None)
         flags = tuple(remark.pop("flags", ()))
         detail = parse_json(figures["detail"]) if figures["detail"] else {}
         times = {name: figures[column] for name, column in _TIMES}
         probes = {when: figures[f"probe_{when}_s"] for when in ("before", "after")}
-        case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=False))
+        case = dict(zip(CaseKey._fields, self.contents[CASES][figures["case_id"]], strict=False))
         shared = {"api": case["backend"], "count": 0, **remark}
         return Row(
             **case, **shared, **detail, flags=flags,
@@ -191,5 +204,5 @@ class _Loader:
     def _ceiling(self, number: int | None, rate: float | None) -> Ceiling | None:
         if number is None:
             return None
-        values = dict(self.known["ceilings"][number])
+        values = dict(self.contents[CEILINGS][number])
         return Ceiling(**values | {"bytes_per_s": rate, "limited_by_parts": limit_parts(values.get("limited_by_parts", ()))})

@@ -28,8 +28,6 @@ _TITLES = {
     "judged_s": "judged (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s", "algbw_bytes_per_s": "algbw GB/s",
     PERCENT: "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
 }  # fmt: skip
-_UNITS = {"_bytes_per_s": " GB/s", "_s": " µs"}
-_NUMBERS = ("integer", "real", "id")
 _WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
 
 
@@ -62,11 +60,9 @@ def frame_columns(query: Query) -> tuple[Column[Record], ...]:
 
 
 def _column(query: Query, place: int, name: str) -> Column[Record]:
-    title = _TITLES.get(name)
-    if title is None:
-        stem, unit = next(((name.removesuffix(end), unit) for end, unit in _UNITS.items() if name.endswith(end)), (name, ""))
-        title = stem.replace("_", " ") + unit
-    right = columns_of(query.subject)[name].kind in _NUMBERS and name not in _MOMENTS
+    stem = name.removesuffix("_bytes_per_s").removesuffix("_s").replace("_", " ")
+    title = _TITLES.get(name, f"{stem} {unit_of(name).heading}".rstrip())
+    right = columns_of(query.subject)[name].type.python_type in (int, float) and name not in _MOMENTS
 
     def text(record: Record) -> str:
         return _text(name, record[place])

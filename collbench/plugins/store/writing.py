@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import ColumnElement, Table, bindparam, false, func, or_, select
+
 from collbench.errors import UnreadableRun, UsageError
-from collbench.plugins.store.database import Database, marks
+from collbench.plugins.store.database import Database, among
 from collbench.plugins.store.folders import (
     RunRecord,
     VerdictRecord,
@@ -45,13 +47,15 @@ from collbench.plugins.store.schema import (
     TELEMETRY,
     VERDICT_GROUPS,
     VERDICTS,
-    StoreTable,
+    column_of,
 )
 from collbench.results.row import CaseKey
 from collbench.untrusted import parse_json
 
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
 _OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
+
+_NUMBERS = {table: select(table.c[1], table.c[0]).where(among(table.c[1])) for table in (CASES, REMARKS, CEILINGS, DOCUMENTS, NODES)}
 
 
 class Writer:
@@ -67,12 +71,12 @@ class Writer:
         Raises UsageError if it cannot be read, or the store cannot be written; the store is then unchanged.
         """
         table = VERDICTS if is_verdict(path) else RUNS
-        held = self.database.rows(f"SELECT fingerprint, missing, {table.columns[0].name} FROM {table.name} WHERE path = ?",
-                                  [stored_path(path)])  # fmt: skip
-        if held and held[0][0] == fingerprint_of(path) and not held[0][1]:
+        query = select(table.c.fingerprint, table.c.missing, table.c[0]).where(table.c.path == stored_path(path))
+        held = self.database.rows(query)
+        if held and held[0].fingerprint == fingerprint_of(path) and not held[0].missing:
             if table is RUNS and labels:
                 with self._undone_together():
-                    self._label(held[0][2], labels)
+                    self._label(held[0].run_id, labels)
             return UNCHANGED, ()
         record = read_verdict_file(path) if is_verdict(path) else read_folder(path)
         with self._undone_together():
@@ -95,101 +99,111 @@ class Writer:
     def _put_run(self, record: RunRecord, labels: Sequence[str]) -> None:
         run_id = self._put_head(RUNS, record.columns)
         for table in _OF_RUN:
-            self.database.rows(f"DELETE FROM {table.name} WHERE run_id = ?", [run_id])
+            self.database.rows(table.delete().where(table.c.run_id == run_id))
         documents = self._documents([text for text in record.info.values() if not is_small(text)] + list(record.facts.values()))
         small = {name: parse_json(text) for name, text in record.info.items() if is_small(text)}
         large = {name: documents[text] for name, text in record.info.items() if not is_small(text)}
         facts = {kind: documents[text] for kind, text in record.facts.items()}
-        self.database.rows("UPDATE runs SET info = ?, facts = ? WHERE run_id = ?", [_json([small, large]), _json(facts), run_id])
+        self.database.rows(RUNS.update().where(RUNS.c.run_id == run_id).values(info=_json([small, large]), facts=_json(facts)))
         self._put_results(record, run_id)
-        names = sorted({*record.nodes, *(host for _, _, host in record.parts)})
-        nodes = self._known(NODES, {name: (name,) for name in names})
-        self._insert(RUN_NODES, ({"run_id": run_id, "node_id": nodes[name]} for name in record.nodes))
-        self._insert(HUNTS, [{"run_id": run_id, **record.hunt}] if record.hunt else [])
+        names = {*record.nodes, *(host for _, _, host in record.parts)}
+        nodes = self._numbers_of(NODES, names, _node)
+        self._insert(RUN_NODES, [{"run_id": run_id, "node_id": nodes[name]} for name in record.nodes])
+        if record.hunt:
+            self._insert(HUNTS, [{"run_id": run_id, **record.hunt}])
         for table in (SUSPECTS, NODE_PAIRS, TELEMETRY):
-            of_table = ((columns, host) for each, columns, host in record.parts if each is table)
-            self._insert(table, ({"run_id": run_id, "node_id": nodes[host], **columns} for columns, host in of_table))
+            of_table = [(columns, host) for part_table, columns, host in record.parts if part_table is table]
+            self._insert(table, [{"run_id": run_id, "node_id": nodes[host], **columns} for columns, host in of_table])
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:
-        cases = self._known(CASES, {each.case: _case(each.case) for each in record.results})
-        remarks = self._known(REMARKS, {each.remark: _remark(each.remark) for each in record.results})
-        origins = {text for each in record.results for text in (each.ceiling, each.hard_bound) if text is not None}
-        ceilings = self._known(CEILINGS, {text: _ceiling(text) for text in origins})
-        found = [
+        cases = self._numbers_of(CASES, {result.case for result in record.results}, _case)
+        remarks = self._numbers_of(REMARKS, {result.remark for result in record.results}, _remark)
+        origins = {text for result in record.results for text in (result.ceiling, result.hard_bound) if text is not None}
+        ceilings = self._numbers_of(CEILINGS, origins, _ceiling)
+        results = [
             {
-                "case_id": cases[each.case], "run_id": run_id, "number": number, "remark_id": remarks[each.remark],
-                "ceiling_id": None if each.ceiling is None else ceilings[each.ceiling],
-                "hard_bound_id": None if each.hard_bound is None else ceilings[each.hard_bound], **each.figures,
+                "case_id": cases[result.case],
+                "run_id": run_id,
+                "number": number,
+                "remark_id": remarks[result.remark],
+                "ceiling_id": None if result.ceiling is None else ceilings[result.ceiling],
+                "hard_bound_id": None if result.hard_bound is None else ceilings[result.hard_bound],
+                **result.figures,
             }
-            for number, each in enumerate(record.results)
-        ]  # fmt: skip
-        self._insert(RESULTS, sorted(found, key=lambda each: (each["case_id"], each["number"])))
+            for number, result in enumerate(record.results)
+        ]
+        self._insert(RESULTS, sorted(results, key=lambda result: (result["case_id"], result["number"])))
 
     def _put_verdict(self, record: VerdictRecord) -> None:
         verdict_id = self._put_head(VERDICTS, record.columns)
-        self.database.rows("DELETE FROM verdict_groups WHERE verdict_id = ?", [verdict_id])
+        self.database.rows(VERDICT_GROUPS.delete().where(VERDICT_GROUPS.c.verdict_id == verdict_id))
         document = self._documents([record.document])[record.document]
-        self.database.rows("UPDATE verdicts SET document_id = ? WHERE verdict_id = ?", [document, verdict_id])
-        self._insert(VERDICT_GROUPS, ({"verdict_id": verdict_id, **each} for each in record.groups))
+        self.database.rows(VERDICTS.update().where(VERDICTS.c.verdict_id == verdict_id).values(document_id=document))
+        self._insert(VERDICT_GROUPS, [{"verdict_id": verdict_id, **group} for group in record.groups])
 
-    def _put_head(self, table: StoreTable, columns: Mapping[str, Any]) -> int:
+    def _put_head(self, table: Table, columns: Mapping[str, Any]) -> int:
         """Insert or replace the record of a path; return its number. Until the transaction ends, others wait for this path."""
         values = {**columns, "added_s": time.time()}
-        names = ", ".join(values)
-        replaced = ", ".join(f"{name} = excluded.{name}" for name in values if name != "path")
-        sql = f"INSERT INTO {table.name} ({names}) VALUES ({marks(values)}) ON CONFLICT (path) DO UPDATE SET {replaced}"
-        self.database.rows(sql, list(values.values()))
-        return int(self.database.rows(f"SELECT {table.columns[0].name} FROM {table.name} WHERE path = ?", [values["path"]])[0][0])
+        insertion = self.database.insert(table).values(values)
+        replaced = {name: insertion.excluded[name] for name in values if name != "path"}
+        self.database.rows(insertion.on_conflict_do_update(index_elements=[table.c.path], set_=replaced).inline())
+        return int(self.database.rows(select(table.c[0]).where(table.c.path == values["path"]))[0][0])
 
     def _label(self, run_id: int, labels: Sequence[str]) -> None:
-        self.database.insert(f"{LABELS.insertion()} ON CONFLICT DO NOTHING", [(run_id, label) for label in sorted(set(labels))])
+        records = [{"run_id": run_id, "label": label} for label in sorted(set(labels))]
+        self.database.run_for_each(self.database.insert(LABELS).on_conflict_do_nothing(), records)
 
-    def _insert(self, table: StoreTable, records: Iterable[Mapping[str, Any]]) -> None:
-        rows = [tuple(each.get(name) for name in table.names()) for each in records]
-        if rows:
-            self.database.insert(table.insertion(), rows)
+    def _insert(self, table: Table, records: Sequence[Mapping[str, Any]]) -> None:
+        self.database.run_for_each(table.insert().inline(), records)
 
     def _documents(self, texts: Sequence[str]) -> dict[str, int]:
         """Return the numbers of documents. They are looked up again in each transaction, since `prune` removes unused ones."""
         digests = {hashlib.sha256(text.encode()).hexdigest(): text for text in texts}
-        found = self._looked_up(DOCUMENTS, digests, lambda digest: (digest, zlib.compress(digests[digest].encode())))
-        return {digests[digest]: number for digest, number in found.items()}
 
-    def _known(self, table: StoreTable, records: Mapping[str, tuple[Any, ...]]) -> dict[str, int]:
-        """Return the number of each value, by the content that identifies it; values that the store lacks are inserted."""
-        known = self._numbers.setdefault(table.name, {})
-        known |= self._looked_up(table, [key for key in records if key not in known], records.__getitem__)
-        return known
+        def document(digest: str) -> dict[str, Any]:
+            return {"digest": digest, "content": zlib.compress(digests[digest].encode())}
 
-    def _looked_up(self, table: StoreTable, keys: Iterable[str], record: Callable[[str], tuple[Any, ...]]) -> dict[str, int]:
-        ordered = sorted(keys)
-        number, key = table.columns[0].name, table.unique[0]
-        sql = f"SELECT {key}, {number} FROM {table.name} WHERE {key} IN ({{}})"
-        found: dict[str, int] = dict(self.database.rows_among(sql, ordered))
-        lacking = [key for key in ordered if key not in found]
+        return {digests[digest]: number for digest, number in self._looked_up(DOCUMENTS, digests, document).items()}
+
+    def _numbers_of(self, table: Table, contents: Iterable[str], record: Callable[[str], Mapping[str, Any]]) -> dict[str, int]:
+        """Return the numbers of values by the content that identifies them; records of values that the store lacks are inserted."""
+        numbers = self._numbers.setdefault(table.name, {})
+        numbers |= self._looked_up(table, [content for content in contents if content not in numbers], record)
+        return numbers
+
+    def _looked_up(self, table: Table, contents: Iterable[str], record: Callable[[str], Mapping[str, Any]]) -> dict[str, int]:
+        ordered = sorted(contents)
+        numbers: dict[str, int] = dict(self.database.rows_among(_NUMBERS[table], ordered))
+        lacking = [key for key in ordered if key not in numbers]
         if lacking:
-            self.database.insert(f"{table.insertion()} ON CONFLICT ({key}) DO NOTHING", [record(each) for each in lacking])
-            found |= self.database.rows_among(sql, lacking)
-        return found
+            insertion = self.database.insert(table).on_conflict_do_nothing().inline()
+            self.database.run_for_each(insertion, [record(key) for key in lacking])
+            numbers |= dict(self.database.rows_among(_NUMBERS[table], lacking))
+        return numbers
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _case(text: str) -> tuple[Any, ...]:
-    return text, *(int(value) if isinstance(value, bool) else value for value in CaseKey(*parse_json(text)))
+def _node(name: str) -> dict[str, Any]:
+    return {"name": name}
 
 
-def _remark(text: str) -> tuple[Any, ...]:
+def _case(text: str) -> dict[str, Any]:
+    case = CaseKey(*parse_json(text))._asdict()
+    return {"content": text, **{column_of(name): int(value) if isinstance(value, bool) else value for name, value in case.items()}}
+
+
+def _remark(text: str) -> dict[str, Any]:
     remark = parse_json(text)
-    return text, remark["quality"], " ".join(remark["flags"]), remark["na"], remark["stopped"]
+    return {"content": text, "flags": " ".join(remark["flags"]), **{name: remark[name] for name in ("quality", "na", "stopped")}}
 
 
-def _ceiling(text: str) -> tuple[Any, ...]:
+def _ceiling(text: str) -> dict[str, Any]:
     ceiling = parse_json(text)
-    return text, *(ceiling.get(name) for name in ("kind", "model", "limited_by", "source"))
+    return {"content": text, **{name: ceiling.get(name) for name in ("kind", "model", "limited_by", "source")}}
 
 
 # Several runs, and a folder of runs.
@@ -255,9 +269,9 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
     check_folders(folders)
     database = writer.database
     tops = [f"{stored_path(folder).rstrip('/')}/" for folder in folders]
-    held: dict[str, tuple[str, bool, StoreTable]] = {}
+    held: dict[str, tuple[str, bool, Table]] = {}
     for table in (RUNS, VERDICTS):
-        for path, fingerprint, missing in database.rows(f"SELECT path, fingerprint, missing FROM {table.name}"):
+        for path, fingerprint, missing in database.rows(select(table.c.path, table.c.fingerprint, table.c.missing)):
             if f"{path}/".startswith(tuple(tops)):
                 held[path] = fingerprint, bool(missing), table
 
@@ -268,35 +282,36 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
     changes = add_all(writer, dict.fromkeys(path for folder in folders for path in find(folder)), labels, is_known)
     for path, (_, missing, table) in sorted(held.items()):
         if not missing and fingerprint_of(Path(path)) is None:
-            with database.transaction():
-                database.rows(f"UPDATE {table.name} SET missing = 1 WHERE path = ?", [path])
+            database.rows(table.update().where(table.c.path == path).values(missing=1))
             changes.paths.setdefault(MISSING, []).append(path)
     return changes
 
 
 def removable(database: Database, before_s: float | None, missing: bool) -> list[tuple[str, int, str]]:
     """Return (table, number, path) of the runs and verdicts that are older than a moment, or gone with `missing`; the oldest first."""
-    found: list[tuple[float, str, int, str]] = []
-    for table, moment in ((RUNS, "started_s"), (VERDICTS, "judged_s")):
-        of_time = f"coalesce({moment}, added_s)"
-        conditions = [*([f"{of_time} < ?"] if before_s is not None else []), *(["missing = 1"] if missing else [])]
-        sql = f"SELECT {of_time}, {table.columns[0].name}, path FROM {table.name} WHERE {' OR '.join(conditions) or '1 = 0'}"
-        rows = database.rows(sql, [before_s] if before_s is not None else [])
-        found += [(moment_s or 0.0, table.name, number, path) for moment_s, number, path in rows]
-    return [(table, number, path) for _, table, number, path in sorted(found)]
+    gone: list[tuple[float, str, int, str]] = []
+    for table, moment in ((RUNS, RUNS.c.started_s), (VERDICTS, VERDICTS.c.judged_s)):
+        moment_s = func.coalesce(moment, table.c.added_s)
+        conditions: list[ColumnElement[bool]] = []
+        if before_s is not None:
+            conditions.append(moment_s < before_s)
+        if missing:
+            conditions.append(table.c.missing == 1)
+        records = database.rows(select(moment_s, table.c[0], table.c.path).where(or_(false(), *conditions)))
+        gone += [(at_s or 0.0, table.name, number, path) for at_s, number, path in records]
+    return [(name, number, path) for _, name, number, path in sorted(gone)]
 
 
 def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
     """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched."""
     with database.transaction():
         database.exclude("writers")
-        for table, parts in ((RUNS, (*_OF_RUN, LABELS)), (VERDICTS, (VERDICT_GROUPS,))):
-            number = table.columns[0].name
-            ids = [(each,) for name, each, _ in found if name == table.name]
-            for part in (*parts, table):
-                database.insert(f"DELETE FROM {part.name} WHERE {number} = ?", ids)
-        used = {number for (number,) in database.rows("SELECT document_id FROM verdicts")}
-        for info, facts in database.stream("SELECT info, facts FROM runs WHERE info IS NOT NULL"):
+        for whole, tables in ((RUNS, (*_OF_RUN, LABELS, RUNS)), (VERDICTS, (VERDICT_GROUPS, VERDICTS))):
+            numbers = [{"removed": number} for name, number, _ in found if name == whole.name]
+            for table in tables:
+                database.run_for_each(table.delete().where(table.c[whole.c[0].name] == bindparam("removed")), numbers)
+        used = {number for (number,) in database.rows(select(VERDICTS.c.document_id))}
+        for info, facts in database.stream(select(RUNS.c.info, RUNS.c.facts).where(RUNS.c.info.is_not(None))):
             used |= {*parse_json(info)[1].values(), *parse_json(facts).values()}
-        unused = [row for row in database.rows("SELECT document_id FROM documents") if row[0] not in used]
-        database.insert("DELETE FROM documents WHERE document_id = ?", unused)
+        unused = [{"removed": row[0]} for row in database.rows(select(DOCUMENTS.c.document_id)) if row[0] not in used]
+        database.run_for_each(DOCUMENTS.delete().where(DOCUMENTS.c.document_id == bindparam("removed")), unused)

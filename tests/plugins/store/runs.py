@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.writing import Changes, Writer, add_all, find_all
 from collbench.results.folder import FinishedRun, write_all
@@ -40,6 +42,6 @@ def rows(name: str, sql: str) -> list[tuple[Any, ...]]:
     """The records of a query of a store."""
     database: Database = open_store(name)
     try:
-        return database.rows(sql)
+        return [tuple(record) for record in database.rows(text(sql))]
     finally:
         database.close()

@@ -174,6 +174,19 @@ def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
     assert run_here(folder, "report", "--store", "runs.db").stdout.startswith("night-3 ")
 
 
+# Without SQLAlchemy
+
+
+@pytest.mark.parametrize(
+    "typed", ["store query runs.db", "store add new.db runs", "store dashboards postgresql out", "history --store runs.db"]
+)
+def test_without_sqlalchemy_the_package_is_named(folder: Path, typed: str) -> None:
+    (folder / "lacking").mkdir()
+    (folder / "lacking" / "sqlalchemy.py").write_text("raise ModuleNotFoundError(\"No module named 'sqlalchemy'\")")
+    done = run(folder, *typed.split(), env={"PYTHONPATH": f"{folder / 'lacking'}:{ROOT}"})
+    assert one_sentence(done) == "a store needs SQLAlchemy (No module named 'sqlalchemy'): pip install SQLAlchemy"
+
+
 # Bad input
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import dialect
 
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, open_store
-from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, TABLES, VERSION, VIEWS, create
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, STORE, TABLES, VERSION, VIEWS, create
 from collbench.plugins.store.writing import Writer
 from tests.cli.command import ROOT, until
 from tests.conftest import cannot
@@ -33,18 +35,40 @@ PASSWORD = "tr0ub4dor-secret"
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_another_schema_is_refused_and_left_alone(name: str, version: int) -> None:
     database = open_store(name, write=True)
-    database.rows("UPDATE store SET value = ?", [str(version)])
+    database.rows(STORE.update().values(value=str(version)))
     database.close()
     for write in (False, True):
         with pytest.raises(UsageError, match=rf"has schema {version}, but this collbench uses schema {VERSION}: make a new store with "):
             open_store(name, write=write)
 
 
+def test_a_store_that_an_earlier_collbench_made_has_the_same_tables_and_stays_usable(tmp_path: Path) -> None:
+    name = str(tmp_path / "runs.db")
+    connection = sqlite3.connect(name)
+    connection.executescript((Path(__file__).parent / "version-3.sql").read_text())
+    open_store(str(tmp_path / "new.db"), write=True).close()
+    new = sqlite3.connect(tmp_path / "new.db")
+    for relation in (*TABLES, *VIEWS):
+        columns = [
+            [(column[1:3], column[5]) for column in each.execute(f"PRAGMA table_info({relation.name})")] for each in (connection, new)
+        ]
+        assert columns[0] == columns[1], relation.name
+    indexes = "SELECT name FROM sqlite_master WHERE type = 'index' ORDER BY name"
+    assert connection.execute(indexes).fetchall() == new.execute(indexes).fetchall()
+    connection.close()
+    added(name, night(tmp_path, 1))
+    assert added(name, night(tmp_path, 2, hosts=("b",)), labels=["good"]).count("added") == 1
+    assert rows(name, "SELECT run, node, count(*) FROM node_history GROUP BY 1, 2 ORDER BY 1") == [
+        ("night-1", "node1", 3),
+        ("night-2", "b", 3),
+    ]
+
+
 @pytest.mark.parametrize("value", ["", "two", "0", "-1", "1e9", "99999999999"])
 def test_a_version_that_is_not_a_number_is_refused(value: str, tmp_path: Path) -> None:
     name = str(tmp_path / "runs.db")
     database = open_store(name, write=True)
-    database.rows("UPDATE store SET value = ?", [value])
+    database.rows(STORE.update().values(value=value))
     database.close()
     with pytest.raises(UsageError, match="no valid schema version"):
         open_store(name)
@@ -53,8 +77,8 @@ def test_a_version_that_is_not_a_number_is_refused(value: str, tmp_path: Path) -
 def test_the_definition_names_each_part_once_and_explains_it() -> None:
     names = [each.name for each in (*TABLES, *VIEWS)]
     assert len(names) == len(set(names))
-    for table in TABLES:
-        assert table.about and all(column.about for column in table.columns)
+    for table in (*TABLES, *VIEWS):
+        assert table.info["about"] and all(column.doc for column in table.c)
 
 
 # What is not a store
@@ -115,7 +139,7 @@ def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(fir
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [APPLICATION_ID])
         other.start()
         until(lambda: _waiting(postgresql, url), "the second writer to wait for the first one")
-        for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(POSTGRESQL)):
+        for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(dialect())):
             connection.execute(statement)
         assert not opened
         if first == "fails":
@@ -123,7 +147,7 @@ def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(fir
     other.join(60)
     (store,) = opened
     try:
-        assert store.rows("SELECT key, value FROM store") == [("schema", str(VERSION))]
+        assert store.rows(text("SELECT key, value FROM store")) == [("schema", str(VERSION))]
     finally:
         store.close()
 
@@ -155,6 +179,7 @@ from pathlib import Path
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.writing import Writer, add_all
+from sqlalchemy import text
 
 disk, *folders = map(Path, sys.argv[1:])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], check=True)
@@ -165,10 +190,10 @@ for folder in folders:
         add_all(Writer(database), [folder])
     except UsageError as error:
         errors.append(str(error))
-print(len(folders) - len(errors), database.rows("SELECT count(*), sum(results) FROM runs")[0], errors[-1], sep="|")
+print(len(folders) - len(errors), database.rows(text("SELECT count(*), sum(results) FROM runs"))[0], errors[-1], sep="|")
 database.close()
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-print(open_store(name).rows("SELECT count(*) FROM runs")[0][0])
+print(open_store(name).rows(text("SELECT count(*) FROM runs"))[0][0])
 try:
     open_store(name, write=True)
     add_all(Writer(open_store(name, write=True)), folders)
@@ -207,7 +232,7 @@ def test_readers_cannot_write(name: str, tmp_path: Path) -> None:
     added(name, night(tmp_path, 1))
     database = open_store(name)
     with pytest.raises(UsageError, match="cannot be read"):
-        database.rows("DELETE FROM runs")
+        database.rows(text("DELETE FROM runs"))
     database.close()
     assert rows(name, "SELECT count(*) FROM runs") == [(1,)]
 
@@ -298,5 +323,5 @@ def test_a_million_rows_on_a_server_answer_in_a_tenth_of_a_second(postgresql: Se
     url = postgresql.database("million")
     database = open_store(url, write=True)
     fill(database, nodes=100, nights=365, sizes=28)
-    assert database.rows("SELECT count(*) FROM results") == [(100 * 365 * 28,)]
+    assert database.rows(text("SELECT count(*) FROM results")) == [(100 * 365 * 28,)]
     assert sorted(history_s(database, nodes=100, sizes=28, count=9))[4] < 0.1

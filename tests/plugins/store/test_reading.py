@@ -13,7 +13,7 @@ from collbench.analysis.differences import facts
 from collbench.errors import UsageError
 from collbench.gating.allocation import allocations_in, allocations_of
 from collbench.plugins.store.database import open_store
-from collbench.plugins.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_conditions
+from collbench.plugins.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_condition
 from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
@@ -148,7 +148,7 @@ def test_other_subjects(nights: str) -> None:
 def test_every_column_can_be_queried(nights: str, subject: object) -> None:
     assert isinstance(subject, type(RESULTS))
     assert set(subject.shown) <= set(subject.columns)
-    assert all(column.about for column in subject.columns.values())
+    assert all(column.doc for column in subject.columns.values())
     found(nights, subject=subject, columns=tuple(subject.columns))
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_column_is_refused_with_a_similar_one() -> None:
 @pytest.mark.parametrize("text", ["", "1M-1K", "x", "0", "1K-"])
 def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        size_conditions(text)
+        size_condition(text)
 
 
 def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_path: Path) -> None:

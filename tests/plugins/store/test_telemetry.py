@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from collbench.plugins.store.database import open_store
 from collbench.plugins.store.folders import read_folder, result_of
@@ -34,7 +35,7 @@ def test_the_samples_of_a_case_are_summarized(tmp_path: Path) -> None:
     database = open_store(str(tmp_path / "runs.db"), write=True)
     for _ in range(2):  # a changed run is read again, and replaces what was there
         assert not sync(Writer(database), [tmp_path]).refused
-        found = database.rows("SELECT node, gpu, ended_s, samples, sm_mhz, power_w, temperature_c, throttled FROM telemetry_history")
+        found = database.rows(text("SELECT node, gpu, ended_s, samples, sm_mhz, power_w, temperature_c, throttled FROM telemetry_history"))
         ended_s = STARTED.timestamp() + 9
         assert sorted(found) == [("a", "g0", ended_s, 4, 1750.0, 700.0, 71.0, 0.25), ("b", "g0", ended_s, 1, 1900.0, 500.0, 60.0, 0.0)]
         run = json.loads((folder / "run.json").read_text())

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from collbench.errors import UsageError
 from collbench.plugins.store.database import open_store
@@ -128,10 +129,10 @@ def test_sync_adds_new_runs_replaces_changed_ones_and_marks_those_that_are_gone(
     third = night(runs, 4)
     changes = sync(writer, [runs])
     assert changes.paths == {ADDED: [str(third)], UPDATED: [str(second)], MISSING: [str(first)]}
-    assert database.rows("SELECT name FROM runs WHERE missing = 1") == [("night-1",)]
+    assert database.rows(text("SELECT name FROM runs WHERE missing = 1")) == [("night-1",)]
     night(runs, 1)
     assert sync(writer, [runs]).paths[UPDATED] == [str(first)]
-    assert database.rows("SELECT name FROM runs WHERE missing = 1") == []
+    assert database.rows(text("SELECT name FROM runs WHERE missing = 1")) == []
     database.close()
 
 
@@ -141,7 +142,7 @@ def test_sync_with_a_folder_that_is_not_there_marks_nothing(name: str, tmp_path:
     database = open_store(name, write=True)
     with pytest.raises(UsageError, match="not a folder that exists"):
         sync(Writer(database), [tmp_path / "runs"])
-    assert database.rows("SELECT count(*) FROM runs WHERE missing = 1") == [(0,)]
+    assert database.rows(text("SELECT count(*) FROM runs WHERE missing = 1")) == [(0,)]
     database.close()
 
 
@@ -154,20 +155,20 @@ def test_prune_removes_old_and_missing_runs_with_all_of_their_records(name: str,
     database = open_store(name, write=True)
     writer = Writer(database)
     sync(writer, [tmp_path], ["nightly"])
-    documents = database.rows("SELECT count(*) FROM documents")
+    documents = database.rows(text("SELECT count(*) FROM documents"))
     shutil.rmtree(tmp_path / "night-3")
     sync(writer, [tmp_path])
-    start = database.rows("SELECT started_s FROM runs WHERE name = 'night-2'")[0][0]
+    start = database.rows(text("SELECT started_s FROM runs WHERE name = 'night-2'"))[0][0]
     assert [path for _, _, path in removable(database, start, missing=False)] == [str(tmp_path / "night-1")]
     found = removable(database, start, missing=True)
     assert [Path(path).name for _, _, path in found] == ["night-1", "night-3"]
     remove(database, found)
-    assert database.rows("SELECT name FROM runs") == [("night-2",)]
+    assert database.rows(text("SELECT name FROM runs")) == [("night-2",)]
     for table in ("results", "run_nodes", "labels"):
-        assert database.rows(f"SELECT count(DISTINCT run_id) FROM {table}") == [(1,)]
-    kept = {number for (number,) in database.rows("SELECT document_id FROM documents")}
+        assert database.rows(text(f"SELECT count(DISTINCT run_id) FROM {table}")) == [(1,)]
+    kept = {number for (number,) in database.rows(text("SELECT document_id FROM documents"))}
     assert 0 < len(kept) < documents[0][0]
-    assert kept >= {*json.loads(database.rows("SELECT info FROM runs")[0][0])[1].values()}
+    assert kept >= {*json.loads(database.rows(text("SELECT info FROM runs"))[0][0])[1].values()}
     database.close()
 
 

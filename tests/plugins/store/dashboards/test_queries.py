@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from collbench.plugins.store.dashboards import DASHBOARDS, FLEET, GATE, NODE, OPERATION, TELEMETRY
 from collbench.plugins.store.database import Database, open_store
@@ -142,7 +143,7 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize(("dashboard", "panel"), PANELS)
     def test_a_panel_has_data(self, database: Database, dashboard: Dashboard, panel: Panel) -> None:
-        found = database.rows(self.with_values(panel.postgresql, dashboard))
+        found = database.rows(text(self.with_values(panel.postgresql, dashboard)))
         assert found
         if panel.kind == "timeseries":
             assert all(isinstance(each[0], datetime) and isinstance(each[1], str) for each in found)
@@ -153,12 +154,12 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize("variable", VARIABLES)
     def test_a_variable_has_values(self, database: Database, variable: DashboardVariable) -> None:
-        found = {str(value) for (value,) in database.rows(self.with_values(variable.postgresql, FLEET))}
+        found = {str(value) for (value,) in database.rows(text(self.with_values(variable.postgresql, FLEET)))}
         assert set(CHOSEN[variable.name]) <= found
 
     def values(self, database: Database, dashboard: Dashboard, title: str) -> list[tuple[Any, ...]]:
         (panel,) = (each for each in dashboard.panels if each.title == title)
-        return database.rows(self.with_values(panel.postgresql, dashboard))
+        return database.rows(text(self.with_values(panel.postgresql, dashboard)))
 
     def test_the_slow_node_is_the_lowest_and_the_history_is_complete(self, database: Database) -> None:
         ratios = dict(self.values(database, FLEET, FLEET.panels[5].title))
@@ -169,8 +170,8 @@ class TestPostgreSQL:
 
     def test_a_value_with_quotes_stays_a_value(self, database: Database) -> None:
         evil = {**CHOSEN, "operation": ["x'; DROP TABLE collbench.runs; --"], "node": ["n1'", "n2"]}
-        assert database.rows(expanded(OPERATION.panels[0].postgresql, 0.0, time.time(), evil)) == []
-        assert database.rows("SELECT count(*) FROM collbench.runs")[0][0] > 0
+        assert database.rows(text(expanded(OPERATION.panels[0].postgresql, 0.0, time.time(), evil))) == []
+        assert database.rows(text("SELECT count(*) FROM collbench.runs"))[0][0] > 0
 
     def test_the_gate_and_the_gpus_have_the_figures_of_the_runs(self, database: Database) -> None:
         assert self.values(database, GATE, "Newest result") == [(1,)]
