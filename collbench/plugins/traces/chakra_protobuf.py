@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, MOST_WAITS, ROOTED, RankBuilder, dependencies, dtype_in, sizes_of, width_of
+from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, ROOTED, dtype_in, width_of
 from collbench.plugins.traces.json_records import text_chunks
 from collbench.plugins.traces.model import KIND, UNKNOWN, Part, RankTrace
+from collbench.plugins.traces.rank_builder import MOST_WAITS, RankBuilder, dependencies
 from collbench.untrusted import encodable
 
 # The numbers and types of the fields that are read. Messages in messages are declared as bytes, which are encoded in the same way: most
@@ -42,7 +43,6 @@ _SENDS, _RECEIVES, _COLLECTIVE = 5, 6, 7  # NodeType
 _COMM_TYPES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter", "barrier",
 )  # fmt: skip
-_GATHERING = (KIND["allgather"], KIND["reducescatter"])
 _LARGEST_MESSAGE = 64 << 20
 _LONGEST_LIST = 8 << 20  # of process groups
 _MOST_MEANINGS = 1 << 16  # that are kept
@@ -175,9 +175,9 @@ class _ProtobufReader:
 
     def __init__(self, path: Path, schema: _Schema) -> None:
         self.rank = RankBuilder(path)
-        self.parse_attribute, self.parse_inputs = schema.parse["AttributeProto"], schema.parse["IOInfo"]
+        self.parse_attribute = schema.parse["AttributeProto"]
+        self.parse_inputs = schema.parse["IOInfo"]
         self.meanings: dict[tuple[Any, ...], _Meaning] = {}  # of operations so far: most are equal to an earlier one, except for the size
-        self.names: dict[int, str] = {}  # of the groups, by their index
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
         self.in_bytes = False  # whether an operation has no data type: its bytes are stored as uint8
@@ -199,50 +199,42 @@ class _ProtobufReader:
 
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order of their nodes' numbers."""
-        operations = self.rank.operations()
         numbers = np.fromiter(self.places, np.uint64, len(self.places))[np.fromiter(self.indices, np.int64, len(self.indices))]
         order = np.argsort(numbers, kind="stable")
-        places_in_order = np.empty(len(order), np.int64)
-        places_in_order[order] = np.arange(len(order))
-        position = places_in_order.tolist()  # elements of a list are read much faster
-        waits: list[tuple[int, ...]] = [()] * len(order)
+        positions = np.empty(len(order), np.int64)
+        positions[order] = np.arange(len(order))
+        waits = self.waits(dict(zip(self.indices, positions.tolist(), strict=True)))
+        operations = self.rank.operations()[order]
+        return self.rank.trace(operations, (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
+
+    def waits(self, positions: Mapping[int, int]) -> list[tuple[int, ...]]:
+        """Return by operation the nearest ones before it, on all ways through the nodes. positions: of the operations, by place."""
+        waits: list[tuple[int, ...]] = [()] * len(positions)
         nearest: list[tuple[int, ...] | None] = [None] * len(self.needs)  # by place: the operations before the node, or that it is
         opened: set[int] = set()
-        for first, needs in enumerate(self.needs):
-            place = self.places.get(needs[0], UNKNOWN) if len(needs) == 1 else UNKNOWN
-            if place >= 0 and nearest[place] is not None and nearest[first] is None:  # most nodes wait for one that came before
-                index = self.indices.get(first)
-                if index is None:
-                    nearest[first] = nearest[place]
-                else:
-                    waits[position[index]] = nearest[place]  # type: ignore[assignment]
-                    nearest[first] = (position[index],)
-                continue
+        for first in range(len(self.needs)):
             stack = [first]
             while stack:
-                place = stack[-1]
+                place = stack.pop()
                 if nearest[place] is not None:
-                    stack.pop()
                     continue
-                needed = [self.places[each] for each in self.needs[place] if each in self.places]
-                open_ones = [each for each in needed if nearest[each] is None]
-                if open_ones:
+                needed = [self.places[number] for number in self.needs[place] if number in self.places]
+                unresolved = [earlier for earlier in needed if nearest[earlier] is None]
+                if unresolved:
                     if place in opened:
                         raise UsageError(f"{self.rank.path}: its nodes wait for each other: record or convert the trace again")
                     opened.add(place)
-                    stack += open_ones
+                    stack += (place, *unresolved)
                     continue
                 if len(needed) == 1:
                     before = nearest[needed[0]] or ()
                 else:
-                    before = tuple(sorted({each for some in needed for each in nearest[some] or ()})[-MOST_WAITS:])
-                index = self.indices.get(place)
-                if index is not None:
-                    waits[position[index]] = before
-                    before = (position[index],)
-                nearest[place] = before
-                stack.pop()
-        return self.rank.trace(operations[order], (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
+                    before = tuple(sorted({operation for earlier in needed for operation in nearest[earlier] or ()})[-MOST_WAITS:])
+                position = positions.get(place)
+                nearest[place] = before if position is None else (position,)
+                if position is not None:
+                    waits[position] = before
+        return waits
 
     def operation(self, node: Any) -> int | None:
         """Add the operation of a node, and return its index; None if it does not communicate."""
@@ -272,19 +264,18 @@ class _ProtobufReader:
             if len(self.meanings) >= _MOST_MEANINGS:
                 self.meanings.clear()
             self.meanings[key] = meaning
-        number, dtype = size if isinstance(size, int) else UNKNOWN, ""
+        number = size if isinstance(size, int) else UNKNOWN
+        dtype = ""
         if meaning.width and number >= 0 and number % meaning.width == 0:
-            number, dtype = number // meaning.width, meaning.dtype
-        sent = received = number
-        if meaning.kind in _GATHERING:
-            names = self.rank.groups
-            sent, received = sizes_of(meaning.kind, number, UNKNOWN, len(names[self.names[meaning.group]].ranks))
+            number //= meaning.width
+            dtype = meaning.dtype
+        received = UNKNOWN if meaning.kind in (KIND["allgather"], KIND["reducescatter"]) else number
         start = node.start_time_micros * 1000 or UNKNOWN
         duration = node.duration_micros * 1000 or UNKNOWN
         end = start + duration if UNKNOWN not in (start, duration) else UNKNOWN
         self.in_bytes |= not dtype and meaning.kind != KIND["barrier"]
         return self.rank.add(
-            meaning.kind, meaning.group, dtype or "Byte", sent, received,
+            meaning.kind, meaning.group, dtype or "Byte", number, received,
             root=meaning.root, queue=meaning.queue, start=start, end=end, duration=duration,
         )  # fmt: skip
 
@@ -301,7 +292,8 @@ class _ProtobufReader:
 
     def meaning(self, node: Any, attributes: Mapping[str, int | str]) -> _Meaning | None:
         """Return what a node's operation is, but for its size; None if it does not communicate."""
-        comm_type, rank = attributes.get("comm_type"), self.rank
+        rank = self.rank
+        comm_type = attributes.get("comm_type")
         if node.type != _COLLECTIVE:
             kind = KIND["send" if node.type == _SENDS else "recv"]
         elif isinstance(comm_type, int):
@@ -318,14 +310,13 @@ class _ProtobufReader:
             root = attributes.get("comm_root", attributes.get("root", UNKNOWN))
         if not isinstance(root, int):
             raise rank.fail("the rank of the root or peer is not valid")
-        own = attributes.get("comm_src" if kind == KIND["send"] else "comm_dst")
-        if kind in MESSAGES and isinstance(own, int) and own >= 0:
-            if rank.rank not in (UNKNOWN, own):
-                raise rank.fail(f"it is an operation of rank {own}, others are of rank {rank.rank}")
-            rank.rank = own
-        name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
-        group, stream = rank.group(name), attributes.get("stream", UNKNOWN)
-        self.names[group] = name
+        caller = attributes.get("comm_src" if kind == KIND["send"] else "comm_dst")
+        if kind in MESSAGES and isinstance(caller, int) and caller >= 0:
+            if rank.rank not in (UNKNOWN, caller):
+                raise rank.fail(f"it is an operation of rank {caller}, others are of rank {rank.rank}")
+            rank.rank = caller
+        group = rank.group(str(attributes.get("pg_name", attributes.get("comm_group", ""))))
+        stream = attributes.get("stream", UNKNOWN)
         queue = stream if isinstance(stream, int) else UNKNOWN
         return _Meaning(kind, group, dtype, width_of(dtype), rank.checked_rank(root), queue)
 

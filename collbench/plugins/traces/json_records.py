@@ -29,7 +29,7 @@ _SEPARATOR = re.compile(rb'\}\s{0,200},\s{0,200}\{\s{0,200}"[^"\\]{1,100}"')
 _PLAIN = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
-_INVALID = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+INVALID = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # errors of msgspec for JSON that is not valid
 
 
 def text_chunks(path: Path) -> Iterator[bytes]:
@@ -104,7 +104,7 @@ class JsonRecords(Generic[T]):
                 self._fail(f"'{self.key}' is missing")
             records = whole.pop(self.key)
             self.fields = {name: msgspec.json.decode(value) for name, value in whole.items()}
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         yield self._decoded(bytes(records), listed=True)
 
@@ -113,7 +113,7 @@ class JsonRecords(Generic[T]):
         for match in islice(re.finditer(rb'"%s"\s{0,200}:\s{0,200}\[' % self.key.encode(), data), 50):
             try:
                 before = msgspec.json.decode(data[: match.end()] + b"]}")
-            except _INVALID:
+            except INVALID:
                 continue  # within a string or a nested object
             if isinstance(before, dict) and before.pop(self.key, None) == []:
                 self.fields = before
@@ -124,7 +124,7 @@ class JsonRecords(Generic[T]):
         """Raise the reason why a file has no such list."""
         try:
             whole = msgspec.json.decode(data)
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         self._fail(f"'{self.key}' is not a list" if isinstance(whole, dict) and self.key in whole else f"'{self.key}' is missing")
 
@@ -144,7 +144,7 @@ class JsonRecords(Generic[T]):
             records = self._decoder.decode(data if listed else b"".join((b"[", data, b"]")))
         except msgspec.ValidationError as error:
             self._fail(_what(error), place=re.search(r"\$\[(\d+)\]", str(error)))
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         self._done += len(records)
         self._offset += len(data)
@@ -163,7 +163,7 @@ class JsonRecords(Generic[T]):
             self._fail("invalid or truncated JSON: the list of records does not end")
         try:
             self.fields |= msgspec.json.decode(b"".join((b'{"":0', data[at + 1 :])), type=dict[str, Any])
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         self.fields.pop("")
         return self._decoded(data[:at])
