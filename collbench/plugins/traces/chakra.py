@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.plugins.traces import chakra_protobuf
 from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, OUTPUT_FIRST, ROOTED, dtype_in, kind_of, redop_of
-from collbench.plugins.traces.json_records import INVALID, JsonRecords, text_chunks
+from collbench.plugins.traces.files import text_chunks
+from collbench.plugins.traces.json_records import INVALID, JsonRecords
 from collbench.plugins.traces.model import KIND, NONE, UNKNOWN, Part, ProcessGroup, RankTrace
 from collbench.plugins.traces.rank_builder import MOST_WAITS, RankBuilder, dependencies
 from collbench.untrusted import uncollected

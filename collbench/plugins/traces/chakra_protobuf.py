@@ -17,7 +17,7 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, ROOTED, dtype_in, width_of
-from collbench.plugins.traces.json_records import text_chunks
+from collbench.plugins.traces.files import text_chunks
 from collbench.plugins.traces.model import KIND, UNKNOWN, Part, RankTrace
 from collbench.plugins.traces.rank_builder import MOST_WAITS, RankBuilder, dependencies
 from collbench.untrusted import encodable

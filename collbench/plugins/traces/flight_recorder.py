@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
+from collbench.plugins.traces.files import unreadable
 from collbench.plugins.traces.json_records import INVALID
 from collbench.plugins.traces.model import (
     DTYPE,
@@ -75,7 +76,7 @@ def read(path: Path) -> list[RankTrace]:
             rows = _Rows(path)
             rest = (read_pickle if data[:1] == b"\x80" else _read_json)(path, data, rows.add)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror or error}: give another file, or copy it again") from error
+            raise unreadable(path, error) from error
         del data
         return [rows.trace(rank, rest)]
 

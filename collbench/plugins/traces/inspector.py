@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
+from collbench.plugins.traces.files import line_blocks
 from collbench.plugins.traces.model import DTYPE, KIND, STATE, UNKNOWN, Part, RankTrace, empty
-from collbench.plugins.traces.reading import line_blocks
 from collbench.untrusted import uncollected
 
 FORM = "inspector"

@@ -16,34 +16,18 @@ from typing import Any, Generic, NoReturn, TypeVar
 import msgspec
 
 from collbench.errors import UsageError
-from collbench.untrusted import unpacked
+from collbench.plugins.traces.files import text_chunks
 
 T = TypeVar("T")
 
 BLOCK = 16 << 20  # bytes that are decoded at once
-_MOST_BYTES = 8 << 30  # of a file, decompressed: a few bytes of gzip can expand to any number
 _MOST_REST = 64 << 20  # of the fields before or after the list, and of one record
-_READ = 1 << 20
 _SEPARATOR = re.compile(rb'\}\s{0,200},\s{0,200}\{\s{0,200}"[^"\\]{1,100}"')
 # msgspec rejects too deep nesting with RecursionError.
 _PLAIN = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 INVALID = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # errors of msgspec for JSON that is not valid
-
-
-def text_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed. Raises UsageError for what cannot be read, and for more than 8 GiB."""
-    read = 0
-    try:
-        with unpacked(path) as file:
-            while chunk := file.read(_READ):
-                read += len(chunk)
-                if read > _MOST_BYTES:
-                    raise UsageError(f"{path}: it is larger than {_MOST_BYTES >> 30} GiB: record fewer steps")
-                yield chunk
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}: give another file, or copy it again") from error
 
 
 class JsonRecords(Generic[T]):

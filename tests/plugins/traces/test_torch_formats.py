@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.traces import chakra, chakra_protobuf, json_records, kineto
+from collbench.plugins.traces import chakra, chakra_protobuf, files, json_records, kineto
 from collbench.plugins.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
 from collbench.plugins.traces.reading import read_traces
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace, varint
@@ -393,7 +393,7 @@ def test_blocks_give_what_the_whole_gives(tmp_path, monkeypatch, kind, indent):
     [whole] = reader_of(kind).read(path)
     for block in (2000, 10_001):
         monkeypatch.setattr(json_records, "BLOCK", block)
-        monkeypatch.setattr(json_records, "_READ", 1500)
+        monkeypatch.setattr(files, "_READ", 1500)
         [blocks] = reader_of(kind).read(path)
         assert (blocks.operations == whole.operations).all() and blocks.operations["sent"].tolist() == list(range(300))
         content = path.read_bytes()
