@@ -42,85 +42,63 @@ class JsonRecords(Generic[T]):
         self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._done = 0  # records before the block
         self._offset = 0  # bytes before the block
-        self._separator = b""
 
     def __iter__(self) -> Iterator[list[T]]:
         """Yield the records, a list for each block. Raises UsageError with the place of what is invalid."""
         self._done = self._offset = 0
         chunks = text_chunks(self.path)
-        data = b""
-        while len(data) <= BLOCK and (chunk := next(chunks, b"")):
-            data += chunk
-        more = len(data) > BLOCK
-        begin = self._list_begin(data)
-        while more and begin < 0 and len(data) <= _MOST_REST and (chunk := next(chunks, b"")):
-            data += chunk
+        data = bytearray()  # it grows in place: copies of blocks would take a tenth of the time
+        more = _grow(data, chunks)
+        begin = -1
+        while more and begin < 0 and len(data) <= _MOST_REST:
             begin = self._list_begin(data)
+            if begin < 0:
+                more = _grow(data, chunks)
         if begin < 0:
-            self._reject(data)
-        if not more:
-            yield from self._at_once(data)
+            yield self._whole(bytes(data))
             return
         self._offset = begin
-        self._separator = self._separator_of(data[begin:])
-        block = bytearray(data[begin:])  # grows in place: copies of blocks would take a tenth of the time
-        del data
+        del data[:begin]
+        separator = _separator_of(data)
         while True:
-            cut = block.rfind(self._separator) if self._separator else -1
+            cut = data.rfind(separator) if separator else -1
             if cut >= 0:
-                rest = block[block.index(b"{", cut) :]
-                del block[cut + 1 :]
-                yield self._decoded(block)
-                block = rest
-            elif len(block) > _MOST_REST:
+                rest = data[data.index(b"{", cut) :]
+                del data[cut + 1 :]
+                yield self._decoded(data)
+                data = rest
+            elif len(data) > _MOST_REST:
                 raise UsageError(f"{self.path}: a record is larger than {_MOST_REST >> 20} MiB (byte {self._offset})")
-            before = len(block)
-            while len(block) < before + BLOCK and (chunk := next(chunks, b"")):
-                block += chunk
-            if len(block) == before:
+            if not more:
                 break
-        yield self._last(block)
+            more = _grow(data, chunks)
+        yield self._last(data)
 
-    def _at_once(self, data: bytes) -> Iterator[list[T]]:
+    def _whole(self, data: bytes) -> list[T]:
+        """Return the records of a complete file, and set the other fields."""
         try:
             whole = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            if self.key not in whole:
-                self._fail(f"'{self.key}' is missing")
-            records = whole.pop(self.key)
+            records = whole.pop(self.key, None)
             self.fields = {name: msgspec.json.decode(value) for name, value in whole.items()}
         except INVALID as error:
             self._fail(_what(error))
-        yield self._decoded(bytes(records), listed=True)
+        if records is None:
+            self._fail(f"'{self.key}' is missing")
+        if not bytes(records).startswith(b"["):
+            self._fail(f"'{self.key}' is not a list")
+        return self._decoded(bytes(records), listed=True)
 
-    def _list_begin(self, data: bytes) -> int:
+    def _list_begin(self, data: bytearray) -> int:
         """Return the position after the "[" of the list, -1 if it is not in the data; also set `fields` to those before it."""
         for match in islice(re.finditer(rb'"%s"\s{0,200}:\s{0,200}\[' % self.key.encode(), data), 50):
             try:
-                before = msgspec.json.decode(data[: match.end()] + b"]}")
+                fields = msgspec.json.decode(data[: match.end()] + b"]}")
             except INVALID:
                 continue  # within a string or a nested object
-            if isinstance(before, dict) and before.pop(self.key, None) == []:
-                self.fields = before
+            if isinstance(fields, dict) and fields.pop(self.key, None) == []:
+                self.fields = fields
                 return match.end()
         return -1
-
-    def _reject(self, data: bytes) -> NoReturn:
-        """Raise the reason why a file has no such list."""
-        try:
-            whole = msgspec.json.decode(data)
-        except INVALID as error:
-            self._fail(_what(error))
-        self._fail(f"'{self.key}' is not a list" if isinstance(whole, dict) and self.key in whole else f"'{self.key}' is missing")
-
-    def _separator_of(self, data: bytes) -> bytes:
-        """Return the text between the first two records, from "}" to the second one's first key; b"" if there is none."""
-        text = data[:BLOCK].decode("latin-1")
-        try:
-            end = _PLAIN.raw_decode(text, _SPACE.match(text).end())[1]  # type: ignore[union-attr]
-        except (ValueError, RecursionError):
-            return b""
-        match = _SEPARATOR.match(data, end - 1)
-        return match[0] if match else b""
 
     def _decoded(self, data: bytes | bytearray, listed: bool = False) -> list[T]:
         """Return the records of a part of the list. listed: with its brackets."""
@@ -155,6 +133,27 @@ class JsonRecords(Generic[T]):
     def _fail(self, what: str, place: re.Match[str] | None = None) -> NoReturn:
         where = f"record {self._done + int(place[1])} of '{self.key}': " if place else f"after record {self._done} of '{self.key}': "
         raise UsageError(f"{self.path}: {where if place or self._done else ''}{what}: record or copy the trace again") from None
+
+
+def _grow(data: bytearray, chunks: Iterator[bytes]) -> bool:
+    """Add a block to the data. Return False at the end of the file."""
+    enough = len(data) + BLOCK
+    for chunk in chunks:
+        data += chunk
+        if len(data) > enough:
+            return True
+    return False
+
+
+def _separator_of(data: bytearray) -> bytes:
+    """Return the text between the first two records, from "}" to the second one's first key; b"" if there is none."""
+    text = data[:BLOCK].decode("latin-1")
+    try:
+        end = _PLAIN.raw_decode(text, _SPACE.match(text).end())[1]  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return b""
+    match = _SEPARATOR.match(data, end - 1)
+    return match[0] if match else b""
 
 
 def _what(error: Exception) -> str:
