@@ -200,8 +200,8 @@ class Trace:
     @property
     def absent(self) -> tuple[int, ...]:
         """The ranks of the job without a trace, ascending."""
-        known = {rank.rank for rank in self.ranks}
-        return tuple(rank for rank in range(self.world) if rank not in known)
+        traced = {rank.rank for rank in self.ranks}
+        return tuple(rank for rank in range(self.world) if rank not in traced)
 
     @property
     def mixes_groups(self) -> bool:
