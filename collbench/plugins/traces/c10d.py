@@ -59,12 +59,7 @@ def dtype_of(name: str) -> tuple[int, int]:
 
 def dtype_in(types: Iterable[str]) -> str:
     """Return torch's data type in the first of ["Int", "GenericList[Tensor(float)]"] that has one: "float"; "" if there is none."""
-    return next(filter(None, map(_dtype_in, types)), "")
-
-
-@lru_cache(maxsize=4096)
-def _dtype_in(text: str) -> str:
-    tensor = _TENSOR.search(text)
+    tensor = next(filter(None, map(_TENSOR.search, types)), None)
     return tensor[1] if tensor else ""
 
 

@@ -68,10 +68,13 @@ def recognizes(path: Path, head: bytes) -> bool:
 def read_rank(path: Path) -> RankTrace:
     """Return the rank of a file. Raises UsageError with the file and the place of what is invalid, or if protobuf is not installed."""
     try:
-        schema = _schema()
+        from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
+
+        parsers = _parsers()
     except ImportError as error:
         raise UsageError(f"{path}: reading an .et file needs protobuf: pip install 'collbench[traces]'") from error
-    reader = _ProtobufReader(path, schema)
+    reader = _ProtobufReader(path, parsers)
     messages = _messages(path)
     reader.rank.what = "message"
     reader.rank.count = 1
@@ -79,30 +82,22 @@ def read_rank(path: Path) -> RankTrace:
     if first is None:
         raise reader.rank.fail("it is missing")
     try:
-        if len(schema.unknown_fields(schema.parse["GlobalMetadata"](first))):
+        if len(UnknownFieldSet(parsers["GlobalMetadata"](first))):
             raise reader.rank.fail("the first message is not a GlobalMetadata")
-        parse_node = schema.parse["Node"]
+        parse_node = parsers["Node"]
         for count, data in enumerate(messages, 2):
             reader.rank.count = count
             reader.node(parse_node(data))
-    except schema.error as error:
+    except DecodeError as error:
         raise reader.rank.fail("it is not a valid message") from error
     reader.rank.what = ""
     return reader.trace()
 
 
-class _Schema(NamedTuple):
-    """What protobuf makes of `_SCHEMA`. parse: by message; error: raised by these; unknown_fields: returns those of a message."""
-
-    parse: Mapping[str, Callable[[bytes], Any]]
-    error: type[Exception]
-    unknown_fields: Callable[[Any], Any]
-
-
 @cache
-def _schema() -> _Schema:
-    """Return the parsers of the messages. Raises ImportError if protobuf is not installed."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
+def _parsers() -> Mapping[str, Callable[[bytes], Any]]:
+    """Return the parser of each message of `_SCHEMA`. Raises ImportError if protobuf is not installed."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", syntax="proto2")
     for message_name, fields in _SCHEMA.items():
@@ -119,8 +114,7 @@ def _schema() -> _Schema:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     classes = message_factory.GetMessageClassesForFiles([file.name], pool)
-    parse = {name: classes[name].FromString for name in _SCHEMA}
-    return _Schema(parse, message.DecodeError, unknown_fields.UnknownFieldSet)
+    return {name: classes[name].FromString for name in _SCHEMA}
 
 
 class _Meaning(NamedTuple):
@@ -148,12 +142,17 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 def _messages(path: Path) -> Iterator[bytes]:
     """Yield the messages of a file. Raises UsageError if it is truncated, or a message is larger than 64 MiB."""
-    data, at, before = b"", 0, 0
+    data = b""
+    at = 0
+    before = 0
     for chunk in text_chunks(path):
-        data, at, before = data[at:] + chunk, 0, before + at
+        before += at
+        data = data[at:] + chunk
+        at = 0
         while True:
             try:
-                length, begin = data[at], at + 1
+                length = data[at]
+                begin = at + 1
                 if length > 127:
                     length, begin = _length(data, at)
             except IndexError:
@@ -173,10 +172,10 @@ def _messages(path: Path) -> Iterator[bytes]:
 class _ProtobufReader:
     """What is collected of the nodes."""
 
-    def __init__(self, path: Path, schema: _Schema) -> None:
+    def __init__(self, path: Path, parsers: Mapping[str, Callable[[bytes], Any]]) -> None:
         self.rank = RankBuilder(path)
-        self.parse_attribute = schema.parse["AttributeProto"]
-        self.parse_inputs = schema.parse["IOInfo"]
+        self.parse_attribute = parsers["AttributeProto"]
+        self.parse_inputs = parsers["IOInfo"]
         self.meanings: dict[tuple[Any, ...], _Meaning] = {}  # of operations so far: most are equal to an earlier one, except for the size
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
@@ -184,7 +183,7 @@ class _ProtobufReader:
         self.indices: dict[int, int] = {}  # by place: the index of the node's operation
 
     def node(self, node: Any) -> None:
-        """Add a node. Raises `_Schema.error` if a message in it is not valid."""
+        """Add a node. Raises protobuf's DecodeError if a message in it is not valid."""
         place = len(self.needs)
         if not place % 65536:
             self.rank.check_records(place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,19 +28,15 @@ def timeline_of(
             operations = {trace.ranks[position].rank: operation for position, operation in call.at}
             for rank in call.ranks:
                 made[rank].append((number, operations.get(rank, UNKNOWN)))
-    plain = [_one_by_one(number for number, _ in made[rank]) for rank in range(trace.world)]
-    timelines = list(plain)
+    one_by_one = [tuple(action for number, _ in made[rank] for action in (Start(number), Wait(number))) for rank in range(trace.world)]
+    timelines: list[tuple[Action, ...]] = list(one_by_one)
     without = 0
     for position, rank_trace in enumerate(trace.ranks):
         rank = rank_trace.rank
         recorded = _recorded(rank_trace, windows.span_ns[position], made[rank], scale)
         without += recorded is None and bool(made[rank])
-        timelines[rank] = recorded or plain[rank]
-    return () if timelines == plain else tuple(timelines), without
-
-
-def _one_by_one(exchanges: Iterable[int]) -> tuple[Action, ...]:
-    return tuple(action for number in exchanges for action in (Start(number), Wait(number)))
+        timelines[rank] = recorded or one_by_one[rank]
+    return () if timelines == one_by_one else tuple(timelines), without
 
 
 def _recorded(

@@ -273,7 +273,7 @@ class TestProtobuf:
     def test_without_protobuf_it_is_one_sentence_with_the_remedy(self, tmp_path, monkeypatch):
         path = tmp_path / "job.0.et"
         protobuf_trace(path, [Node(1, 7, [], [("comm_type", 0), ("comm_size", 8)])])
-        chakra_protobuf._schema.cache_clear()
+        chakra_protobuf._parsers.cache_clear()
         monkeypatch.setitem(sys.modules, "google.protobuf", None)
         with pytest.raises(UsageError) as error:
             read_traces([tmp_path])
