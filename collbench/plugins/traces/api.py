@@ -41,8 +41,8 @@ def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
     Raises UsageError for files that cannot be read, and for those of several jobs.
     """
     with uncollected():
-        found = find_cause(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
-    return shown(found, ShownAutopsy)
+        verdict = find_cause(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
+    return shown(verdict, ShownAutopsy)
 
 
 def replay(
@@ -81,15 +81,20 @@ def replay(
     The other arguments are the options of `collbench replay`. `Runs.workloads` has the result as a table, and `Runs.rows` a row of the
     step that `compare` and `gate` use. Raises UsageError and RunFailed as `measure` does, also for traces that cannot be replayed.
     """
-    own = {"traces", "step", "compute", "iterations", "parts", "out"}
-    options = {name: value for name, value in locals().items() if name not in own and name != "own"}
+    options = dict(locals())
+    for name in ("traces", "step", "compute", "iterations", "parts", "out"):
+        del options[name]
     refuse_launcher("replay", ranks)
     folder = Path("runs") / run_name("replay") if out is None else Path(out)
     words = [word for name, value in options.items() for word in option_words(name, value)]
-    words += [f"--step={step}"] if step is not None else []
-    words += [f"--compute={compute if isinstance(compute, str) else f'scale={compute}'}"] if compute is not None else []
-    words += [f"--steps={iterations}"] if iterations is not None else []
-    words += [] if parts else ["--no-parts"]
+    if step is not None:
+        words.append(f"--step={step}")
+    if compute is not None:
+        words.append(f"--compute={compute if isinstance(compute, str) else f'scale={compute}'}")
+    if iterations is not None:
+        words.append(f"--steps={iterations}")
+    if not parts:
+        words.append("--no-parts")
     paths = [traces] if isinstance(traces, str | os.PathLike) else list(traces)
     run_command(["replay", *words, f"--out={folder}", "--format=jsonl", "--quiet", "--", *(os.fspath(path) for path in paths)], folder)
     return read(folder)

@@ -213,7 +213,7 @@ class AutopsyFinding(Fact, frozen=True):
         by_value: dict[str, list[int]] = {}
         for rank, value in zip(self.compared, self.values, strict=True):
             by_value.setdefault(value, []).append(rank)
-        return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda each: len(each[1])))
+        return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda entry: len(entry[1])))
 
 
 class AutopsyResult(StrEnum):
@@ -250,7 +250,7 @@ class AutopsyVerdict(Fact, frozen=True):
     @property
     def culprits(self) -> tuple[int, ...]:
         """The ranks that the first finding names as the cause; () if none does, or if others may be."""
-        first = next((each for each in self.findings if not each.is_open), None)
+        first = next((finding for finding in self.findings if not finding.is_open), None)
         return first.ranks if first and first.cause is not AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ()
 
     def render(self) -> str:
@@ -279,17 +279,17 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
     ranks  the number of ranks of the job, where the trace does not contain it
     """
     world = max(trace.world, ranks or 0, *(file.rank + 1 for file in trace.damaged))
-    tables = [GroupCalls(trace, found, world) for found in match(trace)]
-    mismatch = min(_mismatches(trace, tables), key=lambda each: each.time, default=None)
-    found = list(_Waits(trace, tables).findings(mismatch is not None and mismatch.ends_job))
+    tables = [GroupCalls(trace, matched, world) for matched in match(trace)]
+    mismatch = min(_mismatches(trace, tables), key=lambda mismatch: mismatch.time, default=None)
+    by_time = list(_Waits(trace, tables).findings(mismatch is not None and mismatch.ends_job))
     if mismatch is not None:
-        found = [(time, each) for time, each in found if each.is_open or not mismatch.ends_job or time < mismatch.time]
-        found.append((mismatch.time, mismatch.finding))
-    found.sort(key=lambda pair: pair[0])
-    findings = [finding for _, finding in found]
-    findings += [slow for table in tables if (slow := _slow(trace, table))]
-    findings.sort(key=lambda each: each.is_open)
-    known = ranks is not None or any(rank.world != UNKNOWN for rank in trace.ranks)
+        by_time = [(time, finding) for time, finding in by_time if finding.is_open or not mismatch.ends_job or time < mismatch.time]
+        by_time.append((mismatch.time, mismatch.finding))
+    by_time.sort(key=lambda pair: pair[0])
+    findings = [finding for _, finding in by_time]
+    findings += filter(None, map(_slow, tables))
+    findings.sort(key=lambda finding: finding.is_open)
+    known_world = ranks is not None or any(rank.world != UNKNOWN for rank in trace.ranks)
     absent = tuple(sorted(set(range(world)) - {rank.rank for rank in trace.ranks}))
     calls = sum(len(table.calls) for table in tables)
     if findings and not findings[0].is_open:
@@ -297,7 +297,7 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
     else:
         is_open = bool(findings) or bool(absent) or not calls or has_unknown_message(trace)
         result = AutopsyResult.INCONCLUSIVE if is_open else AutopsyResult.NOTHING_FOUND
-    return AutopsyVerdict(result, tuple(findings), world, known, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
+    return AutopsyVerdict(result, tuple(findings), world, known_world, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
 
 
 # Ranks that wait for others.
@@ -305,7 +305,8 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
 
 class _Waits:
     def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
-        self.trace, self.tables = trace, tables
+        self.trace = trace
+        self.tables = tables
         self.by_rank = {rank.rank: rank for rank in trace.ranks}
         self.graph = wait_graph(trace, tables)
 
@@ -317,8 +318,8 @@ class _Waits:
         for table in self.tables:
             for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
                 if row >= 0:
-                    completed, called = np.flatnonzero(table.done[row] & table.has[row]), np.flatnonzero(table.has[row])
-                    index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
+                    completed = np.flatnonzero(table.done[row] & table.has[row])
+                    index = {table.ranks[column]: int(table.calls[row, column]) for column in np.flatnonzero(table.has[row])}
                     older = PendingOperation(table, row, index, time=table.time(row))
                     waiting = tuple(sorted(table.ranks[column] for column in completed))
                     yield older.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), older, waiting=waiting)
@@ -326,11 +327,13 @@ class _Waits:
         yield from unequal
         roots = self.graph.roots
         missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
-        found = [
+        causes = [
             *self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing),
             *self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind),
         ]
-        yield from found or ([] if explained or unequal else self._without_root())
+        yield from causes
+        if not (causes or explained or unequal):
+            yield from self._without_root()
 
     def _without_root(self) -> Iterator[tuple[int, AutopsyFinding]]:
         """Yield what the graph shows if each rank that others wait for waits itself."""
@@ -353,17 +356,17 @@ class _Waits:
         """Yield a finding for each operation that these ranks hold up: of each rank the first one."""
         first: dict[int, PendingOperation] = {}
         for operation in self.graph.operations:
-            for rank in ranks.intersection(of(operation)) if operation.waiting else ():
-                first.setdefault(rank, operation)
+            if operation.waiting:
+                first.update(dict.fromkeys(ranks.intersection(of(operation)) - first.keys(), operation))
         together: dict[int, list[int]] = {}
         for rank, operation in sorted(first.items()):
             together.setdefault(0 if cause is AutopsyCause.NO_DUMP else id(operation), []).append(rank)
-        for own in together.values():
-            operation = first[own[0]]
+        for held_by in together.values():
+            operation = first[held_by[0]]
             more = len(operation.missing) > len(operation.waiting) and not operation.pair and operation.is_whole
             is_additional = more and cause is AutopsyCause.NOT_ARRIVED
             shown = AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if is_additional else cause
-            yield operation.time, self._finding(shown, tuple(own), operation)
+            yield operation.time, self._finding(shown, tuple(held_by), operation)
 
     def _held(self) -> tuple[int, AutopsyFinding]:
         """Return a finding for the first operation that is pending without a rank that it waits for."""
@@ -426,10 +429,11 @@ class _Waits:
         if rank not in table.ranks:
             return "", UNKNOWN, UNKNOWN
         if operation.pair:
-            own = np.flatnonzero(self.by_rank[rank].operations["group"] == table.match.group)
-            if not len(own):
+            operations = self.by_rank[rank].operations
+            in_group = operations[operations["group"] == table.match.group]
+            if not len(in_group):
                 return "", UNKNOWN, UNKNOWN
-            last = self.by_rank[rank].operations[own[-1]]
+            last = in_group[-1]
             return f"{KINDS[last['kind']]} #{last['sequence']}", UNKNOWN, UNKNOWN
         column = table.ranks.index(rank)
         row = int(table.reached[column])
@@ -445,10 +449,10 @@ def _peer(kind: str, peer: int) -> str:
 
 def _place(trace: Trace, rank: int, index: int = UNKNOWN) -> str:
     """Return where in the program a rank called an operation, by default the last one; "" where it is not recorded."""
-    found = next((each for each in trace.ranks if each.rank == rank), None)
-    if found is None or not len(found.operations):
+    traced = next((traced for traced in trace.ranks if traced.rank == rank), None)
+    if traced is None or not len(traced.operations):
         return ""
-    return found.notes.get(len(found.operations) - 1 if index == UNKNOWN else index, "")
+    return traced.notes.get(len(traced.operations) - 1 if index == UNKNOWN else index, "")
 
 
 # Calls about which the ranks disagree.
@@ -478,25 +482,27 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
             part = GroupMatch(
                 table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
             )
-            for found in differences(trace, [part]):
+            for difference in differences(trace, [part]):
                 # the parts of an uneven all-to-all are not recorded: a program without a fault may have this difference
-                uneven = found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv")
-                if found.field is not DifferingField.MISSING and not (uneven and Part.SPLITS in trace.missing):
-                    row = int(rows[found.call])
-                    first = min(first, (row, found), key=lambda pair: pair[0]) if first else (row, found)
+                uneven = difference.field is DifferingField.SIZE and difference.operation in ("alltoall", "alltoallv")
+                if difference.field is not DifferingField.MISSING and not (uneven and Part.SPLITS in trace.missing):
+                    row = int(rows[difference.call])
+                    if first is None or row < first[0]:
+                        first = row, difference
                     break
         if first is not None:
             yield _Mismatch(table.time(first[0]), _mismatch(trace, table, *first), int(table.last.min()) - first[0] < _GOES_ON)
 
 
-def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
+def _mismatch(trace: Trace, table: GroupCalls, row: int, difference: TraceDifference) -> AutopsyFinding:
     called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
     lists: dict[int, dict[int, tuple[int, ...]]] = {}  # by column and row what a rank called: kind, type, elements
     for column in called:
         rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
         operations = trace.ranks[table.columns[column]].operations[["kind", "dtype", "sent", "received"]][table.calls[rows, column]]
         lists[column] = dict(zip(rows.tolist(), operations.tolist(), strict=True))
-    ranks, by_history = found.minority, False
+    ranks = difference.minority
+    by_history = False
     right = next((column for column in called if table.ranks[column] not in ranks), called[0])
     if not ranks:
         expected = _expected(lists[called[0]], row)
@@ -504,7 +510,7 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
         if expected is not None and fitting and len(fitting) < len(called):
             ranks = tuple(sorted(table.ranks[column] for column in called if column not in fitting))
             right, by_history = fitting[0], True
-    cause = AutopsyCause(f"different {found.field}")
+    cause = AutopsyCause(f"different {difference.field}")
     if ranks and cause is not AutopsyCause.ORDER:
         wrong = lists[table.ranks.index(ranks[0])]
         following = _expected({**lists[right], row + 1: ()}, row + 1)
@@ -524,7 +530,8 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
 
 def _expected(calls: dict[int, tuple[int, ...]], row: int) -> tuple[int, ...] | None:
     """Return what followed in an earlier step on the calls before `row`, with the most equal calls before it; None if nothing does."""
-    best, expected = _LEAST_CONTEXT - 1, None
+    best = _LEAST_CONTEXT - 1
+    expected = None
     for earlier in range(row - 1, 0, -1):
         equal = 0
         while equal < _CONTEXT and calls.get(earlier - 1 - equal, 0) == calls.get(row - 1 - equal, 1):
@@ -559,7 +566,7 @@ def _describe(operation: Any) -> str:
 _FEWEST_CALLS, _LATE_NS, _LEAST_SHARE, _CHANCE = 20, 10_000_000, 0.1, 0.001
 
 
-def _slow(trace: Trace, table: GroupCalls) -> AutopsyFinding | None:
+def _slow(table: GroupCalls) -> AutopsyFinding | None:
     """Return the rank that the others of a group wait for: by 10 ms or more, 10 % of the time, and more often than chance explains.
 
     10 ms: clocks of hosts that NTP synchronizes differ by less. Half of the calls count, since a step has several calls in a row.

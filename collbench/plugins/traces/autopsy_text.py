@@ -46,14 +46,14 @@ def advice(finding: AutopsyFinding) -> str:
 def frame(verdict: AutopsyVerdict) -> Frame[AutopsyFinding]:
     """Return the findings as a table, the cause first."""
     columns: list[Column[AutopsyFinding]] = [
-        Column("cause", "cause", lambda each: each.cause.value),
-        Column("ranks", "ranks", lambda each: _numbers(each.ranks)),
-        Column("group", "group", lambda each: printable(each.group)),
-        Column("operation", "operation", lambda each: each.operation),
-        Column("sequence", "call", lambda each: "" if each.sequence == UNKNOWN else str(each.sequence), right=True),
-        Column("waiting", "waiting", lambda each: _numbers(each.waiting)),
-        Column("place", "place", lambda each: printable(each.place)),
-        Column("finding", "finding", lambda each: printable(each.render())),
+        Column("cause", "cause", lambda finding: finding.cause.value),
+        Column("ranks", "ranks", lambda finding: _numbers(finding.ranks)),
+        Column("group", "group", lambda finding: printable(finding.group)),
+        Column("operation", "operation", lambda finding: finding.operation),
+        Column("sequence", "call", lambda finding: "" if finding.sequence == UNKNOWN else str(finding.sequence), right=True),
+        Column("waiting", "waiting", lambda finding: _numbers(finding.waiting)),
+        Column("place", "place", lambda finding: printable(finding.place)),
+        Column("finding", "finding", lambda finding: printable(finding.render())),
     ]
     return Frame(columns, list(verdict.findings))
 

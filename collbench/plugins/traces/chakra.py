@@ -22,27 +22,17 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.plugins.traces import chakra_protobuf
-from collbench.plugins.traces.c10d import (
-    GROUPS_NODE,
-    MESSAGES,
-    MOST_WAITS,
-    ROOTED,
-    RankBuilder,
-    dependencies,
-    dtype_in,
-    kind_of,
-    redop_of,
-    sizes_of,
-)
-from collbench.plugins.traces.json_records import JsonRecords, text_chunks
+from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, OUTPUT_FIRST, ROOTED, dtype_in, kind_of, redop_of
+from collbench.plugins.traces.files import text_chunks
+from collbench.plugins.traces.json_records import INVALID, JsonRecords
 from collbench.plugins.traces.model import KIND, NONE, UNKNOWN, Part, ProcessGroup, RankTrace
+from collbench.plugins.traces.rank_builder import MOST_WAITS, RankBuilder, dependencies
 from collbench.untrusted import uncollected
 
 FORM = "chakra"
 
 _JSON = re.compile(rb'\s*\{\s*["}{]')  # "{" alone may also be the length of a protobuf message
 _STEP = "ProfilerStep#"
-_OUTPUT_FIRST = frozenset(KIND[name] for name in ("allgather", "reducescatter", "gather", "scatter", "alltoall", "alltoallv"))
 
 
 def recognizes(path: Path, head: bytes) -> bool:
@@ -84,10 +74,6 @@ _LONGEST_TYPES = 4096  # bytes of types that are kept
 _dtype_in = lru_cache(maxsize=1024)(dtype_in)
 
 
-def _columns() -> array[int]:
-    return array("q")
-
-
 class _JsonReader:
     """What is collected of the nodes; an operation's columns have its index."""
 
@@ -95,16 +81,17 @@ class _JsonReader:
         self.rank = RankBuilder(path)
         self.pointers: dict[int, str] = {}  # names of groups that nodes give by address
         self.numbers: set[tuple[str, int]] = set()  # of the rank in its groups, as different operations have them
-        # Of operations: node, parent, ranks of the group as far as the sizes show it, first tensors, whether the program waited at once
-        # (storage, or UNKNOWN) of input and output, whether the program waited at once, whether it is a `c10d::` call
-        self.columns, self.count = _columns(), 0
-        self.calls, self.callers = _columns(), _columns()  # `c10d::` nodes that contain a record, and their parents
+        # Of operations: node, parent, storage of the first input and of the first output (UNKNOWN: none), whether the program waited at
+        # once, whether it is a `c10d::` call
+        self.columns = array("q")
+        self.callers: dict[int, int] = {}  # of `c10d::` nodes that contain a record, their parents
         self.recorded: set[int] = set()  # parents of records
         self.functional: dict[int, tuple[int, str]] = {}  # reduction op and group of functional collectives
         self.waits: list[tuple[int, Any]] = []  # node, and either a storage or (group, sequence)
         self.defined: set[tuple[Any, ...]] = set()
         self.sequences: dict[str, dict[int, int]] = {}  # by group: of 2 × sequence + (of a message)
-        self.steps = _columns()
+        self.steps = array("q")
+        self.barrier = UNKNOWN  # parent of the record just before, if that is a barrier
 
     def node(self, node: _Node) -> None:
         """Collect a node, if it belongs to communication."""
@@ -115,11 +102,11 @@ class _JsonReader:
             self.call(node)
         elif name.startswith("_c10d_functional"):
             values, _ = _values(node.inputs, node.input_types)
-            strings = [each for each in values if isinstance(each, str)]
+            strings = [value for value in values if isinstance(value, str)]
             if name.endswith("::wait_tensor"):
                 self.waits.append((node.id, _summary(values[:1])[1]))
             elif strings:
-                redop = next((each for each in map(redop_of, strings[:-1]) if each != NONE), NONE)
+                redop = next((number for number in map(redop_of, strings[:-1]) if number != NONE), NONE)
                 self.functional[node.id] = redop, strings[-1]
         elif name.startswith(_STEP):
             self.steps.append(node.id)
@@ -150,7 +137,9 @@ class _JsonReader:
         number, to, back, ranks = values[at - 1], values[at + 1], values[at + 2], values[at + 3 :]
         if type(to) is not list or type(back) is not list:
             raise self.rank.fail("the arguments of record_param_comms are not valid")
-        size = ranks[2] if len(ranks) > 2 else ranks[0] if ranks else UNKNOWN
+        size = UNKNOWN
+        if ranks:
+            size = ranks[2] if len(ranks) > 2 else ranks[0]
         if (group, *ranks) not in self.defined:
             named = values[at - 2]
             what = named[1] if isinstance(named, list) and len(named) > 1 and isinstance(named[1], str) else ""
@@ -164,16 +153,14 @@ class _JsonReader:
             number = UNKNOWN
         dtype = _dtype_in(types[:1] if at == 4 else ()) or _dtype_in(output_types)
         self.operation(
-            kind, group, size, dtype, (node.id, parent, size, source, target, False, False), elements=(sent, received), parts=(to, back),
+            kind, group, size, dtype, (node.id, parent, source, target, False, False), elements=(sent, received), parts=(to, back),
             number=number, sequence=sequence,
         )  # fmt: skip
-        self.sequences.setdefault(group, {})[2 * sequence + p2p] = self.count - 1
-
-    barrier = UNKNOWN
+        self.sequences.setdefault(group, {})[2 * sequence + p2p] = len(self.columns) // 6 - 1
 
     def define(self, group: str, ranks: list[Any], size: Any, what: str) -> None:
         """Define a process group of a record: first rank, distance and number of ranks."""
-        if any(type(each) not in (int, bool) for each in (*ranks, size)):
+        if any(type(value) not in (int, bool) for value in (*ranks, size)):
             raise self.rank.fail("the arguments of record_param_comms are not valid")
         self.defined.add((group, *ranks))
         if len(ranks) > 2 and ranks[0] >= 0 and ranks[1] > 0 and 0 < size < 1 << 24:
@@ -183,8 +170,7 @@ class _JsonReader:
         """Collect a `c10d::` call, unless it contains a record: tensors, group, [reduction op], root or peer, …, asynchronous, …"""
         parent = node.ctrl_deps if node.ctrl_deps != UNKNOWN else node.parent
         if node.id in self.recorded:
-            self.calls.append(node.id)
-            self.callers.append(parent)
+            self.callers[node.id] = parent
             return
         kind = kind_of(node.name.rstrip("_"))
         values, types = _values(node.inputs, node.input_types)
@@ -193,19 +179,19 @@ class _JsonReader:
             return
         tensors = objects[0]
         rest = values[objects[-1] + 1 :]
-        outputs, inputs = (values[:1], values[1:2]) if kind in _OUTPUT_FIRST and tensors > 1 else (values[:1], values[:1])
-        (sent, source), (received, target) = _summary(inputs), _summary(outputs)
-        lists = [each for each in rest if isinstance(each, list)]
+        outputs = values[:1]
+        inputs = values[1:2] if kind in OUTPUT_FIRST and tensors > 1 else outputs
+        sent, source = _summary(inputs)
+        received, target = _summary(outputs)
         to: Sequence[Any] = ()
         back: Sequence[Any] = ()
-        if kind == KIND["alltoall"]:
-            if "base" in node.name:
-                back, to = [*lists, [], []][:2]
-            else:
-                back, to = ([_summary([tensor])[0] for each in some for tensor in each] for some in (outputs, inputs))
-        number = next((each for each in rest if type(each) is int), UNKNOWN) if kind in ROOTED or kind in MESSAGES else UNKNOWN
-        if "any_source" in node.name:
-            number = UNKNOWN
+        if kind == KIND["alltoall"] and "base" in node.name:
+            back, to = [*(value for value in rest if isinstance(value, list)), [], []][:2]
+        elif kind == KIND["alltoall"]:
+            back, to = ([_summary([tensor])[0] for tensors in buffers for tensor in tensors] for buffers in (outputs, inputs))
+        number = UNKNOWN
+        if (kind in ROOTED or kind in MESSAGES) and "any_source" not in node.name:
+            number = next((value for value in rest if type(value) is int), UNKNOWN)
         size = UNKNOWN
         if kind == KIND["allgather"] and sent > 0:
             size = received // sent
@@ -213,9 +199,9 @@ class _JsonReader:
             size = sent // received
         elif to:
             size = len(to)
-        asynchronous = next((each for each in rest if isinstance(each, bool)), True)
+        asynchronous = next((value for value in rest if isinstance(value, bool)), True)
         dtype = _dtype_in(types[:tensors])
-        row = (node.id, parent, size, source, target, not asynchronous, True)
+        row = (node.id, parent, source, target, not asynchronous, True)
         self.operation(kind, "", size, dtype, row, elements=(sent, received), parts=(to, back), number=number, sequence=UNKNOWN)
 
     def operation(
@@ -227,12 +213,11 @@ class _JsonReader:
         if (parts[0] or parts[1]) and kind in (KIND["alltoall"], KIND["alltoallv"]):
             kind = KIND["alltoallv"]
             splits = self.rank.split(*parts, *elements, size)
-        sent, received = sizes_of(kind, *elements, size)
         self.rank.add(
-            kind, self.rank.group(group), dtype, sent, received, sequence=sequence, root=self.rank.checked_rank(number), splits=splits
-        )
+            kind, self.rank.group(group), dtype, *elements, sequence=sequence, root=self.rank.checked_rank(number), splits=splits,
+            members=size, is_local=True,
+        )  # fmt: skip
         self.columns.extend(row)
-        self.count += 1
 
     def group_of(self, value: Any) -> str:
         """Return the name of a group: a name, [name, description], or the address of its object."""
@@ -247,54 +232,55 @@ class _JsonReader:
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order in which they began."""
         operations = self.rank.operations()
-        columns = np.frombuffer(self.columns, np.int64).reshape(-1, 7)
-        nodes, parents, fits, is_call = columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 6] > 0
+        columns = np.frombuffer(self.columns, np.int64).reshape(-1, 6)
+        nodes = columns[:, 0]
+        is_call = columns[:, 5] > 0
         # A call may come before the record that it contains.
         contains = np.isin(nodes, np.fromiter(self.recorded, np.int64, len(self.recorded)))
         keep = ~(contains & is_call)
         order = np.flatnonzero(keep)[np.argsort(nodes[keep], kind="stable")]
         place = np.full(len(nodes), UNKNOWN, np.int64)
         place[order] = np.arange(len(order))
-        operations, nodes = operations[order], nodes[order]
-        assumed = False
-        if not is_call[order].any():
-            assumed = self.define_only_group()
-        self.resolve(operations, parents[order], fits[order])
-        own = {self.rank.rank_of(*number) for number in self.numbers} - {UNKNOWN}
-        if len(own) > 1:
-            raise UsageError(f"{self.rank.path}: it has operations of ranks {min(own)} and {max(own)}: record or copy the trace again")
-        self.rank.rank = own.pop() if own else UNKNOWN
+        operations = operations[order]
+        nodes = nodes[order]
+        lacks = set()
+        if not is_call[order].any() and self.define_only_group():
+            lacks.add(Part.GROUPS)
+        self.use_functional_collectives(operations, columns[order, 1])
+        self.rank.resolve(operations, order)
+        ranks = {self.rank.rank_of(*number) for number in self.numbers} - {UNKNOWN}
+        if len(ranks) > 1:
+            raise UsageError(f"{self.rank.path}: it has operations of ranks {min(ranks)} and {max(ranks)}: record or copy the trace again")
+        self.rank.rank = ranks.pop() if ranks else UNKNOWN
         after, complete = self.after(columns[order], place)
+        if not complete:
+            lacks.add(Part.DEPENDENCIES)
         steps = np.searchsorted(nodes, np.sort(np.frombuffer(self.steps, np.int64)))
         return self.rank.trace(
-            operations, (*(() if complete else (Part.DEPENDENCIES,)), *((Part.GROUPS,) if assumed else ())),
-            after=after if len(after[1]) or complete else None, steps=np.unique(steps[steps < len(nodes)]),
-        )  # fmt: skip
+            operations, lacks, after=after if len(after[1]) or complete else None, steps=np.unique(steps[steps < len(nodes)])
+        )
 
     def define_only_group(self) -> bool:
         """Return whether the ranks of the only group are assumed: it has an address, and an uneven all-to-all has its number of ranks.
 
         Then it has the ranks from 0 on, which the trace does not contain.
         """
-        sizes = {len(each) for both in self.rank.splits for each in both if each}
+        sizes = {len(parts) for both in self.rank.splits for parts in both if parts}
         only = list(self.pointers.values()) == [""] and list(self.rank.groups) == [""] and len(sizes) == 1
         if only and all(number < min(sizes) for _, number in self.numbers):
             self.rank.groups[""] = ProcessGroup("", tuple(range(min(sizes))), "all ranks")
             return True
         return False
 
-    def resolve(self, operations: NDArray[Any], parents: NDArray[Any], fits: NDArray[Any]) -> None:
-        """Set the groups and reduction ops that follow from the functional collectives, then groups by their sizes, then roots."""
-        callers = dict(zip(self.calls, self.callers, strict=True))
+    def use_functional_collectives(self, operations: NDArray[Any], parents: NDArray[Any]) -> None:
+        """Set the groups and reduction ops that follow from the functional collectives."""
         unnamed = self.rank.group("")
-        if self.functional:
-            for index, parent in enumerate(parents.tolist()):
-                redop, name = self.functional.get(callers.get(parent, parent), (NONE, ""))
-                if redop != NONE:
-                    operations["redop"][index] = redop
-                if operations["group"][index] == unnamed and name in self.rank.groups:
-                    operations["group"][index] = self.rank.group(name)
-        self.rank.resolve(operations, fits, operations["root"].copy(), np.ones(len(operations), bool))
+        for index, parent in enumerate(parents.tolist() if self.functional else ()):
+            redop, name = self.functional.get(self.callers.get(parent, parent), (NONE, ""))
+            if redop != NONE:
+                operations["redop"][index] = redop
+            if operations["group"][index] == unnamed and name in self.rank.groups:
+                operations["group"][index] = self.rank.group(name)
 
     def after(self, columns: NDArray[Any], place: NDArray[Any]) -> tuple[tuple[Any, Any], bool]:
         """Return `RankTrace.after`, and whether a wait is recorded for every operation.
@@ -308,7 +294,7 @@ class _JsonReader:
         users: dict[int, int] = {UNKNOWN: UNKNOWN}
         pending = sorted(self.waits, key=lambda wait: wait[0])
         next_wait, last_wait = 0, len(pending)
-        for index, (node, source, target, waits_now) in enumerate(zip(*columns[:, (0, 3, 4, 5)].T.tolist(), strict=True)):
+        for index, (node, source, target, waits_now) in enumerate(zip(*columns[:, (0, 2, 3, 4)].T.tolist(), strict=True)):
             while next_wait < last_wait and pending[next_wait][0] < node:
                 finished = self.waited_for(pending[next_wait][1], users, place)
                 if 0 <= finished < index:
@@ -334,7 +320,7 @@ class _JsonReader:
         if waited[index]:
             return done
         waited[index] = True
-        return (*(each for each in done if each not in waits[index]), index)[-MOST_WAITS:]
+        return (*(earlier for earlier in done if earlier not in waits[index]), index)[-MOST_WAITS:]
 
     def waited_for(self, what: Any, users: dict[int, int], place: NDArray[Any]) -> int:
         """Return the operation that a wait waited for, UNKNOWN if it is not in the trace or in several groups."""
@@ -342,8 +328,8 @@ class _JsonReader:
             return users.get(what, UNKNOWN)
         group, number = what
         groups = [self.sequences.get(group, {})] if group else list(self.sequences.values())
-        found = [each[number] for each in groups if number in each]
-        return int(place[found[0]]) if len(found) == 1 else UNKNOWN
+        indices = [by_number[number] for by_number in groups if number in by_number]
+        return int(place[indices[0]]) if len(indices) == 1 else UNKNOWN
 
 
 def _read_json(path: Path) -> RankTrace:
@@ -356,7 +342,7 @@ def _read_json(path: Path) -> RankTrace:
                 reader.node(node)
             except OverflowError as error:
                 raise reader.rank.fail("a number is too large") from error
-            except (msgspec.MsgspecError, RecursionError, TypeError, UnicodeDecodeError) as error:
+            except (*INVALID, TypeError) as error:
                 raise reader.rank.fail(f"the arguments of {node.name[:100]} are not valid ({error})") from error
     reader.rank.what = ""
     return reader.trace()
@@ -364,8 +350,11 @@ def _read_json(path: Path) -> RankTrace:
 
 def _values(raw: msgspec.Raw, types: msgspec.Raw) -> tuple[list[Any], tuple[str, ...]]:
     """Return the values and types of a node's inputs or outputs, in both schemas."""
-    found = _decode_values(raw)
-    values, text = (found.values, bytes(found.types)) if type(found) is _Values else (found, bytes(types))
+    values = _decode_values(raw)
+    if type(values) is _Values:
+        types = values.types
+        values = values.values
+    text = bytes(types)
     return values, (_decode_types if len(text) > _LONGEST_TYPES else _decode_equal_types)(text)
 
 

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, MOST_WAITS, ROOTED, RankBuilder, dependencies, dtype_in, sizes_of, width_of
-from collbench.plugins.traces.json_records import text_chunks
+from collbench.plugins.traces.c10d import GROUPS_NODE, MESSAGES, ROOTED, dtype_in, width_of
+from collbench.plugins.traces.files import text_chunks
 from collbench.plugins.traces.model import KIND, UNKNOWN, Part, RankTrace
+from collbench.plugins.traces.rank_builder import MOST_WAITS, RankBuilder, dependencies
 from collbench.untrusted import encodable
 
 # The numbers and types of the fields that are read. Messages in messages are declared as bytes, which are encoded in the same way: most
@@ -42,7 +43,6 @@ _SENDS, _RECEIVES, _COLLECTIVE = 5, 6, 7  # NodeType
 _COMM_TYPES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter", "barrier",
 )  # fmt: skip
-_GATHERING = (KIND["allgather"], KIND["reducescatter"])
 _LARGEST_MESSAGE = 64 << 20
 _LONGEST_LIST = 8 << 20  # of process groups
 _MOST_MEANINGS = 1 << 16  # that are kept
@@ -68,10 +68,13 @@ def recognizes(path: Path, head: bytes) -> bool:
 def read_rank(path: Path) -> RankTrace:
     """Return the rank of a file. Raises UsageError with the file and the place of what is invalid, or if protobuf is not installed."""
     try:
-        schema = _schema()
+        from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
+
+        parsers = _parsers()
     except ImportError as error:
         raise UsageError(f"{path}: reading an .et file needs protobuf: pip install 'collbench[traces]'") from error
-    reader = _ProtobufReader(path, schema)
+    reader = _ProtobufReader(path, parsers)
     messages = _messages(path)
     reader.rank.what = "message"
     reader.rank.count = 1
@@ -79,30 +82,22 @@ def read_rank(path: Path) -> RankTrace:
     if first is None:
         raise reader.rank.fail("it is missing")
     try:
-        if len(schema.unknown_fields(schema.parse["GlobalMetadata"](first))):
+        if len(UnknownFieldSet(parsers["GlobalMetadata"](first))):
             raise reader.rank.fail("the first message is not a GlobalMetadata")
-        parse_node = schema.parse["Node"]
+        parse_node = parsers["Node"]
         for count, data in enumerate(messages, 2):
             reader.rank.count = count
             reader.node(parse_node(data))
-    except schema.error as error:
+    except DecodeError as error:
         raise reader.rank.fail("it is not a valid message") from error
     reader.rank.what = ""
     return reader.trace()
 
 
-class _Schema(NamedTuple):
-    """What protobuf makes of `_SCHEMA`. parse: by message; error: raised by these; unknown_fields: returns those of a message."""
-
-    parse: Mapping[str, Callable[[bytes], Any]]
-    error: type[Exception]
-    unknown_fields: Callable[[Any], Any]
-
-
 @cache
-def _schema() -> _Schema:
-    """Return the parsers of the messages. Raises ImportError if protobuf is not installed."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
+def _parsers() -> Mapping[str, Callable[[bytes], Any]]:
+    """Return the parser of each message of `_SCHEMA`. Raises ImportError if protobuf is not installed."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", syntax="proto2")
     for message_name, fields in _SCHEMA.items():
@@ -119,8 +114,7 @@ def _schema() -> _Schema:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     classes = message_factory.GetMessageClassesForFiles([file.name], pool)
-    parse = {name: classes[name].FromString for name in _SCHEMA}
-    return _Schema(parse, message.DecodeError, unknown_fields.UnknownFieldSet)
+    return {name: classes[name].FromString for name in _SCHEMA}
 
 
 class _Meaning(NamedTuple):
@@ -148,12 +142,17 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 def _messages(path: Path) -> Iterator[bytes]:
     """Yield the messages of a file. Raises UsageError if it is truncated, or a message is larger than 64 MiB."""
-    data, at, before = b"", 0, 0
+    data = b""
+    at = 0
+    before = 0
     for chunk in text_chunks(path):
-        data, at, before = data[at:] + chunk, 0, before + at
+        before += at
+        data = data[at:] + chunk
+        at = 0
         while True:
             try:
-                length, begin = data[at], at + 1
+                length = data[at]
+                begin = at + 1
                 if length > 127:
                     length, begin = _length(data, at)
             except IndexError:
@@ -173,18 +172,18 @@ def _messages(path: Path) -> Iterator[bytes]:
 class _ProtobufReader:
     """What is collected of the nodes."""
 
-    def __init__(self, path: Path, schema: _Schema) -> None:
+    def __init__(self, path: Path, parsers: Mapping[str, Callable[[bytes], Any]]) -> None:
         self.rank = RankBuilder(path)
-        self.parse_attribute, self.parse_inputs = schema.parse["AttributeProto"], schema.parse["IOInfo"]
+        self.parse_attribute = parsers["AttributeProto"]
+        self.parse_inputs = parsers["IOInfo"]
         self.meanings: dict[tuple[Any, ...], _Meaning] = {}  # of operations so far: most are equal to an earlier one, except for the size
-        self.names: dict[int, str] = {}  # of the groups, by their index
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
         self.in_bytes = False  # whether an operation has no data type: its bytes are stored as uint8
         self.indices: dict[int, int] = {}  # by place: the index of the node's operation
 
     def node(self, node: Any) -> None:
-        """Add a node. Raises `_Schema.error` if a message in it is not valid."""
+        """Add a node. Raises protobuf's DecodeError if a message in it is not valid."""
         place = len(self.needs)
         if not place % 65536:
             self.rank.check_records(place)
@@ -199,50 +198,42 @@ class _ProtobufReader:
 
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order of their nodes' numbers."""
-        operations = self.rank.operations()
         numbers = np.fromiter(self.places, np.uint64, len(self.places))[np.fromiter(self.indices, np.int64, len(self.indices))]
         order = np.argsort(numbers, kind="stable")
-        places_in_order = np.empty(len(order), np.int64)
-        places_in_order[order] = np.arange(len(order))
-        position = places_in_order.tolist()  # elements of a list are read much faster
-        waits: list[tuple[int, ...]] = [()] * len(order)
+        positions = np.empty(len(order), np.int64)
+        positions[order] = np.arange(len(order))
+        waits = self.waits(dict(zip(self.indices, positions.tolist(), strict=True)))
+        operations = self.rank.operations()[order]
+        return self.rank.trace(operations, (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
+
+    def waits(self, positions: Mapping[int, int]) -> list[tuple[int, ...]]:
+        """Return by operation the nearest ones before it, on all ways through the nodes. positions: of the operations, by place."""
+        waits: list[tuple[int, ...]] = [()] * len(positions)
         nearest: list[tuple[int, ...] | None] = [None] * len(self.needs)  # by place: the operations before the node, or that it is
         opened: set[int] = set()
-        for first, needs in enumerate(self.needs):
-            place = self.places.get(needs[0], UNKNOWN) if len(needs) == 1 else UNKNOWN
-            if place >= 0 and nearest[place] is not None and nearest[first] is None:  # most nodes wait for one that came before
-                index = self.indices.get(first)
-                if index is None:
-                    nearest[first] = nearest[place]
-                else:
-                    waits[position[index]] = nearest[place]  # type: ignore[assignment]
-                    nearest[first] = (position[index],)
-                continue
+        for first in range(len(self.needs)):
             stack = [first]
             while stack:
-                place = stack[-1]
+                place = stack.pop()
                 if nearest[place] is not None:
-                    stack.pop()
                     continue
-                needed = [self.places[each] for each in self.needs[place] if each in self.places]
-                open_ones = [each for each in needed if nearest[each] is None]
-                if open_ones:
+                needed = [self.places[number] for number in self.needs[place] if number in self.places]
+                unresolved = [earlier for earlier in needed if nearest[earlier] is None]
+                if unresolved:
                     if place in opened:
                         raise UsageError(f"{self.rank.path}: its nodes wait for each other: record or convert the trace again")
                     opened.add(place)
-                    stack += open_ones
+                    stack += (place, *unresolved)
                     continue
                 if len(needed) == 1:
                     before = nearest[needed[0]] or ()
                 else:
-                    before = tuple(sorted({each for some in needed for each in nearest[some] or ()})[-MOST_WAITS:])
-                index = self.indices.get(place)
-                if index is not None:
-                    waits[position[index]] = before
-                    before = (position[index],)
-                nearest[place] = before
-                stack.pop()
-        return self.rank.trace(operations[order], (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
+                    before = tuple(sorted({operation for earlier in needed for operation in nearest[earlier] or ()})[-MOST_WAITS:])
+                position = positions.get(place)
+                nearest[place] = before if position is None else (position,)
+                if position is not None:
+                    waits[position] = before
+        return waits
 
     def operation(self, node: Any) -> int | None:
         """Add the operation of a node, and return its index; None if it does not communicate."""
@@ -272,19 +263,18 @@ class _ProtobufReader:
             if len(self.meanings) >= _MOST_MEANINGS:
                 self.meanings.clear()
             self.meanings[key] = meaning
-        number, dtype = size if isinstance(size, int) else UNKNOWN, ""
+        number = size if isinstance(size, int) else UNKNOWN
+        dtype = ""
         if meaning.width and number >= 0 and number % meaning.width == 0:
-            number, dtype = number // meaning.width, meaning.dtype
-        sent = received = number
-        if meaning.kind in _GATHERING:
-            names = self.rank.groups
-            sent, received = sizes_of(meaning.kind, number, UNKNOWN, len(names[self.names[meaning.group]].ranks))
+            number //= meaning.width
+            dtype = meaning.dtype
+        received = UNKNOWN if meaning.kind in (KIND["allgather"], KIND["reducescatter"]) else number
         start = node.start_time_micros * 1000 or UNKNOWN
         duration = node.duration_micros * 1000 or UNKNOWN
         end = start + duration if UNKNOWN not in (start, duration) else UNKNOWN
         self.in_bytes |= not dtype and meaning.kind != KIND["barrier"]
         return self.rank.add(
-            meaning.kind, meaning.group, dtype or "Byte", sent, received,
+            meaning.kind, meaning.group, dtype or "Byte", number, received,
             root=meaning.root, queue=meaning.queue, start=start, end=end, duration=duration,
         )  # fmt: skip
 
@@ -301,7 +291,8 @@ class _ProtobufReader:
 
     def meaning(self, node: Any, attributes: Mapping[str, int | str]) -> _Meaning | None:
         """Return what a node's operation is, but for its size; None if it does not communicate."""
-        comm_type, rank = attributes.get("comm_type"), self.rank
+        rank = self.rank
+        comm_type = attributes.get("comm_type")
         if node.type != _COLLECTIVE:
             kind = KIND["send" if node.type == _SENDS else "recv"]
         elif isinstance(comm_type, int):
@@ -318,14 +309,13 @@ class _ProtobufReader:
             root = attributes.get("comm_root", attributes.get("root", UNKNOWN))
         if not isinstance(root, int):
             raise rank.fail("the rank of the root or peer is not valid")
-        own = attributes.get("comm_src" if kind == KIND["send"] else "comm_dst")
-        if kind in MESSAGES and isinstance(own, int) and own >= 0:
-            if rank.rank not in (UNKNOWN, own):
-                raise rank.fail(f"it is an operation of rank {own}, others are of rank {rank.rank}")
-            rank.rank = own
-        name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
-        group, stream = rank.group(name), attributes.get("stream", UNKNOWN)
-        self.names[group] = name
+        caller = attributes.get("comm_src" if kind == KIND["send"] else "comm_dst")
+        if kind in MESSAGES and isinstance(caller, int) and caller >= 0:
+            if rank.rank not in (UNKNOWN, caller):
+                raise rank.fail(f"it is an operation of rank {caller}, others are of rank {rank.rank}")
+            rank.rank = caller
+        group = rank.group(str(attributes.get("pg_name", attributes.get("comm_group", ""))))
+        stream = attributes.get("stream", UNKNOWN)
         queue = stream if isinstance(stream, int) else UNKNOWN
         return _Meaning(kind, group, dtype, width_of(dtype), rank.checked_rank(root), queue)
 

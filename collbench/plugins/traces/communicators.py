@@ -79,34 +79,34 @@ def rank_traces(processes: Sequence[ProcessTrace]) -> list[RankTrace]:
         what = next((member.what for _, member in owners.values() if member.what), "")
         groups.append(ProcessGroup(key, tuple(by_rank[:size].tolist()) if (by_rank[:size] >= 0).all() else (), what))
         job_ranks.append(by_rank)
-    found = []
+    traces = []
     for number, process in enumerate(processes):
         operations = process.operations
-        own = operations["group"].copy()
+        members = operations["group"].copy()
+        is_rooted = np.isin(operations["kind"], _ROOTED)
         for index, member in enumerate(process.members):
-            mine = own == index
-            operations["group"][mine] = table[member.key]
-            rooted = mine & np.isin(operations["kind"], _ROOTED)
+            operations["group"][members == index] = table[member.key]
+            rooted = (members == index) & is_rooted
             roots = operations["root"][rooted]
-            known = (roots >= 0) & (roots < member.size)
-            operations["root"][rooted] = job_ranks[table[member.key]][np.where(known, roots, member.size)]
-        operations["root"][~np.isin(operations["kind"], _ROOTED)] = UNKNOWN
+            is_valid = (roots >= 0) & (roots < member.size)
+            operations["root"][rooted] = job_ranks[table[member.key]][np.where(is_valid, roots, member.size)]
+        operations["root"][~is_rooted] = UNKNOWN
         unknown = {table[member.key] for member in process.members if not groups[table[member.key]].ranks}
         missing = process.missing | ({Part.GROUPS} if unknown else set())
-        found.append(RankTrace(ranks[number], world, process.source, tuple(groups), operations, missing=missing, host=process.host))
-    return found
+        traces.append(RankTrace(ranks[number], world, process.source, tuple(groups), operations, missing=missing, host=process.host))
+    return traces
 
 
 def _communicators(processes: Sequence[ProcessTrace]) -> dict[str, dict[int, tuple[int, Membership]]]:
     """Return by key and rank in the communicator the index of the process, and its membership."""
-    found: dict[str, dict[int, tuple[int, Membership]]] = {}
+    communicators: dict[str, dict[int, tuple[int, Membership]]] = {}
     for number, process in enumerate(processes):
         for member in process.members:
             if not 0 <= member.rank < member.size <= _MOST_RANKS:
                 raise UsageError(
                     f"{process.source}: communicator '{member.key[:80]}': rank {member.rank} of {member.size} is not valid: record it again"
                 )
-            owners = found.setdefault(member.key, {})
+            owners = communicators.setdefault(member.key, {})
             other = next(iter(owners.values()), (number, member))
             if other[1].size != member.size:
                 raise UsageError(
@@ -120,7 +120,7 @@ def _communicators(processes: Sequence[ProcessTrace]) -> dict[str, dict[int, tup
                     f"{processes[other[0]].source} ({processes[other[0]].name}): give one trace of each rank"
                 )
             owners[member.rank] = (number, member)
-    return found
+    return communicators
 
 
 def _job_ranks(processes: Sequence[ProcessTrace], communicators: dict[str, dict[int, tuple[int, Membership]]]) -> tuple[list[int], int]:
@@ -163,7 +163,7 @@ def set_sizes(operations: NDArray[Any], counts: NDArray[Any], sizes: NDArray[Any
     counts  of each operation; sizes: the number of ranks of its communicator
     """
     for name, of_all_ranks in _COUNTED.items():
-        own = operations["kind"] == KIND[name]
+        same_kind = operations["kind"] == KIND[name]
         for column, is_of_all in zip(("sent", "received"), of_all_ranks, strict=True):
             if is_of_all is not None:
-                operations[column][own] = np.where(is_of_all, sizes[own], 1) * counts[own]
+                operations[column][same_kind] = np.where(is_of_all, sizes[same_kind], 1) * counts[same_kind]

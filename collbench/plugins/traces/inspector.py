@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
+from collbench.plugins.traces.files import line_blocks
 from collbench.plugins.traces.model import DTYPE, KIND, STATE, UNKNOWN, Part, RankTrace, empty
-from collbench.plugins.traces.reading import line_blocks
 from collbench.untrusted import uncollected
 
 FORM = "inspector"
@@ -191,11 +191,13 @@ def _read_file(path: Path, records: dict[tuple[str, int], _InspectorProcess]) ->
             if line.dump_stats is not None:
                 process.lost |= line.dump_stats.coll_dropped_total > 0 or line.dump_stats.p2p_dropped_total > 0
             total += 1
-            if (collective := line.coll_perf) is not None:
+            collective = line.coll_perf
+            message = line.p2p_perf
+            if collective is not None:
                 sizes = collective.coll_sn, collective.coll_msg_size_bytes, round(collective.coll_exec_time_us * 1000)
                 times = _times(collective.event_trace_ts, "coll_start_ts")
                 parts[key].extend((member, kind_of_nccl(collective.coll), *sizes, UNKNOWN, *times))
-            elif (message := line.p2p_perf) is not None:
+            elif message is not None:
                 sizes = message.p2p_sn, message.p2p_msg_size_bytes, round(message.p2p_exec_time_us * 1000)
                 times = _times(message.event_trace_ts, "p2p_start_ts")
                 parts[key].extend((member, kind_of_nccl(message.p2p), *sizes, message.p2p_peer, *times))
@@ -221,8 +223,8 @@ def _times(times: _Times | None, called: str) -> tuple[int, int, int]:
     """Return in ns when the program called the operation, and when its first kernel started and its last one ended; UNKNOWN for 0."""
     if times is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
-    starts = [each.kernel_start_ts for each in times.kernel_events if each.kernel_start_ts]
-    ends = [each.kernel_stop_ts for each in times.kernel_events if each.kernel_stop_ts]
+    starts = [kernel.kernel_start_ts for kernel in times.kernel_events if kernel.kernel_start_ts]
+    ends = [kernel.kernel_stop_ts for kernel in times.kernel_events if kernel.kernel_stop_ts]
     created = getattr(times, called)
     return created * 1000 or UNKNOWN, min(starts) * 1000 if starts else UNKNOWN, max(ends) * 1000 if ends else UNKNOWN
 
@@ -265,8 +267,8 @@ def _number(units: Sequence[_InspectorRank]) -> None:
         collective = ~np.isin(operations["kind"], (KIND["send"], KIND["recv"]))
         complete = True
         for number, member in enumerate(unit.trace.members):
-            own = np.flatnonzero(collective & (operations["group"] == number))
-            keys = operations["kind"][own].astype(np.int64) << 48 | unit.numbers[own]
+            index = np.flatnonzero(collective & (operations["group"] == number))
+            keys = operations["kind"][index].astype(np.int64) << 48 | unit.numbers[index]
             ordered = np.sort(keys)
             steps = np.diff(ordered)
             if (steps == 0).any():
@@ -274,7 +276,7 @@ def _number(units: Sequence[_InspectorRank]) -> None:
                     f"{unit.trace.source}: an operation of communicator '{member.key[:80]}' is there twice: give each file once"
                 )
             complete &= bool(((steps == 1) | (ordered[1:] >> 48 != ordered[:-1] >> 48)).all())
-            by_key.setdefault(member.key, []).append((unit, own, keys))
+            by_key.setdefault(member.key, []).append((unit, index, keys))
         if not complete:
             unit.trace = replace(unit.trace, missing=unit.trace.missing | {Part.OPERATIONS})
     for parts in by_key.values():
@@ -284,8 +286,8 @@ def _number(units: Sequence[_InspectorRank]) -> None:
         if merged is None:
             continue
         order = np.argsort(merged)
-        for unit, own, keys in parts:
-            unit.trace.operations["sequence"][own] = order[np.searchsorted(merged[order], keys)]
+        for unit, index, keys in parts:
+            unit.trace.operations["sequence"][index] = order[np.searchsorted(merged[order], keys)]
 
 
 def _merged(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any] | None:
@@ -296,10 +298,7 @@ def _merged(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any] | None:
     by_place = np.argsort(in_first)
     if (np.diff(in_second[by_place]) < 0).any():
         return None
-    marks = [np.zeros(len(each), np.int64) for each in (first, second)]
-    marks[0][in_first] = marks[1][in_second] = 1
-    sections = [np.cumsum(mark) for mark in marks]
-    only = marks[1] == 0
-    items = np.concatenate([first, second[only]])
-    section = np.concatenate([sections[0], sections[1][only]])
+    is_common = [np.isin(first, second, assume_unique=True), np.isin(second, first, assume_unique=True)]
+    items = np.concatenate([first, second[~is_common[1]]])
+    section = np.concatenate([np.cumsum(is_common[0]), np.cumsum(is_common[1])[~is_common[1]]])
     return items[np.argsort(section, kind="stable")]

@@ -16,34 +16,18 @@ from typing import Any, Generic, NoReturn, TypeVar
 import msgspec
 
 from collbench.errors import UsageError
-from collbench.untrusted import unpacked
+from collbench.plugins.traces.files import text_chunks
 
 T = TypeVar("T")
 
 BLOCK = 16 << 20  # bytes that are decoded at once
-_MOST_BYTES = 8 << 30  # of a file, decompressed: a few bytes of gzip can expand to any number
 _MOST_REST = 64 << 20  # of the fields before or after the list, and of one record
-_READ = 1 << 20
 _SEPARATOR = re.compile(rb'\}\s{0,200},\s{0,200}\{\s{0,200}"[^"\\]{1,100}"')
 # msgspec rejects too deep nesting with RecursionError.
 _PLAIN = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
-_INVALID = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-
-
-def text_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed. Raises UsageError for what cannot be read, and for more than 8 GiB."""
-    read = 0
-    try:
-        with unpacked(path) as file:
-            while chunk := file.read(_READ):
-                read += len(chunk)
-                if read > _MOST_BYTES:
-                    raise UsageError(f"{path}: it is larger than {_MOST_BYTES >> 30} GiB: record fewer steps")
-                yield chunk
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}: give another file, or copy it again") from error
+INVALID = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # errors of msgspec for JSON that is not valid
 
 
 class JsonRecords(Generic[T]):
@@ -58,85 +42,63 @@ class JsonRecords(Generic[T]):
         self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._done = 0  # records before the block
         self._offset = 0  # bytes before the block
-        self._separator = b""
 
     def __iter__(self) -> Iterator[list[T]]:
         """Yield the records, a list for each block. Raises UsageError with the place of what is invalid."""
         self._done = self._offset = 0
         chunks = text_chunks(self.path)
-        data = b""
-        while len(data) <= BLOCK and (chunk := next(chunks, b"")):
-            data += chunk
-        more = len(data) > BLOCK
-        begin = self._list_begin(data)
-        while more and begin < 0 and len(data) <= _MOST_REST and (chunk := next(chunks, b"")):
-            data += chunk
+        data = bytearray()  # it grows in place: copies of blocks would take a tenth of the time
+        more = _grow(data, chunks)
+        begin = -1
+        while more and begin < 0 and len(data) <= _MOST_REST:
             begin = self._list_begin(data)
+            if begin < 0:
+                more = _grow(data, chunks)
         if begin < 0:
-            self._reject(data)
-        if not more:
-            yield from self._at_once(data)
+            yield self._whole(bytes(data))
             return
         self._offset = begin
-        self._separator = self._separator_of(data[begin:])
-        block = bytearray(data[begin:])  # grows in place: copies of blocks would take a tenth of the time
-        del data
+        del data[:begin]
+        separator = _separator_of(data)
         while True:
-            cut = block.rfind(self._separator) if self._separator else -1
+            cut = data.rfind(separator) if separator else -1
             if cut >= 0:
-                rest = block[block.index(b"{", cut) :]
-                del block[cut + 1 :]
-                yield self._decoded(block)
-                block = rest
-            elif len(block) > _MOST_REST:
+                rest = data[data.index(b"{", cut) :]
+                del data[cut + 1 :]
+                yield self._decoded(data)
+                data = rest
+            elif len(data) > _MOST_REST:
                 raise UsageError(f"{self.path}: a record is larger than {_MOST_REST >> 20} MiB (byte {self._offset})")
-            before = len(block)
-            while len(block) < before + BLOCK and (chunk := next(chunks, b"")):
-                block += chunk
-            if len(block) == before:
+            if not more:
                 break
-        yield self._last(block)
+            more = _grow(data, chunks)
+        yield self._last(data)
 
-    def _at_once(self, data: bytes) -> Iterator[list[T]]:
+    def _whole(self, data: bytes) -> list[T]:
+        """Return the records of a complete file, and set the other fields."""
         try:
             whole = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            if self.key not in whole:
-                self._fail(f"'{self.key}' is missing")
-            records = whole.pop(self.key)
+            records = whole.pop(self.key, None)
             self.fields = {name: msgspec.json.decode(value) for name, value in whole.items()}
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
-        yield self._decoded(bytes(records), listed=True)
+        if records is None:
+            self._fail(f"'{self.key}' is missing")
+        if not bytes(records).startswith(b"["):
+            self._fail(f"'{self.key}' is not a list")
+        return self._decoded(bytes(records), listed=True)
 
-    def _list_begin(self, data: bytes) -> int:
+    def _list_begin(self, data: bytearray) -> int:
         """Return the position after the "[" of the list, -1 if it is not in the data; also set `fields` to those before it."""
         for match in islice(re.finditer(rb'"%s"\s{0,200}:\s{0,200}\[' % self.key.encode(), data), 50):
             try:
-                before = msgspec.json.decode(data[: match.end()] + b"]}")
-            except _INVALID:
+                fields = msgspec.json.decode(data[: match.end()] + b"]}")
+            except INVALID:
                 continue  # within a string or a nested object
-            if isinstance(before, dict) and before.pop(self.key, None) == []:
-                self.fields = before
+            if isinstance(fields, dict) and fields.pop(self.key, None) == []:
+                self.fields = fields
                 return match.end()
         return -1
-
-    def _reject(self, data: bytes) -> NoReturn:
-        """Raise the reason why a file has no such list."""
-        try:
-            whole = msgspec.json.decode(data)
-        except _INVALID as error:
-            self._fail(_what(error))
-        self._fail(f"'{self.key}' is not a list" if isinstance(whole, dict) and self.key in whole else f"'{self.key}' is missing")
-
-    def _separator_of(self, data: bytes) -> bytes:
-        """Return the text between the first two records, from "}" to the second one's first key; b"" if there is none."""
-        text = data[:BLOCK].decode("latin-1")
-        try:
-            end = _PLAIN.raw_decode(text, _SPACE.match(text).end())[1]  # type: ignore[union-attr]
-        except (ValueError, RecursionError):
-            return b""
-        match = _SEPARATOR.match(data, end - 1)
-        return match[0] if match else b""
 
     def _decoded(self, data: bytes | bytearray, listed: bool = False) -> list[T]:
         """Return the records of a part of the list. listed: with its brackets."""
@@ -144,7 +106,7 @@ class JsonRecords(Generic[T]):
             records = self._decoder.decode(data if listed else b"".join((b"[", data, b"]")))
         except msgspec.ValidationError as error:
             self._fail(_what(error), place=re.search(r"\$\[(\d+)\]", str(error)))
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         self._done += len(records)
         self._offset += len(data)
@@ -163,7 +125,7 @@ class JsonRecords(Generic[T]):
             self._fail("invalid or truncated JSON: the list of records does not end")
         try:
             self.fields |= msgspec.json.decode(b"".join((b'{"":0', data[at + 1 :])), type=dict[str, Any])
-        except _INVALID as error:
+        except INVALID as error:
             self._fail(_what(error))
         self.fields.pop("")
         return self._decoded(data[:at])
@@ -171,6 +133,27 @@ class JsonRecords(Generic[T]):
     def _fail(self, what: str, place: re.Match[str] | None = None) -> NoReturn:
         where = f"record {self._done + int(place[1])} of '{self.key}': " if place else f"after record {self._done} of '{self.key}': "
         raise UsageError(f"{self.path}: {where if place or self._done else ''}{what}: record or copy the trace again") from None
+
+
+def _grow(data: bytearray, chunks: Iterator[bytes]) -> bool:
+    """Add a block to the data. Return False at the end of the file."""
+    enough = len(data) + BLOCK
+    for chunk in chunks:
+        data += chunk
+        if len(data) > enough:
+            return True
+    return False
+
+
+def _separator_of(data: bytearray) -> bytes:
+    """Return the text between the first two records, from "}" to the second one's first key; b"" if there is none."""
+    text = data[:BLOCK].decode("latin-1")
+    try:
+        end = _PLAIN.raw_decode(text, _SPACE.match(text).end())[1]  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return b""
+    match = _SEPARATOR.match(data, end - 1)
+    return match[0] if match else b""
 
 
 def _what(error: Exception) -> str:

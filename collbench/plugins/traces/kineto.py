@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.plugins.traces.c10d import MESSAGES, ROOTED, RankBuilder, dtype_of, kind_of, sizes_of
-from collbench.plugins.traces.json_records import JsonRecords
+from collbench.plugins.traces.c10d import MESSAGES, OUTPUT_FIRST, ROOTED, dtype_of, kind_of
+from collbench.plugins.traces.json_records import INVALID, JsonRecords
 from collbench.plugins.traces.model import KIND, NONE, STATE, UNKNOWN, RankTrace, union
+from collbench.plugins.traces.rank_builder import RankBuilder
 from collbench.untrusted import dict_of, list_of, uncollected
 
 T = TypeVar("T")
@@ -31,7 +32,6 @@ FORM = "kineto"
 _STEP = "ProfilerStep#"
 _TRUNCATED = "..."  # torch writes the first 29 of more than 30 ranks or sizes
 _COMPLETED = STATE["completed"]
-_OUTPUT_FIRST = frozenset(KIND[name] for name in ("allgather", "reducescatter", "gather", "scatter", "alltoall", "alltoallv"))
 _MOST_NS = 1 << 62
 _CPU_COMMUNICATION = ("_c10d_functional", "c10d_functional", "nccl:", "gloo:")
 _DEVICE_COMMUNICATION = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
@@ -115,14 +115,15 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.rank = RankBuilder(path)
         self.rank.what = "event"
-        self.columns = array("q")  # of operations: begin, external id, root, whether it is a number within the group, ranks
+        self.external = array("q")  # ids of operations
         self.calls = array("q")  # `c10d::` events: function id, thread, begin and end, operation
         self.recorded = array("q")  # record_param_comms events: thread, begin and end
         self.runs = array("q")  # "gloo:" events: function id, start, end, thread, data type
         self.dtypes: dict[str, int] = {}
         self.defined: set[Any] = set()
         self.kernels = array("q")  # of communication: external id, start, end, stream
-        self.kernel_times, self.cpu_times = array("q"), array("q")  # start and end; thread, start and end
+        self.kernel_times = array("q")  # start and end
+        self.cpu_times = array("q")  # thread, start and end
         self.steps = array("q")
         self.threads: dict[tuple[int | str, int | str], int] = {}
         self.base = 0
@@ -146,7 +147,8 @@ class _Reader:
 
     def event(self, event: _KinetoEvent, start: int, end: int) -> None:
         """Collect an event, from start to end in ns, if it is communication, computing, or a step."""
-        category, name = event.cat, event.name
+        category = event.cat
+        name = event.name
         if category == "cpu_op":
             if name == "record_param_comms":
                 self.record(event, start, end)
@@ -172,7 +174,7 @@ class _Reader:
     def arguments(self, event: _KinetoEvent, decode: Callable[[msgspec.Raw], T]) -> T:
         try:
             return decode(event.args)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except INVALID as error:
             raise self.rank.fail(f"the arguments of {event.name[:100]} are not valid ({error})") from error
 
     def thread(self, event: _KinetoEvent) -> int:
@@ -187,20 +189,16 @@ class _Reader:
         group = x.group if x.group is not None else str(x.group_id)
         if isinstance(x.ranks, list) or (group, x.ranks, x.first, x.stride, x.size) not in self.defined:
             self.define(group, x)
-        sent, received = x.sent, x.received
-        if kind == KIND["gather"]:
-            received = UNKNOWN  # NCCL's record has that of the root at each rank
-        elif kind == KIND["scatter"]:
-            sent = UNKNOWN
-        root, local = UNKNOWN, False
+        sent = UNKNOWN if kind == KIND["scatter"] else x.sent  # NCCL's record has that of the root at each rank
+        received = UNKNOWN if kind == KIND["gather"] else x.received
+        root = UNKNOWN
         if kind in MESSAGES:
             root = x.destination if kind == KIND["send"] else x.source
-            if root == UNKNOWN:
-                root, local = x.number, True
-        elif kind in ROOTED:
-            root, local = x.number, True
+        is_local = root == UNKNOWN and (kind in MESSAGES or kind in ROOTED)
+        if is_local:
+            root = x.number
         self.operation(start, x, kind, group, x.dtype, sent=sent, received=received, parts=(_numbers(x.to), _numbers(x.back)), root=root,
-                       local=local, fits=x.size)  # fmt: skip
+                       is_local=is_local, members=x.size)  # fmt: skip
         self.recorded.extend((self.thread(event), start, end))
 
     def define(self, group: str, x: _Arguments) -> None:
@@ -218,12 +216,11 @@ class _Reader:
         if kind is None:
             return
         x = self.arguments(event, _decode_arguments)
-        tensors = next((at for at, kind_name in enumerate(x.types) if at and not kind_name), len(x.types)) if x.types else 0
         if len(x.shapes) != len(x.types) or len(x.values) != len(x.types):
-            x.shapes, x.types, x.values, tensors = [], [], [], 0
-        output_first = kind in _OUTPUT_FIRST
+            x.shapes, x.types, x.values = [], [], []
         received = self.elements(x, 0)
-        sent = self.elements(x, 1) if output_first else received
+        sent = self.elements(x, 1) if kind in OUTPUT_FIRST else received
+        tensors = next((at for at, type_name in enumerate(x.types) if at and not type_name), len(x.types))
         scalars = [_scalar(value) for value in x.values[tensors:]]
         integers = [value for value in scalars if type(value) is int]
         root = integers[0] if integers and (kind in ROOTED or kind in MESSAGES) and "any_source" not in event.name else UNKNOWN
@@ -231,13 +228,15 @@ class _Reader:
         if kind == KIND["alltoall"]:
             lists = [value for value in scalars if isinstance(value, list)]
             parts = (lists[1], lists[0]) if len(lists) > 1 else (None, None)
-        fits = UNKNOWN
+        members = UNKNOWN
         if kind == KIND["allgather"] and sent > 0 and received > 0:
-            fits = received // sent
+            members = received // sent
         elif kind == KIND["reducescatter"] and sent > 0 and received > 0:
-            fits = sent // received
-        dtype = next((each for each in x.types if each and each not in ("TensorList", "Scalar", "ScalarList")), "")
-        index = self.operation(start, x, kind, "", dtype, sent=sent, received=received, parts=parts, root=root, local=True, fits=fits)
+            members = sent // received
+        dtype = next((name for name in x.types if name and name not in ("TensorList", "Scalar", "ScalarList")), "")
+        index = self.operation(
+            start, x, kind, "", dtype, sent=sent, received=received, parts=parts, root=root, is_local=True, members=members
+        )
         self.calls.extend((x.function, self.thread(event), start, end, index))
 
     def elements(self, x: _Arguments, at: int) -> int:
@@ -252,24 +251,27 @@ class _Reader:
         shapes = shape if x.types[at] == "TensorList" else [shape]
         if x.types[at] == "TensorList" and not shapes:
             return UNKNOWN
-        if any(not isinstance(each, list) or any(type(n) is not int or not 0 <= n < 1 << 53 for n in each) for each in shapes):
+        if any(not isinstance(sizes, list) or any(type(n) is not int or not 0 <= n < 1 << 53 for n in sizes) for sizes in shapes):
             raise self.rank.fail("a shape is not valid")
         return sum(map(prod, shapes))
 
     def operation(
         self, created: int, x: _Arguments, kind: int, group: str, dtype: str, *, sent: int, received: int,
-        parts: tuple[Sequence[int] | None, Sequence[int] | None], root: int, local: bool, fits: int,
+        parts: tuple[Sequence[int] | None, Sequence[int] | None], root: int, is_local: bool, members: int,
     ) -> int:  # fmt: skip
         """Add an operation, and return its index."""
         splits = UNKNOWN
         if kind in (KIND["alltoall"], KIND["alltoallv"]) and (None in parts or any(parts)):
             kind = KIND["alltoallv"]
             if parts[0] and parts[1]:
-                splits = self.rank.split(parts[0], parts[1], sent, received, fits)
-        if not UNKNOWN <= root < 1 << 24 or not UNKNOWN <= fits < 1 << 62:
+                splits = self.rank.split(parts[0], parts[1], sent, received, members)
+        if not UNKNOWN <= root < 1 << 24 or not UNKNOWN <= members < 1 << 62:
             raise self.rank.fail("a rank is not valid")
-        self.columns.extend((created, x.external, root, local, fits))
-        return self.rank.add(kind, self.rank.group(group), dtype, sent, received, sequence=x.sequence, splits=splits)
+        self.external.append(x.external)
+        return self.rank.add(
+            kind, self.rank.group(group), dtype, sent, received, sequence=x.sequence, root=root, splits=splits, created=created,
+            members=members, is_local=is_local,
+        )  # fmt: skip
 
     def job(self, fields: Mapping[str, Any]) -> None:
         """Set rank, world and groups from `distributedInfo`."""
@@ -293,39 +295,24 @@ class _Reader:
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order in which they were called."""
         operations = self.rank.operations()
-        operations["created"] = self.column(0)
-        keep = self.resolve(operations)
-        operations = operations[keep]
-        order = np.argsort(operations["created"], kind="stable")
-        operations = operations[order]
+        operations = operations[self.resolve(operations)]
+        operations = operations[np.argsort(operations["created"], kind="stable")]
         steps = np.unique(np.searchsorted(operations["created"], np.sort(np.frombuffer(self.steps, np.int64))))
         compute = self.compute()
         for name in ("created", "start", "end"):
             operations[name][operations[name] != UNKNOWN] += self.base
         return self.rank.trace(operations, compute=compute + self.base, steps=steps[steps < len(operations)], host=self.host)
 
-    def column(self, number: int) -> NDArray[np.int64]:
-        return np.frombuffer(self.columns, np.int64).reshape(-1, 5)[:, number]
-
     def resolve(self, operations: NDArray[Any]) -> NDArray[Any]:
         """Set times, queues, groups, sizes and roots, and return which operations to keep: calls that contain a record are the record."""
         calls = np.frombuffer(self.calls, np.int64).reshape(-1, 5)
         recorded = np.frombuffer(self.recorded, np.int64).reshape(-1, 3)
         keep = np.ones(len(operations), bool)
-        for thread in np.unique(recorded[:, 0]).tolist():
-            begins = np.sort(recorded[recorded[:, 0] == thread, 1])
-            own = calls[calls[:, 1] == thread]
-            inside = np.searchsorted(begins, own[:, 2]) < np.searchsorted(begins, own[:, 3], side="right")
-            keep[own[inside, 4]] = False
+        keep[calls[_contain(calls[:, 1:4], recorded, "right"), 4]] = False
         self.resolve_kernels(operations)
         self.resolve_gloo(operations, calls)
         operations["state"][operations["end"] != UNKNOWN] = _COMPLETED
-        self.rank.resolve(operations, self.column(4), self.column(2), self.column(3) > 0)
-        for name in list(self.rank.groups):
-            members = len(self.rank.groups[name].ranks)
-            own = operations["group"] == self.rank.group(name)
-            for kind in (KIND["allgather"], KIND["reducescatter"], KIND["gather"], KIND["scatter"]):
-                self.complete(operations, own & (operations["kind"] == kind), kind, members)
+        self.rank.resolve(operations)
         return keep
 
     def resolve_kernels(self, operations: NDArray[Any]) -> None:
@@ -337,45 +324,33 @@ class _Reader:
         kernels = kernels[np.lexsort((kernels[:, 1], kernels[:, 0]))]
         ids, first = np.unique(kernels[:, 0], return_index=True)
         last_end = np.maximum.reduceat(kernels[:, 2], first)
-        own = self.column(1)
-        at = np.minimum(np.searchsorted(ids, own), len(ids) - 1)
-        found = ids[at] == own
-        at = at[found]
-        operations["start"][found], operations["end"][found] = kernels[first[at], 1], last_end[at]
+        external = np.frombuffer(self.external, np.int64)
+        at = np.minimum(np.searchsorted(ids, external), len(ids) - 1)
+        has_kernels = ids[at] == external
+        at = at[has_kernels]
+        operations["start"][has_kernels] = kernels[first[at], 1]
+        operations["end"][has_kernels] = last_end[at]
         stream = kernels[first[at], 3]
-        operations["queue"][found] = np.where((stream >= 0) & (stream < 1 << 31), stream, UNKNOWN)
+        operations["queue"][has_kernels] = np.where((stream >= 0) & (stream < 1 << 31), stream, UNKNOWN)
 
     def resolve_gloo(self, operations: NDArray[Any], calls: NDArray[Any]) -> None:
         """Set start, end, thread and data type from the "gloo:" event of each call: the next one by the number of the recorded function."""
         runs = np.frombuffer(self.runs, np.int64).reshape(-1, 5)
-        calls, runs = calls[calls[:, 0] >= 0], runs[runs[:, 0] >= 0]
+        calls = calls[calls[:, 0] >= 0]
         calls = calls[np.argsort(calls[:, 0], kind="stable")]
+        runs = runs[runs[:, 0] >= 0]
         caller = np.searchsorted(calls[:, 0], runs[:, 0]) - 1
-        runs, caller = runs[caller >= 0], caller[caller >= 0]
-        index = calls[caller, 4]
-        operations["start"][index], operations["end"][index], operations["queue"][index] = runs[:, 1], runs[:, 2], runs[:, 3]
+        runs = runs[caller >= 0]
+        index = calls[caller[caller >= 0], 4]
+        for number, name in enumerate(("start", "end", "queue"), 1):
+            operations[name][index] = runs[:, number]
         for name, number in self.dtypes.items():
             dtype, scale = dtype_of(name)
             same = index[runs[:, 4] == number]
             same = same[(operations["dtype"][same] == NONE) & (operations["kind"][same] != KIND["barrier"])]
             operations["dtype"][same] = dtype
             for field in ("sent", "received"):
-                known = same[operations[field][same] > 0]
-                operations[field][known] *= scale
-
-    def complete(self, operations: NDArray[Any], where: NDArray[Any], kind: int, members: int) -> None:
-        """Set sizes that follow from others and the number of ranks."""
-        for index in np.flatnonzero(where & ((operations["sent"] == UNKNOWN) | (operations["received"] == UNKNOWN))).tolist():
-            sent, received = int(operations["sent"][index]), int(operations["received"][index])
-            if kind == KIND["gather"] and members and sent >= 0:
-                root = int(operations["root"][index])
-                received = UNKNOWN if root == UNKNOWN else sent * members if root == self.rank.rank else 0
-            elif kind == KIND["scatter"] and members and received >= 0:
-                root = int(operations["root"][index])
-                sent = UNKNOWN if root == UNKNOWN else received * members if root == self.rank.rank else 0
-            else:
-                sent, received = sizes_of(kind, sent, received, members)
-            operations["sent"][index], operations["received"][index] = sent, received
+                operations[field][same[operations[field][same] > 0]] *= scale
 
     def compute(self) -> NDArray[np.int64]:
         """Return when the rank computed: its kernels, or without a device the calls in which it does not communicate."""
@@ -383,13 +358,20 @@ class _Reader:
             return union(np.frombuffer(self.kernel_times, np.int64).reshape(-1, 2))
         calls = np.frombuffer(self.cpu_times, np.int64).reshape(-1, 3)
         communication = np.frombuffer(self.calls, np.int64).reshape(-1, 5)[:, 1:3]
-        alone = np.ones(len(calls), bool)
-        for thread in np.unique(communication[:, 0]).tolist():
-            begins = np.sort(communication[communication[:, 0] == thread, 1])
-            own = np.flatnonzero(calls[:, 0] == thread)
-            inside = np.searchsorted(begins, calls[own, 1]) < np.searchsorted(begins, calls[own, 2])
-            alone[own[inside]] = False
-        return union(calls[alone, 1:])
+        return union(calls[~_contain(calls, communication, "left"), 1:])
+
+
+def _contain(calls: NDArray[np.int64], others: NDArray[np.int64], end: Literal["left", "right"]) -> NDArray[np.bool_]:
+    """Return by call whether another one begins in it on the same thread; end: "right" if its end is part of it.
+
+    calls   [n × 3] thread, begin and end; others: [m × 2 or more] thread and begin
+    """
+    contain = np.zeros(len(calls), bool)
+    for thread in np.unique(others[:, 0]).tolist():
+        begins = np.sort(others[others[:, 0] == thread, 1])
+        same = np.flatnonzero(calls[:, 0] == thread)
+        contain[same] = np.searchsorted(begins, calls[same, 1]) < np.searchsorted(begins, calls[same, 2], side=end)
+    return contain
 
 
 def _times(events: Sequence[_KinetoEvent]) -> tuple[list[int], list[int], bool]:

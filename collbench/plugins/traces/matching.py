@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -57,32 +57,35 @@ def match(trace: Trace) -> tuple[GroupMatch, ...]:
 def _match_group(trace: Trace, group: int, indices: Sequence[NDArray[Any]]) -> GroupMatch:
     position = {rank.rank: number for number, rank in enumerate(trace.ranks)}
     ranks = trace.groups[group].ranks
-    members = (
-        tuple(position[rank] for rank in ranks if rank in position) if ranks else tuple(np.flatnonzero([len(i) for i in indices]).tolist())
-    )
-    own = [indices[member] for member in members]
-    tables = [trace.ranks[member].operations for member in members]
-    is_message = [np.isin(table["kind"][index], _MESSAGES) for table, index in zip(tables, own, strict=True)]
-    collectives = [index[~message] for index, message in zip(own, is_message, strict=True)]
-    messages = [index[message] for index, message in zip(own, is_message, strict=True)]
-    calls = _match_collectives(collectives, [table["sequence"][index] for table, index in zip(tables, collectives, strict=True)])
-    return GroupMatch(group, members, calls, _match_messages(trace, members, messages, position))
+    members = tuple(position[rank] for rank in ranks if rank in position)
+    if not ranks:
+        members = tuple(number for number, index in enumerate(indices) if len(index))
+    collectives = []
+    sequences = []
+    messages = []
+    for member in members:
+        index = indices[member]
+        table = trace.ranks[member].operations[index]
+        is_message = np.isin(table["kind"], _MESSAGES)
+        collectives.append(index[~is_message])
+        sequences.append(table["sequence"][~is_message])
+        messages.append(index[is_message])
+    return GroupMatch(group, members, _match_collectives(collectives, sequences), _match_messages(trace, members, messages, position))
 
 
 def _match_collectives(collectives: Sequence[NDArray[Any]], sequences: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return the [collectives × members] indices of the operations of the same number. Coalesced operations have the same number."""
-    counts = [len(each) for each in collectives]
+    counts = [len(indices) for indices in collectives]
     if not sum(counts):
         return np.zeros((0, len(collectives)), np.int64)
-    if all((each >= 0).all() for each in sequences):
-        orders = [np.argsort(each, kind="stable") for each in sequences]
-        numbers = np.concatenate([each[order] for each, order in zip(sequences, orders, strict=True)])
-        nth = np.concatenate([_occurrences(each[order]) for each, order in zip(sequences, orders, strict=True)])
-        indices = np.concatenate([each[order] for each, order in zip(collectives, orders, strict=True)])
-        rows = _row_numbers(numbers, nth)
+    if all((numbers >= 0).all() for numbers in sequences):
+        orders = [np.argsort(numbers, kind="stable") for numbers in sequences]
+        ordered = [numbers[order] for numbers, order in zip(sequences, orders, strict=True)]
+        collectives = [indices[order] for indices, order in zip(collectives, orders, strict=True)]
+        rows = _row_numbers(np.concatenate(ordered), np.concatenate([_occurrences(numbers) for numbers in ordered]))
     else:
-        indices = np.concatenate(collectives)
         rows = np.concatenate([np.arange(count) for count in counts])
+    indices = np.concatenate(collectives)
     calls = np.full((int(rows.max()) + 1, len(collectives)), UNKNOWN, np.int64)
     calls[rows, np.repeat(np.arange(len(collectives)), counts)] = indices
     return calls
@@ -112,10 +115,11 @@ def _match_messages(trace: Trace, members: Sequence[int], messages: Sequence[NDA
     nth = _occurrences(_row_numbers(sender, receiver, received))
     rows = _row_numbers(sender, receiver, nth)
     _, first = np.unique(rows, return_index=True)
-    found = np.full((len(first), 4), UNKNOWN, np.int64)
-    found[:, 0], found[:, 2] = place[sender[first]], place[receiver[first]]
-    found[rows, np.where(received, 3, 1)] = index
-    return found[np.lexsort((found[:, 1], found[:, 0], found[:, 1] == UNKNOWN))]
+    table = np.full((len(first), 4), UNKNOWN, np.int64)
+    table[:, 0] = place[sender[first]]
+    table[:, 2] = place[receiver[first]]
+    table[rows, np.where(received, 3, 1)] = index
+    return table[np.lexsort((table[:, 1], table[:, 0], table[:, 1] == UNKNOWN))]
 
 
 def _row_numbers(*columns: NDArray[Any]) -> NDArray[Any]:
@@ -175,17 +179,22 @@ class TraceDifference(Fact, frozen=True):
     @property
     def minority(self) -> tuple[int, ...]:
         """The ranks that differ from most ranks; () if no value is that of most ranks."""
-        known = [value for value in self.values if value is not None or self.field is DifferingField.MISSING]
-        (value, count), *_ = Counter(known).most_common(1)
-        if 2 * count <= len(known):
+        is_missing = self.field is DifferingField.MISSING
+        values = [value for value in self.values if value is not None or is_missing]
+        (usual, count), *_ = Counter(values).most_common(1)
+        if 2 * count <= len(values):
             return ()
-        return tuple(r for r, v in zip(self.ranks, self.values, strict=True) if v != value and (v is not None or None in known))
+        return tuple(
+            rank for rank, value in zip(self.ranks, self.values, strict=True) if value != usual and (value is not None or is_missing)
+        )
 
     def render(self) -> str:
         """Return one sentence with each value and its ranks."""
-        where = f"message {self.sequence} from rank {self.ranks[0]} to rank {self.ranks[1]}" if self.is_message else (
-            f"{'collective' if self.field in (DifferingField.OPERATION, DifferingField.ORDER) else self.operation} {self.sequence}"
-        )  # fmt: skip
+        where = f"{self.operation} {self.sequence}"
+        if self.is_message:
+            where = f"message {self.sequence} from rank {self.ranks[0]} to rank {self.ranks[1]}"
+        elif self.field in (DifferingField.OPERATION, DifferingField.ORDER):
+            where = f"collective {self.sequence}"
         by_value: dict[int | str | None, list[int]] = {}
         for rank, value in zip(self.ranks, self.values, strict=True):
             by_value.setdefault(value, []).append(rank)
@@ -223,27 +232,27 @@ def differences(trace: Trace, matches: Sequence[GroupMatch]) -> Iterator[TraceDi
     first one that a rank has, since recorders overwrite their oldest calls.
     """
     places = []
-    for number, found in enumerate(matches):
-        for is_message, (rows, numbers) in ((0, _suspect_calls(trace, found)), (1, _suspect_messages(trace, found))):
+    for number, matched in enumerate(matches):
+        for is_message, (rows, numbers) in ((0, _suspect_calls(trace, matched)), (1, _suspect_messages(trace, matched))):
             if len(rows):
-                indices = (found.messages[:, 1::2] if is_message else found.calls).max(axis=1)  # the largest is of a complete table
+                indices = (matched.messages[:, 1::2] if is_message else matched.calls).max(axis=1)  # the largest is of a complete table
                 first = (indices if is_message else np.maximum.accumulate(indices))[rows]
                 places.append(np.stack([first, np.full(len(rows), number), np.full(len(rows), is_message), rows, numbers], axis=1))
     if not places:
         return
     table = np.concatenate(places)
     for _, number, is_message, row, sequence in table[np.lexsort(table.T[3::-1])].tolist():
-        found = matches[number]
-        difference = _of_message(trace, found, row, sequence) if is_message else _of_call(trace, found, row, sequence)
+        matched = matches[number]
+        difference = _of_message(trace, matched, row, sequence) if is_message else _of_call(trace, matched, row, sequence)
         if difference is not None:
             yield difference
 
 
-def _column(trace: Trace, found: GroupMatch, name: str, unknown: int) -> NDArray[Any]:
+def _column(trace: Trace, matched: GroupMatch, name: str, unknown: int) -> NDArray[Any]:
     """Return a column of the operations as [calls × members] of int64, UNKNOWN where it is unknown or the rank has no such call."""
-    values = np.full(found.calls.shape, UNKNOWN, np.int64)
-    for number, member in enumerate(found.members):
-        index = found.calls[:, number]
+    values = np.full(matched.calls.shape, UNKNOWN, np.int64)
+    for number, member in enumerate(matched.members):
+        index = matched.calls[:, number]
         has = index != UNKNOWN
         values[has, number] = trace.ranks[member].operations[name][index[has]]
     values[values == unknown] = UNKNOWN
@@ -252,10 +261,9 @@ def _column(trace: Trace, found: GroupMatch, name: str, unknown: int) -> NDArray
 
 def _differ(values: NDArray[Any]) -> NDArray[Any]:
     """Return by row whether two of its known values differ."""
-    known = values != UNKNOWN
     high = values.max(axis=1, initial=UNKNOWN)
-    low = np.where(known, values, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
-    differ: NDArray[Any] = known.any(axis=1) & (low != high)
+    low = np.where(values != UNKNOWN, values, high[:, None]).min(axis=1, initial=np.iinfo(np.int64).max)
+    differ: NDArray[Any] = (high != UNKNOWN) & (low != high)
     return differ
 
 
@@ -275,9 +283,9 @@ _COMPARED = tuple(
 _EVEN, _UNEVEN = KIND["alltoall"], KIND["alltoallv"]
 
 
-def _compared(trace: Trace, found: GroupMatch, kind: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any]]]:
+def _compared(trace: Trace, matched: GroupMatch, kind: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any]]]:
     """Yield (property, its values as [calls × members]) of what calls of these kinds must agree about; UNKNOWN where they need not."""
-    even = (_column(trace, found, "splits", UNKNOWN) == UNKNOWN).all(axis=1)
+    even = (_column(trace, matched, "splits", UNKNOWN) == UNKNOWN).all(axis=1)
     columns: dict[str, NDArray[Any]] = {}
     for field, names, kinds in _COMPARED:
         applies = np.isin(kind, kinds) & (even | (field is not DifferingField.SIZE))
@@ -285,33 +293,33 @@ def _compared(trace: Trace, found: GroupMatch, kind: NDArray[Any]) -> Iterator[t
             continue
         for name in names:
             if name not in columns:
-                columns[name] = _column(trace, found, name, NONE if name in ("dtype", "redop") else UNKNOWN)
+                columns[name] = _column(trace, matched, name, NONE if name in ("dtype", "redop") else UNKNOWN)
         values = columns[names[0]] if len(names) == 1 else np.maximum(*(columns[name] for name in names))
         yield field, values if applies.all() else np.where(applies[:, None], values, UNKNOWN)
 
 
-def _suspect_calls(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
+def _suspect_calls(trace: Trace, matched: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the rows of `calls` about which the ranks may disagree, ascending, and their sequence numbers."""
-    if not found.calls.size:
+    if not matched.calls.size:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    kinds = _column(trace, found, "kind", NONE)
+    kinds = _column(trace, matched, "kind", NONE)
     kinds = np.where(kinds == _UNEVEN, _EVEN, kinds)
-    suspect = _missing(trace, found).any(axis=1) | _differ(kinds)
-    for _, values in _compared(trace, found, kinds.max(axis=1)):
+    suspect = _missing(trace, matched).any(axis=1) | _differ(kinds)
+    for _, values in _compared(trace, matched, kinds.max(axis=1)):
         suspect |= _differ(values)
-    uneven = np.flatnonzero((_column(trace, found, "splits", UNKNOWN) != UNKNOWN).any(axis=1))
-    for _, _, sent, received in _parts(trace, found, uneven):
+    uneven = np.flatnonzero((_column(trace, matched, "splits", UNKNOWN) != UNKNOWN).any(axis=1))
+    for _, _, sent, received in _parts(trace, matched, uneven):
         suspect[uneven] |= (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
     rows = np.flatnonzero(suspect)
-    sequences = _column(trace, found, "sequence", UNKNOWN).max(axis=1)
+    sequences = _column(trace, matched, "sequence", UNKNOWN).max(axis=1)
     return rows, np.where(sequences == UNKNOWN, np.arange(len(sequences)), sequences)[rows]
 
 
-def _missing(trace: Trace, found: GroupMatch) -> NDArray[Any]:
+def _missing(trace: Trace, matched: GroupMatch) -> NDArray[Any]:
     """Return [calls × members]: whether a rank that was read has no such call, except before its first one and in a trace with gaps."""
-    has = found.calls != UNKNOWN
+    has = matched.calls != UNKNOWN
     recorded = np.maximum.accumulate(has, axis=0) | ~has.any(axis=0)
-    missing: NDArray[Any] = ~has & recorded & ~np.isin(found.members, _lossy(trace))
+    missing: NDArray[Any] = ~has & recorded & ~np.isin(matched.members, _lossy(trace))
     return missing
 
 
@@ -320,23 +328,23 @@ def _lossy(trace: Trace) -> list[int]:
     return [number for number, rank in enumerate(trace.ranks) if Part.OPERATIONS in rank.missing]
 
 
-def _parts(trace: Trace, found: GroupMatch, rows: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
+def _parts(trace: Trace, matched: GroupMatch, rows: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
     """Yield by two members the elements that the first one sends to the second one, and that this one expects, by row; else UNKNOWN."""
     if not len(rows):
         return
-    ranks = trace.groups[found.group].ranks or tuple(trace.ranks[member].rank for member in found.members)
-    place = [ranks.index(trace.ranks[member].rank) for member in found.members]
-    splits = [_splits(trace, found, number, rows, len(ranks)) for number in range(len(found.members))]
+    ranks = trace.groups[matched.group].ranks or tuple(trace.ranks[member].rank for member in matched.members)
+    place = [ranks.index(trace.ranks[member].rank) for member in matched.members]
+    splits = [_splits(trace, matched, number, rows, len(ranks)) for number in range(len(matched.members))]
     for sender, (to, _) in enumerate(splits):
         for receiver, (_, by) in enumerate(splits):
             yield sender, receiver, to[:, place[receiver]], by[:, place[sender]]
 
 
-def _splits(trace: Trace, found: GroupMatch, number: int, rows: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _splits(trace: Trace, matched: GroupMatch, number: int, rows: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the elements that a member sends to each rank of the group, and receives from each, as [rows × n]; else UNKNOWN."""
-    rank = trace.ranks[found.members[number]]
+    rank = trace.ranks[matched.members[number]]
     sides = np.full((len(rows), 2, n), UNKNOWN, np.int64)
-    for row, index in enumerate(found.calls[rows, number].tolist()):
+    for row, index in enumerate(matched.calls[rows, number].tolist()):
         if index == UNKNOWN:
             continue
         operation = rank.operations[index]
@@ -351,15 +359,15 @@ def _splits(trace: Trace, found: GroupMatch, number: int, rows: NDArray[Any], n:
     return sides[:, 0], sides[:, 1]
 
 
-def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
+def _suspect_messages(trace: Trace, matched: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the rows of `messages` that may differ from their receive, ascending, and the number of each between its two ranks."""
-    if not len(found.messages):
+    if not len(matched.messages):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    sender, send, receiver, receive = found.messages.T
+    sender, send, receiver, receive = matched.messages.T
     read = (sender != UNKNOWN) & (receiver != UNKNOWN)
     read &= ~np.isin(sender, _lossy(trace)) & ~np.isin(receiver, _lossy(trace))  # a gap shifts all later messages
     suspect = read & ((send == UNKNOWN) | (receive == UNKNOWN))
-    for _, mine, other in _message_sides(trace, found.messages):
+    for _, mine, other in _message_sides(trace, matched.messages):
         suspect |= read & (mine != other) & (mine != UNKNOWN) & (other != UNKNOWN)
     pairs = _row_numbers(sender, receiver)
     order = np.argsort(pairs, kind="stable")
@@ -375,8 +383,8 @@ def _message_sides(trace: Trace, messages: NDArray[Any]) -> Iterator[tuple[Diffe
         sides = np.full((2, len(messages)), UNKNOWN, np.int64)
         for side, name, position, index in zip(sides, names, messages.T[::2], messages.T[1::2], strict=True):
             for member in np.unique(position[position != UNKNOWN]).tolist():
-                own = (position == member) & (index != UNKNOWN)
-                side[own] = trace.ranks[member].operations[name][index[own]]
+                has = (position == member) & (index != UNKNOWN)
+                side[has] = trace.ranks[member].operations[name][index[has]]
         sides[sides == unknown] = UNKNOWN
         yield field, sides[0], sides[1]
 
@@ -384,81 +392,82 @@ def _message_sides(trace: Trace, messages: NDArray[Any]) -> Iterator[tuple[Diffe
 _WINDOW = 16  # calls in which an exchanged order is searched
 
 
-def _of_call(trace: Trace, found: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
+def _of_call(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
     """Return the first of the properties of a collective about which the ranks disagree."""
-    one = GroupMatch(found.group, found.members, found.calls[row : row + 1], found.messages[:0])
-    kinds = _column(trace, one, "kind", NONE)
+    call = replace(matched, calls=matched.calls[row : row + 1])
+    kinds = _column(trace, call, "kind", NONE)
     names = [None if kind == UNKNOWN else KINDS[kind] for kind in kinds[0].tolist()]
     kind = Counter(name for name in names if name is not None).most_common(1)[0][0]
     field, values, among = DifferingField.OPERATION, list[int | str | None](names), [name is not None for name in names]
-    missing = _missing(trace, found)[row]
+    missing = _missing(trace, matched)[row]
     if missing.any():
         field, among = DifferingField.MISSING, [bool(gone) or called for gone, called in zip(missing, among, strict=True)]
     elif not _differ(np.where(kinds == _UNEVEN, _EVEN, kinds)).any():
-        disagreement = _disagreement(trace, one, KIND[kind])
+        disagreement = _disagreement(trace, call, KIND[kind])
         if disagreement is None:
             return None
         field, values, parties = disagreement
         among = parties or among
     if field not in (DifferingField.MISSING, DifferingField.REDOP, DifferingField.ROOT):
-        exchanged = _exchanged(trace, found, row, sequence)
+        exchanged = _exchanged(trace, matched, row, sequence)
         if exchanged:
             field, values, among = DifferingField.ORDER, exchanged, [name is not None for name in names]
-    members = [trace.ranks[member].rank for member in found.members]
+    members = [trace.ranks[member].rank for member in matched.members]
     kept = sorted((rank, value) for rank, value, is_kept in zip(members, values, among, strict=True) if is_kept)
     ranks, kept_values = tuple(rank for rank, _ in kept), tuple(value for _, value in kept)
-    return TraceDifference(trace.groups[found.group].name, sequence, field, ranks, kept_values, kind, row, found.group)
+    return TraceDifference(trace.groups[matched.group].name, sequence, field, ranks, kept_values, kind, row, matched.group)
 
 
-def _disagreement(trace: Trace, one: GroupMatch, kind: int) -> tuple[DifferingField, list[int | str | None], list[bool] | None] | None:
+def _disagreement(trace: Trace, call: GroupMatch, kind: int) -> tuple[DifferingField, list[int | str | None], list[bool] | None] | None:
     """Return the first property about which the ranks of one collective disagree, its values by member, and between which (None: all)."""
-    if (_column(trace, one, "splits", UNKNOWN) != UNKNOWN).any():
-        for sender, receiver, (sent,), (received,) in _parts(trace, one, np.zeros(1, np.int64)):
+    if (_column(trace, call, "splits", UNKNOWN) != UNKNOWN).any():
+        for sender, receiver, (sent,), (received,) in _parts(trace, call, np.zeros(1, np.int64)):
             if UNKNOWN not in (sent, received) and sent != received:
-                parts: list[int | str | None] = [None] * len(one.members)
+                parts: list[int | str | None] = [None] * len(call.members)
                 parts[receiver], parts[sender] = int(received), int(sent)
                 return DifferingField.SIZE, parts, [number in (sender, receiver) for number in range(len(parts))]
-    for field, (row,) in _compared(trace, one, np.array([kind])):
-        if len({value for value in row.tolist() if value != UNKNOWN}) > 1:
-            names: Sequence[str] | None = {DifferingField.DTYPE: DTYPES, DifferingField.REDOP: REDOPS}.get(field)
-            return field, [None if value == UNKNOWN else names[value] if names else value for value in row.tolist()], None
+    for field, (row,) in _compared(trace, call, np.array([kind])):
+        values = [None if value == UNKNOWN else value for value in row.tolist()]
+        if len({*values} - {None}) > 1:
+            names: Sequence[str] = {DifferingField.DTYPE: DTYPES, DifferingField.REDOP: REDOPS}.get(field, ())
+            return field, [names[value] if names and value is not None else value for value in values], None
     return None
 
 
-def _exchanged(trace: Trace, found: GroupMatch, row: int, sequence: int) -> list[int | str | None] | None:
+def _exchanged(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> list[int | str | None] | None:
     """Return by member which of most ranks' calls it makes here, as a sequence number; None if the difference is not one of order."""
-    calls = found.calls[row : row + _WINDOW]
+    calls = matched.calls[row : row + _WINDOW]
 
     def signatures(number: int) -> list[tuple[int, ...] | None]:
-        table = trace.ranks[found.members[number]].operations[["kind", "dtype", "sent", "received", "redop"]]
+        table = trace.ranks[matched.members[number]].operations[["kind", "dtype", "sent", "received", "redop"]]
         return [None if index == UNKNOWN else table[index].item() for index in calls[:, number].tolist()]
 
-    own = [signatures(number) for number in range(len(found.members))]
-    usual = Counter(each[0] for each in own if each[0] is not None).most_common(1)[0][0]
-    reference = next(each for each in own if each[0] == usual)
+    by_member = [signatures(number) for number in range(len(matched.members))]
+    usual = Counter(made[0] for made in by_member if made[0] is not None).most_common(1)[0][0]
+    reference = next(made for made in by_member if made[0] == usual)
     values: list[int | str | None] = []
-    for each in own:
-        if each[0] is None or each[0] == usual:
-            values.append(None if each[0] is None else sequence)
+    for made in by_member:
+        if made[0] is None or made[0] == usual:
+            values.append(None if made[0] is None else sequence)
             continue
-        same = any(None not in each[:n] and Counter(each[:n]) == Counter(reference[:n]) for n in range(2, len(each) + 1))
+        same = any(None not in made[:n] and Counter(made[:n]) == Counter(reference[:n]) for n in range(2, len(made) + 1))
         if not same:
             return None
-        values.append(sequence + reference.index(each[0]))
+        values.append(sequence + reference.index(made[0]))
     return values
 
 
-def _of_message(trace: Trace, found: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
+def _of_message(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
     """Return in what a send and its receive differ."""
-    sender, send, receiver, receive = found.messages[row].tolist()
+    sender, send, receiver, receive = matched.messages[row].tolist()
     ranks = (trace.ranks[sender].rank, trace.ranks[receiver].rank)
 
     def difference(field: DifferingField, *values: int | str | None) -> TraceDifference:
-        return TraceDifference(trace.groups[found.group].name, sequence, field, ranks, values, "send", row, found.group)
+        return TraceDifference(trace.groups[matched.group].name, sequence, field, ranks, values, "send", row, matched.group)
 
     if UNKNOWN in (send, receive):
         return difference(DifferingField.MISSING, None if send == UNKNOWN else "send", None if receive == UNKNOWN else "recv")
-    for field, (mine,), (other,) in _message_sides(trace, found.messages[row : row + 1]):
+    for field, (mine,), (other,) in _message_sides(trace, matched.messages[row : row + 1]):
         if UNKNOWN not in (mine, other) and mine != other:
             values = (int(mine), int(other)) if field is DifferingField.SIZE else (DTYPES[mine], DTYPES[other])
             return difference(field, *values)

@@ -6,6 +6,7 @@ A field that the trace does not contain is UNKNOWN, never a guess, and its name 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,6 +60,14 @@ OPERATION = np.dtype(
         ("created", "i8"), ("start", "i8"), ("end", "i8"), ("duration", "i8"),
     ]
 )  # fmt: skip
+
+
+pack_operation = struct.Struct("<4Bi3q4i4q").pack  # the values of one operation, in this order, as the bytes of its row
+
+
+def operations_of(rows: bytes | bytearray) -> NDArray[Any]:
+    """Return [n] of OPERATION, from rows of `pack_operation`."""
+    return np.frombuffer(rows, OPERATION).copy()
 
 
 def empty(n: int) -> NDArray[Any]:
@@ -191,8 +200,8 @@ class Trace:
     @property
     def absent(self) -> tuple[int, ...]:
         """The ranks of the job without a trace, ascending."""
-        known = {rank.rank for rank in self.ranks}
-        return tuple(rank for rank in range(self.world) if rank not in known)
+        traced = {rank.rank for rank in self.ranks}
+        return tuple(rank for rank in range(self.world) if rank not in traced)
 
     @property
     def mixes_groups(self) -> bool:

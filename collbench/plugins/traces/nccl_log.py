@@ -22,8 +22,8 @@ from collbench.errors import UsageError
 from collbench.machine.readers.nccl_facts import CollectiveCall, CommunicatorEvent
 from collbench.machine.readers.nccl_lines import INFO, Writer, split_line, writer_of
 from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
+from collbench.plugins.traces.files import line_blocks
 from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, Part, RankTrace, empty
-from collbench.plugins.traces.reading import line_blocks
 from collbench.units import listed
 from collbench.untrusted import uncollected
 

@@ -32,8 +32,9 @@ def begin_times(operations: NDArray[Any]) -> NDArray[np.int64]:
 
 def end_times(operations: NDArray[Any]) -> NDArray[np.int64]:
     """Return when each operation ended in ns, from its duration where only that is known; UNKNOWN without it."""
-    begins, known = begin_times(operations), operations["duration"] >= 0
-    return np.where((operations["end"] < 0) & known & (begins >= 0), begins + operations["duration"], operations["end"])
+    begins = begin_times(operations)
+    is_derived = (operations["end"] < 0) & (operations["duration"] >= 0) & (begins >= 0)
+    return np.where(is_derived, begins + operations["duration"], operations["end"])
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,20 @@ class Calls:
     @classmethod
     def of(cls, trace: Trace, matches: Sequence[GroupMatch]) -> Calls:
         """Return the calls. Raises UsageError for a group with unknown ranks, if ranks have no trace."""
-        found = cls(trace, [], valid=[np.zeros(len(rank.operations), bool) for rank in trace.ranks])
-        kept = []
+        calls = cls(trace, [], valid=[np.zeros(len(rank.operations), bool) for rank in trace.ranks])
         for match in matches:
             complete = (match.calls != UNKNOWN).all(axis=1) if len(match.calls) else np.zeros(0, bool)
             met = _both_known(trace, match)
-            found.incomplete += int((match.calls[~complete] != UNKNOWN).sum()) + int((match.messages[~met][:, [1, 3]] != UNKNOWN).sum())
-            kept.append(replace(match, calls=match.calls[complete], messages=match.messages[met]))
-        for match in kept:
-            found.of_group.append((match, found._ranks_of(match)))
-            for column, position in enumerate(match.members):
-                found.valid[position][match.calls[:, column]] = True
+            calls.incomplete += int((match.calls[~complete] != UNKNOWN).sum()) + int((match.messages[~met][:, [1, 3]] != UNKNOWN).sum())
+            whole = replace(match, calls=match.calls[complete], messages=match.messages[met])
+            calls.of_group.append((whole, calls._ranks_of(whole)))
+            for column, position in enumerate(whole.members):
+                calls.valid[position][whole.calls[:, column]] = True
             for side in (0, 2):
                 for position in range(len(trace.ranks)):
-                    rows = match.messages[match.messages[:, side] == position, side + 1]
-                    found.valid[position][rows[rows != UNKNOWN]] = True
-        return found
+                    rows = whole.messages[whole.messages[:, side] == position, side + 1]
+                    calls.valid[position][rows[rows != UNKNOWN]] = True
+        return calls
 
     def _ranks_of(self, match: GroupMatch) -> tuple[int, ...]:
         group = self.trace.groups[match.group]
@@ -114,9 +113,9 @@ class Calls:
         if len(ends) == 2:
             return self.trace.ranks[ends[0][0]].rank, self.trace.ranks[ends[1][0]].rank
         position, operation = ends[0]
-        row = self.trace.ranks[position]
-        own, peer = row.rank, int(row.operations["root"][operation])
-        return (own, peer) if row.operations["kind"][operation] == KIND["send"] else (peer, own)
+        rank = self.trace.ranks[position]
+        peer = int(rank.operations["root"][operation])
+        return (rank.rank, peer) if rank.operations["kind"][operation] == KIND["send"] else (peer, rank.rank)
 
     def _refuse_boundary(self, group: int, ends: Sequence[tuple[int, int]], there: Sequence[bool]) -> None:
         inner = next(end for end, within in zip(ends, there, strict=True) if within)
@@ -133,14 +132,14 @@ class StepsDisagree(UsageError):
 
 def _both_known(trace: Trace, match: GroupMatch) -> NDArray[np.bool_]:
     """Return which messages can be replayed: both sides are recorded, or the other side's rank has no trace."""
-    known = match.messages[:, [1, 3]] != UNKNOWN
-    found: NDArray[np.bool_] = known.all(axis=1)
+    is_recorded = match.messages[:, [1, 3]] != UNKNOWN
+    both: NDArray[np.bool_] = is_recorded.all(axis=1)
     absent = set(trace.absent)
-    for row in np.flatnonzero(known.any(axis=1) & ~found).tolist():
-        side = 0 if known[row, 0] else 2
+    for row in np.flatnonzero(is_recorded.any(axis=1) & ~both).tolist():
+        side = 0 if is_recorded[row, 0] else 2
         peer = trace.ranks[match.messages[row, side]].operations["root"][match.messages[row, side + 1]]
-        found[row] = int(peer) in absent
-    return found
+        both[row] = int(peer) in absent
+    return both
 
 
 def describe(trace: Trace, position: int, operation: int) -> str:
@@ -199,20 +198,20 @@ def levels_of(trace: Trace, calls: Sequence[Call]) -> list[int]:
 
 def _of_ranks(trace: Trace, calls: Sequence[Call]) -> list[list[tuple[int, int]]]:
     """Return by rank read its (operation, call), in the order of the program."""
-    found: list[list[tuple[int, int]]] = [[] for _ in trace.ranks]
+    of_ranks: list[list[tuple[int, int]]] = [[] for _ in trace.ranks]
     for number, call in enumerate(calls):
         for position, operation in call.at:
-            found[position].append((operation, number))
-    return [sorted(each) for each in found]
+            of_ranks[position].append((operation, number))
+    return [sorted(of_rank) for of_rank in of_ranks]
 
 
 def _order(trace: Trace, calls: Sequence[Call], overlap: bool) -> _Order:
     """Return the graph. overlap: a call comes after those that had ended when it began, else after all earlier ones of its rank."""
     order = _Order(len(calls))
-    for position, own in enumerate(_of_ranks(trace, calls)):
+    for position, of_rank in enumerate(_of_ranks(trace, calls)):
         chains: dict[int, list[tuple[int, int]]] = {}
         by_group = Part.ORDER in trace.ranks[position].missing
-        for operation, number in own:
+        for operation, number in of_rank:
             chains.setdefault(calls[number].group if by_group else 0, []).append((operation, number))
         for chain in chains.values():
             _add_chain(order, trace.ranks[position].operations, chain, calls, overlap)
@@ -221,11 +220,12 @@ def _order(trace: Trace, calls: Sequence[Call], overlap: bool) -> _Order:
 
 def _add_chain(order: _Order, operations: NDArray[Any], chain: Sequence[tuple[int, int]], calls: Sequence[Call], overlap: bool) -> None:
     """Add the (operation, call) of a rank that follow one another."""
-    places = [operation for operation, _ in chain]
-    rows = operations[places]
-    begins, ends, batches = (each.tolist() for each in (begin_times(rows), end_times(rows), rows["batch"]))
-    join, active, batch_before = order.join(), list[tuple[int, int]](), UNKNOWN
-    for (_, number), begin, end, batch in zip(chain, begins, ends, batches, strict=True):
+    rows = operations[[operation for operation, _ in chain]]
+    times = zip(chain, begin_times(rows).tolist(), end_times(rows).tolist(), rows["batch"].tolist(), strict=True)
+    join = order.join()
+    active: list[tuple[int, int]] = []  # calls that may run, and when they end
+    batch_before = UNKNOWN
+    for (_, number), begin, end, batch in times:
         if batch == UNKNOWN or batch != batch_before:
             over = begin if begin >= 0 else _NEVER - 1
             done = [node for node, before in active if not overlap or before <= over]
@@ -233,11 +233,12 @@ def _add_chain(order: _Order, operations: NDArray[Any], chain: Sequence[tuple[in
                 later = order.join()
                 for node in (join, *done):
                     order.after[node].append(later)
-                join, active = later, [each for each in active if overlap and each[1] > over]
+                join = later
+                active = [(node, before) for node, before in active if overlap and before > over]
         batch_before = batch
         order.after[join].append(number)
-        # without times only messages are taken to overlap
-        active.append((number, end if end >= 0 else _NEVER if calls[number].kind == "send" else 0))
+        without_times = _NEVER if calls[number].kind == "send" else 0  # only messages are taken to overlap
+        active.append((number, end if end >= 0 else without_times))
 
 
 def _contradiction(trace: Trace, calls: Sequence[Call]) -> str:
@@ -245,15 +246,15 @@ def _contradiction(trace: Trace, calls: Sequence[Call]) -> str:
     _, nodes = _order(trace, calls, overlap=True).levels()
     left = sorted(node for node in nodes if node < len(calls))
     inside = set(left)
-    own = [[number for _, number in each if number in inside] for each in _of_ranks(trace, calls)]
-    for number in left:
-        positions = [position for position, _ in calls[number].at]
+    of_ranks = [[number for _, number in of_rank if number in inside] for of_rank in _of_ranks(trace, calls)]
+    for left_call in left:
+        positions = [position for position, _ in calls[left_call].at]
         for position, other in combinations(positions, 2):
-            common = set(own[position]) & set(own[other])
-            mine, theirs = ([each for each in own[rank] if each in common] for rank in (position, other))
+            common = set(of_ranks[position]) & set(of_ranks[other])
+            mine, theirs = ([number for number in of_ranks[rank] if number in common] for rank in (position, other))
             pair = next(((first, second) for first, second in zip(mine, theirs, strict=True) if first != second), None)
             if pair is not None:
-                texts = [describe(trace, *next(end for end in calls[each].at if end[0] == position)) for each in pair]
+                texts = [describe(trace, *next(end for end in calls[number].at if end[0] == position)) for number in pair]
                 return (
                     f"ranks call operations in different orders: rank {trace.ranks[position].rank} calls {texts[0]} before {texts[1]}, "
                     f"rank {trace.ranks[other].rank} after it: a replay would hang; record all ranks in the same run"

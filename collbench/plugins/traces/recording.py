@@ -61,8 +61,8 @@ class StepChosen(Fact, frozen=True):
             return "the whole trace is replayed as one step: it has no step boundaries and no exact repetition"
         if self.how == "all":
             return "the whole trace is replayed as one step"
-        found = "recorded" if self.how == "recorded" else "found as exact repetitions, since the trace has no step boundaries"
-        return f"step {self.number} of 0 to {self.steps - 1} ({found}) is replayed"
+        origin = "recorded" if self.how == "recorded" else "found as exact repetitions, since the trace has no step boundaries"
+        return f"step {self.number} of 0 to {self.steps - 1} ({origin}) is replayed"
 
 
 class OverlapNotRecorded(Fact, frozen=True):
@@ -216,7 +216,7 @@ class Recording:
     @property
     def compute_s(self) -> float:
         """The longest computing time of a rank in a step, in seconds."""
-        return max((sum(each.seconds for each in of_rank if isinstance(each, Compute)) for of_rank in self.step.timeline), default=0.0)
+        return max((sum(action.seconds for action in rank if isinstance(action, Compute)) for rank in self.step.timeline), default=0.0)
 
 
 # For the control plane: rank 0 reads the trace, and every rank gets the exchanges and its own timeline.
@@ -241,7 +241,7 @@ def encode(recording: Recording) -> str:
         )
         for of_rank in recording.step.timeline
     ]
-    rest = {each.name: getattr(recording, each.name) for each in fields(recording) if each.name != "step"}
+    rest = {field.name: getattr(recording, field.name) for field in fields(recording) if field.name != "step"}
     step = [recording.step.exchanges, recording.step.payload_bytes, recording.step.note]
     packed = msgspec.msgpack.encode(msgspec.to_builtins([step, timeline]))
     rest["digest"] = hashlib.sha256(packed).hexdigest()[:8]

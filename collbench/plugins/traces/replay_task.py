@@ -53,9 +53,9 @@ def recording_of(paths: Sequence[Path], options: ReplayOptions, ranks: int | Non
     trace, notes = _trace_of(paths)
     matches = match(trace)
     check_agreement(trace, matches)
-    found = step_of(trace, matches, options)
-    found = replace(found, notes=(*notes, *found.notes))
-    return found if ranks in (None, found.ranks) else shrunk(found, ranks or 0)
+    recording = step_of(trace, matches, options)
+    recording = replace(recording, notes=(*notes, *recording.notes))
+    return recording if ranks in (None, recording.ranks) else shrunk(recording, ranks or 0)
 
 
 def _trace_of(paths: Sequence[Path]) -> tuple[Trace, tuple[TraceFact, ...]]:
@@ -83,7 +83,7 @@ def run_replay(replay: ReplayRequest, world: World, listener: ProgressListener |
 def training_of(recording: Recording, paths: Sequence[Path]) -> Training:
     """Return the replay as a training, which a workload launch measures."""
     name = paths[0].resolve().name if len(paths) == 1 else f"{paths[0].resolve().name} and {len(paths) - 1} more"
-    exchange = max(recording.step.exchanges, key=lambda each: each.size_bytes)
+    largest = max(recording.step.exchanges, key=lambda exchange: exchange.size_bytes)
 
     def shape(hosts: tuple[int, ...]) -> Shape:
         if len(hosts) != recording.ranks:
@@ -91,9 +91,10 @@ def training_of(recording: Recording, paths: Sequence[Path]) -> Training:
             if len(hosts) < recording.recorded_ranks:
                 remedy += f", or add --ranks {len(hosts)} to shrink the recorded job"
             raise UsageError(f"the replay is of {recording.ranks} ranks, and {len(hosts)} are there: {remedy}")
-        scale = recording.compute
-        compute = "none" if scale is None else "gaps" if scale == 1 else f"scale={scale:g}"
-        return Shape(name, 0, exchange.dtype, 0, 0, hosts, options={"compute": compute})
+        compute = "none"
+        if recording.compute is not None:
+            compute = "gaps" if recording.compute == 1 else f"scale={recording.compute:g}"
+        return Shape(name, 0, largest.dtype, 0, 0, hosts, options={"compute": compute})
 
     regime = Regime(NAME, "the step of a recorded job", lambda shape: recording.step)
     return Training(regime, shape, name, recording=recording, adapt=partial(adapted, recording.compute is not None))
@@ -109,25 +110,26 @@ def adapted(computes: bool, step: Step, request: Request, backend: Backend) -> S
     if step.timeline and not isinstance(backend, NonBlockingBackend) and not computes:
         step = replace(step, timeline=())
         notes[f"{backend.name} cannot start operations without waiting: they run one after the other, not as recorded"] = None
-    found, known = [], dict[Exchange, Exchange]()
+    exchanges = []
+    supported: dict[Exchange, Exchange] = {}
     for exchange in step.exchanges:
         key = replace(exchange, what="")
-        if key not in known:
-            known[key] = _supported(key, request, backend)
-        used = known[key]
-        found.append(replace(exchange, redop=used.redop, dtype=used.dtype))
+        if key not in supported:
+            supported[key] = _supported(key, request, backend)
+        used = supported[key]
+        exchanges.append(replace(exchange, redop=used.redop, dtype=used.dtype))
         if used.redop != exchange.redop:
             notes[f"{exchange.redop} is replayed as {used.redop} on {backend.name}"] = None
         if used.dtype != exchange.dtype:
             notes[f"{exchange.dtype} is replayed as {used.dtype} of the same bytes on {backend.name}"] = None
-    return replace(step, exchanges=tuple(found), note="; ".join(notes))
+    return replace(step, exchanges=tuple(exchanges), note="; ".join(notes))
 
 
 def _supported(exchange: Exchange, request: Request, backend: Backend) -> Exchange:
     """Return the exchange, with another reduction op or data type if the backend supports only that; unchanged if it supports none."""
-    redops = [exchange.redop, *(["sum"] if exchange.redop == "avg" else [])]
+    redops = [exchange.redop, "sum"] if exchange.redop == "avg" else [exchange.redop]
     whole = exchange.size_bytes % (4 * operation_of(exchange).parts(len(exchange.groups[0]))) == 0
-    dtypes = [exchange.dtype, *(["float32"] if whole and exchange.traffic is None else [])]
+    dtypes = [exchange.dtype, "float32"] if whole and exchange.traffic is None else [exchange.dtype]
     for dtype, redop in product(dtypes, redops):
         candidate = replace(exchange, dtype=dtype, redop=redop)
         (part,) = plan_of(Step((candidate,), 0), request, backend).parts

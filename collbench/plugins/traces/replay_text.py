@@ -22,6 +22,7 @@ _COSTLIEST = 5
 class Cost:
     """The cost of one part of a replayed step. Times in seconds, of all its exchanges in a step.
 
+    backend      its name, "" but for the costliest part
     part         as in `StepRow.parts`
     time_s       measured alone
     share        of the sum of all parts, 0 to 1; None: not every part was measured alone
@@ -30,6 +31,7 @@ class Cost:
     recorded_s   recorded time; None: not recorded
     """
 
+    backend: str
     part: PartRow
     time_s: float
     share: float | None
@@ -37,33 +39,30 @@ class Cost:
     recorded_s: float | None
 
 
-Shown = tuple[str, Cost]  # the backend's name, in its first line only
-
-
 def _ms(seconds: float | None) -> str:
     return NOTHING if seconds is None else milliseconds(seconds)
 
 
-_COLUMNS: tuple[Column[Shown], ...] = (
-    Column("", "backend", lambda each: each[0]),
-    Column("", "costliest operations", lambda each: span(*each[1].part.names), cut=True),
-    Column("", "operation", lambda each: each[1].part.operation, drop=3),
-    Column("", "groups", lambda each: f"{each[1].part.groups} of {plural(each[1].part.group_ranks, 'rank')}", drop=6),
-    Column("", "size", lambda each: format_bytes(each[1].part.size_bytes), right=True, drop=4),
-    Column("", "times", lambda each: str(each[1].part.times), right=True),
-    Column("", "all ms", lambda each: _ms(each[1].time_s), right=True),
-    Column("", "share", lambda each: NOTHING if each[1].share is None else format_percent(100 * each[1].share), right=True, drop=5),
-    Column("", "recorded ms", lambda each: _ms(each[1].recorded_s), right=True, drop=2),
-    Column("", "of expected", lambda each: of_expected(each[1].part), drop=1),
-    Column("", "gain ms", lambda each: _ms(each[1].gain_s), right=True),
-    Column("", "limited by", lambda each: limiting(each[1].part), drop=7),
+_COLUMNS: tuple[Column[Cost], ...] = (
+    Column("", "backend", lambda cost: cost.backend),
+    Column("", "costliest operations", lambda cost: span(*cost.part.names), cut=True),
+    Column("", "operation", lambda cost: cost.part.operation, drop=3),
+    Column("", "groups", lambda cost: f"{cost.part.groups} of {plural(cost.part.group_ranks, 'rank')}", drop=6),
+    Column("", "size", lambda cost: format_bytes(cost.part.size_bytes), right=True, drop=4),
+    Column("", "times", lambda cost: str(cost.part.times), right=True),
+    Column("", "all ms", lambda cost: _ms(cost.time_s), right=True),
+    Column("", "share", lambda cost: NOTHING if cost.share is None else format_percent(100 * cost.share), right=True, drop=5),
+    Column("", "recorded ms", lambda cost: _ms(cost.recorded_s), right=True, drop=2),
+    Column("", "of expected", lambda cost: of_expected(cost.part), drop=1),
+    Column("", "gain ms", lambda cost: _ms(cost.gain_s), right=True),
+    Column("", "limited by", lambda cost: limiting(cost.part), drop=7),
 )
 
 
-def costliest_frame(rows: Sequence[StepRow]) -> Frame[Shown]:
+def costliest_frame(rows: Sequence[StepRow]) -> Frame[Cost]:
     """Return the table of the costliest operations of replayed steps, by backend; empty for other rows."""
-    found = [("" if number else row.backend, cost) for row in rows if row.replay for number, cost in enumerate(_costliest(row))]
-    return Frame(without_empty(_COLUMNS, found), found, names_hidden=True)
+    costs = [cost for row in rows if row.replay for cost in _costliest(row)]
+    return Frame(without_empty(_COLUMNS, costs), costs, names_hidden=True)
 
 
 def _costliest(row: StepRow) -> list[Cost]:
@@ -79,11 +78,12 @@ def _costliest(row: StepRow) -> list[Cost]:
         gain_s = None
         if compared is not None and part.moved_bytes is not None:
             gain_s = max(0.0, time_s - part.moved_bytes / compared.expected_bytes_per_s)
-        costs.append(Cost(part, time_s, None, gain_s, None if before is None else part.times * before))
+        costs.append(Cost("", part, time_s, None, gain_s, None if before is None else part.times * before))
     whole = sum(cost.time_s for cost in costs)
     if whole and "parts_left_out" not in row.flags:
         costs = [replace(cost, share=cost.time_s / whole) for cost in costs]
-    return sorted(costs, key=lambda cost: -cost.time_s)[:_COSTLIEST]
+    costliest = sorted(costs, key=lambda cost: -cost.time_s)[:_COSTLIEST]
+    return [replace(cost, backend=row.backend) for cost in costliest[:1]] + costliest[1:]
 
 
 def replay_sentences(row: StepRow) -> Iterator[str]:

@@ -43,7 +43,7 @@ _MOST_NAMED = 3
 _INEXACT_NS = 2_000  # of a begin or an end; formats round them to µs
 _REDUCING = frozenset({"allreduce", "reduce", "reducescatter"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-_SCALED = {"allgather": "sent", "gather": "sent", "reducescatter": "received", "scatter": "received"}  # a rank's part of the buffer
+_PART = {"allgather": "sent", "gather": "sent", "reducescatter": "received", "scatter": "received"}  # a rank's part of the buffer
 _WHOLE = {"allgather": "received", "reducescatter": "sent", "alltoall": "sent", "alltoallv": "sent"}
 
 
@@ -76,14 +76,16 @@ def step_of(trace: Trace, matches: Sequence[GroupMatch], options: ReplayOptions 
         raise UsageError("the trace has no operation that can be replayed: record a step in which ranks communicate")
     timeline, without = timeline_of(trace, windows, nodes_of, options.compute)
     notes += builder.notes()
-    notes += [OverlapNotRecorded(without)] if without else []
+    if without:
+        notes.append(OverlapNotRecorded(without))
     if options.compute is not None and without < len(trace.ranks) and not any(len(rank.compute) for rank in trace.ranks):
         notes.append(ComputeFromGaps())
-    notes += [RanksAbsent(trace.absent)] if trace.absent else []
+    if trace.absent:
+        notes.append(RanksAbsent(trace.absent))
     if trace.ignored:
         files = tuple(map(str, trace.ignored[:_MOST_NAMED]))
         notes.append(FilesIgnored(files, len(trace.ignored) - len(files)))
-    payload = sum(each.size_bytes for each in exchanges)
+    payload = sum(exchange.size_bytes for exchange in exchanges)
     return Recording(
         Step(tuple(exchanges), payload, timeline=timeline), trace.world, trace.world, trace.form, tuple(sorted(map(str, trace.missing))),
         trace.absent, options.compute, windows.step_time_s, _recorded_s(trace, exchanges, nodes_of), tuple(notes),
@@ -118,14 +120,14 @@ def _windows(trace: Trace, calls: Calls, options: ReplayOptions) -> tuple[Window
         bounds, how = repeated, "repeated"
     steps = len(bounds[0]) - 1
     number = _number(trace, bounds, options.step)
-    found = _window(trace, bounds, number)
+    windows = _window(trace, bounds, number)
     if how == "repeated" and not options.step:
         try:
-            for _ in calls.within(found):
+            for _ in calls.within(windows):
                 pass
         except StepsDisagree:  # the ranks' traces end at different places
             return _window(trace, whole, 0), StepChosen("whole", 0, 1)
-    return found, StepChosen(how, number, steps)
+    return windows, StepChosen(how, number, steps)
 
 
 def _number(trace: Trace, bounds: Sequence[NDArray[Any]], step: str) -> int:
@@ -134,8 +136,8 @@ def _number(trace: Trace, bounds: Sequence[NDArray[Any]], step: str) -> int:
     if step in ("", "median"):
         complete = range(steps - 1 if steps > 2 else steps)  # the last one may have been cut
         times = [_window(trace, bounds, number).step_time_s for number in complete]
-        known = sorted((time, number) for number, time in enumerate(times) if time is not None)
-        return known[(len(known) - 1) // 2][1] if known else (steps - 1) // 2
+        by_time = sorted((time, number) for number, time in enumerate(times) if time is not None)
+        return by_time[(len(by_time) - 1) // 2][1] if by_time else (steps - 1) // 2
     number = 0 if step == "first" else int(step)
     if number >= steps:
         raise UsageError(f"--step {number}: the trace has {plural(steps, 'step')}: use 0 to {steps - 1}, first, median or all")
@@ -144,14 +146,17 @@ def _number(trace: Trace, bounds: Sequence[NDArray[Any]], step: str) -> int:
 
 def _window(trace: Trace, bounds: Sequence[NDArray[Any]], number: int) -> Windows:
     """Return one step, with the time from its first operation to that of the next step (of the last one: since the previous one's end)."""
-    low, high = ([int(each[number + end]) for each in bounds] for end in (0, 1))
+    low = [int(boundaries[number]) for boundaries in bounds]
+    high = [int(boundaries[number + 1]) for boundaries in bounds]
     spans: list[tuple[int, int] | None] = []
     for rank, first, end in zip(trace.ranks, low, high, strict=True):
-        begins, ends = begin_times(rank.operations), end_times(rank.operations)
+        begins = begin_times(rank.operations)
+        ends = end_times(rank.operations)
         if end <= first or (begins[first:end] < 0).any() or (ends[first:end] < 0).any():
             spans.append(None)
             continue
-        begin, last = int(begins[first:end].min()), int(ends[first:end].max())
+        begin = int(begins[first:end].min())
+        last = int(ends[first:end].max())
         earlier = ends[:first]
         if end < len(begins) and begins[end] >= 0:
             spans.append((begin, max(last, int(begins[end]))))
@@ -159,8 +164,8 @@ def _window(trace: Trace, bounds: Sequence[NDArray[Any]], number: int) -> Window
             spans.append((min(begin, int(earlier.max())), last))
         else:
             spans.append((begin, last))
-    known = [(end - begin) / 1e9 for span in spans if span for begin, end in [span]]
-    return Windows(tuple(low), tuple(high), tuple(spans), max(known) if known and len(known) == len(spans) else None)
+    times = [(span[1] - span[0]) / 1e9 for span in spans if span]
+    return Windows(tuple(low), tuple(high), tuple(spans), max(times) if times and len(times) == len(spans) else None)
 
 
 _SAME = ("kind", "dtype", "redop", "group", "sent", "received", "root")
@@ -172,7 +177,7 @@ def _repetitions(trace: Trace, calls: Calls) -> list[NDArray[Any]] | None:
 
     The repetitions of a rank are equal in every field, at least three, or two that are the whole trace, and cover at least half of it.
     """
-    found = []
+    repetitions = []
     for rank, valid in zip(trace.ranks, calls.valid, strict=True):
         places = np.flatnonzero(valid)[-_LONGEST:]
         fields = np.stack([rank.operations[name][places].astype(np.int64) for name in _SAME], axis=1)
@@ -180,12 +185,12 @@ def _repetitions(trace: Trace, calls: Calls) -> list[NDArray[Any]] | None:
         period = _period(keys[::-1].tolist())
         if period is None:
             return None
-        found.append((places, *period))
-    repeats = min((number for _, _, number in found), default=0)
+        repetitions.append((places, *period))
+    repeats = min((number for _, _, number in repetitions), default=0)
     if repeats < 2:
         return None
     bounds = []
-    for places, length, _ in found:
+    for places, length, _ in repetitions:
         starts = places[len(places) - repeats * length :: length]
         bounds.append(np.append(starts, places[-1] + 1))
     return bounds
@@ -231,31 +236,27 @@ class _Builder:
                 f"the step has {number:,} operations, but at most {MOST_OPERATIONS:,} can be replayed: choose one step with --step N, "
                 "or record fewer steps"
             )
-        calls, made = [], []
-        for call in self.calls.within(self.windows):
-            exchange = self._exchange(call)
-            if exchange is not None:
-                calls.append(call)
-                made.append(exchange)
-        levels = levels_of(self.trace, calls)
-        begin = [min(call.at) for call in calls]
-        order = sorted(range(len(calls)), key=lambda each: (levels[each], begin[each][1], begin[each][0]))
-        found: list[Exchange] = []
-        nodes: list[list[Call]] = []
-        open_of: dict[tuple[int, Exchange], list[int]] = {}
-        for each in order:
-            exchange, call = made[each], calls[each]
-            alike = open_of.setdefault((levels[each], replace(exchange, groups=(), what="")), [])
-            width, ranks = len(call.ranks), set(call.ranks)
-            place = next((at for at in alike if len(found[at].groups[0]) == width and ranks.isdisjoint(chain(*found[at].groups))), None)
-            if place is None:
-                alike.append(len(found))
-                found.append(exchange)
-                nodes.append([call])
+        candidates = [(call, self._exchange(call)) for call in self.calls.within(self.windows)]
+        kept = [(call, exchange) for call, exchange in candidates if exchange is not None]
+        levels = levels_of(self.trace, [call for call, _ in kept])
+        first = [min(call.at) for call, _ in kept]
+        exchanges: list[Exchange] = []
+        calls_of: list[list[Call]] = []
+        alike: dict[tuple[int, Exchange], list[int]] = {}  # by level and kind of exchange, the places of those
+        for number in sorted(range(len(kept)), key=lambda number: (levels[number], first[number][1], first[number][0])):
+            call, exchange = kept[number]
+            places = alike.setdefault((levels[number], replace(exchange, groups=(), what="")), [])
+            for place in places:
+                groups = exchanges[place].groups
+                if len(groups[0]) == len(call.ranks) and set(call.ranks).isdisjoint(chain(*groups)):
+                    exchanges[place] = replace(exchanges[place], groups=(*groups, call.ranks))
+                    calls_of[place].append(call)
+                    break
             else:
-                found[place] = replace(found[place], groups=(*found[place].groups, call.ranks))
-                nodes[place].append(call)
-        return [replace(each, groups=tuple(sorted(each.groups))) for each in found], nodes
+                places.append(len(exchanges))
+                exchanges.append(exchange)
+                calls_of.append([call])
+        return [replace(exchange, groups=tuple(sorted(exchange.groups))) for exchange in exchanges], calls_of
 
     def _leave_out(self, reason: str, call: Call) -> Exchange | None:
         self.left_out[reason] = self.left_out.get(reason, 0) + len(call.at)
@@ -301,13 +302,14 @@ class _Builder:
 
     def _count_of(self, call: Call) -> int:
         """Return the elements of an even operation by nccl-tests' convention: of the whole buffer."""
-        sent, received = max(self._column(call, "sent")), max(self._column(call, "received"))
-        whole = {"sent": sent, "received": received}.get(_WHOLE.get(call.kind, ""), UNKNOWN)
-        part = {"sent": sent, "received": received}.get(_SCALED.get(call.kind, ""), UNKNOWN)
-        if call.kind not in _WHOLE and call.kind not in _SCALED:
-            whole = max(sent, received)
-        if whole == UNKNOWN and part != UNKNOWN:
-            whole = part * len(call.ranks)
+        sizes = {name: max(self._column(call, name)) for name in ("sent", "received")}
+        whole = UNKNOWN
+        if call.kind in _WHOLE:
+            whole = sizes[_WHOLE[call.kind]]
+        elif call.kind not in _PART:
+            whole = max(sizes.values())
+        if whole == UNKNOWN and call.kind in _PART and sizes[_PART[call.kind]] != UNKNOWN:
+            whole = sizes[_PART[call.kind]] * len(call.ranks)
         if whole == UNKNOWN:
             raise UsageError(
                 f"the size of the {describe(self.trace, *call.at[0])} is not recorded: a replay needs the sizes of all operations"
@@ -361,30 +363,31 @@ class _Builder:
         return used
 
     def notes(self) -> list[TraceFact]:
-        found: list[TraceFact] = []
+        notes: list[TraceFact] = []
         if self.calls.incomplete:
-            found.append(OperationsLeftOut("incomplete", self.calls.incomplete))
-        found += [OperationsLeftOut(reason, number) for reason, number in sorted(self.left_out.items())]
-        found += [DefaultUsed(name, used, number) for (name, used), number in sorted(self.defaults.items())]
-        found += [GroupsUnknown(self.calls.guessed)] if self.calls.guessed else []
-        return found
+            notes.append(OperationsLeftOut("incomplete", self.calls.incomplete))
+        notes += [OperationsLeftOut(reason, number) for reason, number in sorted(self.left_out.items())]
+        notes += [DefaultUsed(name, used, number) for (name, used), number in sorted(self.defaults.items())]
+        if self.calls.guessed:
+            notes.append(GroupsUnknown(self.calls.guessed))
+        return notes
 
 
 def _recorded_s(trace: Trace, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]) -> tuple[float | None, ...]:
     """Return the recorded seconds of each exchange. Equal exchanges that overlap share the time of their union."""
-    found = [_alone_s(trace, nodes) for nodes in nodes_of]
+    times = [_alone_s(trace, nodes) for nodes in nodes_of]
     alike: dict[Exchange, list[int]] = {}
-    for number, (exchange, seconds) in enumerate(zip(exchanges, found, strict=True)):
+    for number, (exchange, seconds) in enumerate(zip(exchanges, times, strict=True)):
         if seconds is not None:
             alike.setdefault(replace(exchange, what=""), []).append(number)
     for numbers in alike.values():
-        whole = sum(found[number] or 0.0 for number in numbers)
+        whole = sum(times[number] or 0.0 for number in numbers)
         together = _union_s(trace, [call for number in numbers for call in nodes_of[number]])
         if together is None or together >= whole:
             continue
         for number in numbers:
-            found[number] = (found[number] or 0.0) * together / whole
-    return tuple(found)
+            times[number] = (times[number] or 0.0) * together / whole
+    return tuple(times)
 
 
 def _union_s(trace: Trace, calls: Sequence[Call]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,64 +22,58 @@ def timeline_of(
     trace: Trace, windows: Windows, nodes_of: Sequence[Sequence[Call]], scale: float | None
 ) -> tuple[tuple[tuple[Action, ...], ...], int]:
     """Return (by rank of the job what it does, the number of ranks read without times). Without overlap and computing: ()."""
-    own: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in range(trace.world)}  # (exchange, position, operation)
+    made: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(trace.world)}  # by rank (exchange, operation)
     for number, nodes in enumerate(nodes_of):
         for call in nodes:
-            at = {trace.ranks[position].rank: (position, operation) for position, operation in call.at}
+            operations = {trace.ranks[position].rank: operation for position, operation in call.at}
             for rank in call.ranks:
-                own[rank].append((number, *at.get(rank, (UNKNOWN, UNKNOWN))))
-    found, without = [], 0
-    position_of = {rank.rank: position for position, rank in enumerate(trace.ranks)}
-    for rank in range(trace.world):
-        position = position_of.get(rank)
-        recorded = None
-        if position is not None:
-            recorded = _recorded(trace.ranks[position], windows.span_ns[position], own[rank], scale)
-            without += recorded is None and bool(own[rank])
-        found.append(recorded or _one_by_one(number for number, _, _ in own[rank]))
-    plain = all(list(each) == list(_one_by_one(number for number, _, _ in own[rank])) for rank, each in enumerate(found))
-    return () if plain else tuple(found), without
-
-
-def _one_by_one(exchanges: Iterable[int]) -> tuple[Action, ...]:
-    return tuple(action for number in exchanges for action in (Start(number), Wait(number)))
+                made[rank].append((number, operations.get(rank, UNKNOWN)))
+    one_by_one = [tuple(action for number, _ in made[rank] for action in (Start(number), Wait(number))) for rank in range(trace.world)]
+    timelines: list[tuple[Action, ...]] = list(one_by_one)
+    without = 0
+    for position, rank_trace in enumerate(trace.ranks):
+        rank = rank_trace.rank
+        recorded = _recorded(rank_trace, windows.span_ns[position], made[rank], scale)
+        without += recorded is None and bool(made[rank])
+        timelines[rank] = recorded or one_by_one[rank]
+    return () if timelines == one_by_one else tuple(timelines), without
 
 
 def _recorded(
-    rank: RankTrace, span: tuple[int, int] | None, own: Sequence[tuple[int, int, int]], scale: float | None
+    rank: RankTrace, span: tuple[int, int] | None, made: Sequence[tuple[int, int]], scale: float | None
 ) -> tuple[Action, ...] | None:
     """Return what a rank did; None without its times.
 
     An exchange is started when it was recorded to begin. It is waited for where it was recorded to end; if the rank computed then, when
     that computing ended, because the rank was not waiting before.
     """
-    if span is None or any(operation == UNKNOWN for _, _, operation in own):
+    if span is None or any(operation == UNKNOWN for _, operation in made):
         return None
-    places = [operation for _, _, operation in own]
-    begins, ends = begin_times(rank.operations[places]), end_times(rank.operations[places])
-    starts = np.maximum.accumulate(begins) if len(begins) else begins  # in the order of the step
-    ends = np.maximum(ends, starts)
+    operations = rank.operations[[operation for _, operation in made]]
+    starts = np.maximum.accumulate(begin_times(operations))  # in the order of the step
+    ends = np.maximum(end_times(operations), starts)
     computing = _computing(rank, span, starts, ends)
     waits = ends.copy()
     if len(computing):
         at = np.searchsorted(computing[:, 0], ends, side="left") - 1
         inside = (at >= 0) & (ends < computing[np.maximum(at, 0), 1])
         waits[inside] = computing[at[inside], 1]
-    numbers = [number for number, _, _ in own]
     events: list[tuple[int, int, int, Action]] = []
-    for place, (number, start, wait) in enumerate(zip(numbers, starts.tolist(), waits.tolist(), strict=True)):
+    for place, ((number, _), start, wait) in enumerate(zip(made, starts.tolist(), waits.tolist(), strict=True)):
         events.append((start, 1, place, Start(number)))
         events.append((wait, 0 if wait > start else 2, place, Wait(number)))
-    events.sort(key=lambda each: each[:3])
+    events.sort(key=lambda event: event[:3])
     actions: list[Action] = []
-    before, kept = span[0], 0.0
+    before = span[0]
+    kept = 0.0
     for time, _, _, action in [*events, (span[1], 3, 0, None)]:
         kept += 0.0 if scale is None else scale * _within(computing, before, time) / 1e9
         before = max(before, time)
         if kept >= _LEAST_S or (action is None and kept > 0):
             actions.append(Compute(kept))
             kept = 0.0
-        actions += [action] if action is not None else []
+        if action is not None:
+            actions.append(action)
     return tuple(actions)
 
 
@@ -113,31 +107,32 @@ def recorded_timelines(
     trace: Trace, windows: Windows, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]
 ) -> tuple[RankTimeline, ...]:
     """Return what the first ranks with times did in the step, ascending."""
-    own: dict[int, list[tuple[int, int]]] = {position: [] for position in range(len(trace.ranks))}  # (exchange, operation)
+    made: dict[int, list[tuple[int, int]]] = {position: [] for position in range(len(trace.ranks))}  # (exchange, operation)
     for number, nodes in enumerate(nodes_of):
         for call in nodes:
             for position, operation in call.at:
-                own[position].append((number, operation))
-    made = (_drawn(rank, windows.span_ns[position], exchanges, own[position]) for position, rank in enumerate(trace.ranks))
-    return tuple(each for each in made if each is not None)[:_MOST_RANKS]
+                made[position].append((number, operation))
+    timelines = (_drawn(rank, windows.span_ns[position], exchanges, made[position]) for position, rank in enumerate(trace.ranks))
+    return tuple(timeline for timeline in timelines if timeline is not None)[:_MOST_RANKS]
 
 
 def _drawn(
-    rank: RankTrace, span: tuple[int, int] | None, exchanges: Sequence[Exchange], own: Sequence[tuple[int, int]]
+    rank: RankTrace, span: tuple[int, int] | None, exchanges: Sequence[Exchange], made: Sequence[tuple[int, int]]
 ) -> RankTimeline | None:
     """Return the recorded timeline of a rank; None without its times."""
-    if span is None or not own or span[1] <= span[0]:
+    if span is None or not made or span[1] <= span[0]:
         return None
     begin, end = span
-    operations = rank.operations[[operation for _, operation in own]]
+    operations = rank.operations[[operation for _, operation in made]]
     times = np.stack([np.clip(begin_times(operations), begin, end), np.clip(end_times(operations), begin, end)], axis=1)
     busy = union(times)
     computing = union(np.clip(rank.compute, begin, end)) if len(rank.compute) else None
-    hidden = sum(_within(computing, *each) for each in busy.tolist()) if computing is not None else 0
+    hidden = sum(_within(computing, *interval) for interval in busy.tolist()) if computing is not None else 0
     order = np.argsort(times[:, 0], kind="stable").tolist()
     drawn = []
     for place in order[:_MOST_EXCHANGES]:
-        exchange, (start, stop) = exchanges[own[place][0]], ((times[place] - begin) / 1e9).tolist()
+        exchange = exchanges[made[place][0]]
+        start, stop = ((times[place] - begin) / 1e9).tolist()
         drawn.append(RecordedExchange(exchange.operation, exchange.what, exchange.size_bytes, start, stop))
     shown = union(computing, (end - begin) // _FINEST) if computing is not None else np.zeros((0, 2), np.int64)
     seconds = int((busy[:, 1] - busy[:, 0]).sum()) / 1e9

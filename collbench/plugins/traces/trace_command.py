@@ -60,9 +60,9 @@ def call_trace(arguments: argparse.Namespace, _argv: list[str]) -> int:
     from collbench.plugins.traces.record import record
 
     request = _request(arguments)
-    found = record(request)
-    write_error(f"collbench: {_described(found, request)}\n")
-    return found.code or (FINE if found.ranks else USAGE)
+    recording = record(request)
+    write_error(f"collbench: {_described(recording, request)}\n")
+    return recording.code or (FINE if recording.ranks else USAGE)
 
 
 def _request(arguments: argparse.Namespace) -> RecordRequest:
@@ -82,26 +82,27 @@ def _request(arguments: argparse.Namespace) -> RecordRequest:
     )  # fmt: skip
 
 
-def _described(found: JobRecording, request: RecordRequest) -> str:
+def _described(recording: JobRecording, request: RecordRequest) -> str:
     """Return where the traces are, and the next commands; or why there are none."""
     from collbench.units import first_of, format_duration, plural
 
-    if not found.ranks:
+    if not recording.ranks:
         return (
             f"nothing was recorded: no Python process of `{shlex.join(request.command)}` called torch.distributed.init_process_group "
             "(or PYTHONPATH did not reach it, as with python -I or -E)"
         )
-    folder = shlex.quote(str(found.folder))
-    lines = [f"{plural(len(found.ranks), 'rank')} recorded in {format_duration(found.seconds)}: {folder}"]
-    if found.absent:
+    folder = shlex.quote(str(recording.folder))
+    lines = [f"{plural(len(recording.ranks), 'rank')} recorded in {format_duration(recording.seconds)}: {folder}"]
+    if recording.absent:
+        ranks = f"{len(recording.absent)} of {plural(recording.world, 'rank')} ({first_of(map(str, recording.absent), 8)})"
         lines.append(
-            f"no trace of {len(found.absent)} of {plural(found.world, 'rank')} ({first_of(map(str, found.absent), 8)}): killed, or without "
-            "the variables PYTHONPATH and COLLBENCH_RECORDING. For Open MPI on several hosts: mpirun -x PYTHONPATH -x COLLBENCH_RECORDING"
+            f"no trace of {ranks}: killed, or without the variables PYTHONPATH and COLLBENCH_RECORDING. For Open MPI on several hosts: "
+            "mpirun -x PYTHONPATH -x COLLBENCH_RECORDING"
         )
-    if found.hung:
+    if recording.hung:
         lines.append(f"a rank waited in an operation for more than {request.hang:g} s without progress")
-    if found.execution and not found.hung:
+    if recording.execution and not recording.hung:
         lines.append(f"replay:  collbench replay {folder}")
-    if found.flight:
+    if recording.flight:
         lines.append(f"autopsy: collbench autopsy {folder}")
     return "\n  ".join(lines)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.traces.joining import joined
 from collbench.plugins.traces.matching import DifferingField, check_agreement, differences, match
 from collbench.plugins.traces.model import DTYPE, KIND, REDOP, UNKNOWN, Part, ProcessGroup, RankTrace, Trace, empty
-from collbench.plugins.traces.reading import joined
 
 Table = np.ndarray[Any, Any]
 

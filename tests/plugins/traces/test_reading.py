@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import trace_files
 from collbench.errors import UsageError
-from collbench.plugins.traces import reading
+from collbench.plugins.traces import files, joining, reading
 from collbench.plugins.traces.matching import check_agreement, match
 from collbench.plugins.traces.model import KINDS, UNKNOWN, ProcessGroup, RankTrace, empty
 
@@ -124,9 +124,9 @@ class TestBadInput:
         bomb.write_bytes(gzip.compress(b'{"header":{"n_ranks":1},"dump_stats":' + b" " * (40 << 20)))
         with pytest.raises(UsageError, match=r"bomb\.gz: line 1"):
             reading.read_traces([bomb])
-        monkeypatch.setattr(reading, "_BLOCK", 1000)
-        with pytest.raises(UsageError, match=r"bomb\.gz: the file has more"):
-            list(reading.line_blocks(bomb, 1 << 20))
+        monkeypatch.setattr(files, "_LINES", 1000)
+        with pytest.raises(UsageError, match=r"bomb\.gz: it is larger"):
+            list(files.line_blocks(bomb, 1 << 20))
 
     def test_a_rank_twice(self, job: list[Path], tmp_path: Path) -> None:
         trace_files.flight_recorder_json(tmp_path, 4, 2)
@@ -150,7 +150,7 @@ def rank(number: int, world: int = UNKNOWN, groups: tuple[ProcessGroup, ...] = (
 class TestJoined:
     def test_ranks_are_sorted_and_groups_unified(self) -> None:
         one = rank(1, 2, (ProcessGroup("half", (1,)), ProcessGroup("all", (0, 1), "default")))
-        trace = reading.joined("test", [one, rank(0, 2, (ProcessGroup("all", (0, 1)),))])
+        trace = joining.joined("test", [one, rank(0, 2, (ProcessGroup("all", (0, 1)),))])
         assert [each.rank for each in trace.ranks] == [0, 1]
         assert trace.groups == (ProcessGroup("all", (0, 1), "default"), ProcessGroup("half", (1,)))
         assert [each.operations["group"].tolist() for each in trace.ranks] == [[0], [1, 0]]
@@ -158,16 +158,16 @@ class TestJoined:
 
     def test_groups_of_one_name_are_different_if_their_ranks_are(self) -> None:
         pairs = [ProcessGroup("tp", (0, 1)), ProcessGroup("tp", (2, 3))]
-        trace = reading.joined("test", [rank(number, 4, (pairs[number // 2],)) for number in range(4)])
+        trace = joining.joined("test", [rank(number, 4, (pairs[number // 2],)) for number in range(4)])
         assert trace.groups == tuple(pairs)
 
     def test_a_group_without_ranks_is_the_only_one_of_its_name(self) -> None:
-        trace = reading.joined("test", [rank(0, 2, (ProcessGroup("0", (0, 1)),)), rank(1, 2)])
+        trace = joining.joined("test", [rank(0, 2, (ProcessGroup("0", (0, 1)),)), rank(1, 2)])
         assert trace.groups == (ProcessGroup("0", (0, 1)),)
 
     def test_the_number_of_ranks_is_the_least_if_it_is_not_recorded(self) -> None:
-        assert reading.joined("test", [rank(0), rank(2)]).world == 3
-        assert reading.joined("test", [rank(0, groups=(ProcessGroup("0", (0, 5)),))]).world == 6
+        assert joining.joined("test", [rank(0), rank(2)]).world == 3
+        assert joining.joined("test", [rank(0, groups=(ProcessGroup("0", (0, 5)),))]).world == 6
 
     @pytest.mark.parametrize(
         ("ranks", "what"),
@@ -185,22 +185,22 @@ class TestJoined:
     )
     def test_what_cannot_be_one_job(self, ranks: list[RankTrace], what: str) -> None:
         with pytest.raises(UsageError, match=what):
-            reading.joined("test", ranks)
+            joining.joined("test", ranks)
 
 
 def test_negative_sizes_are_rejected() -> None:
     one = rank(0)
     one.operations["received"] = -5
     with pytest.raises(UsageError, match=r"operation 0 of rank 0: -5"):
-        reading.joined("test", [one])
+        joining.joined("test", [one])
 
 
 def test_roots_and_peers_are_ranks_of_the_job() -> None:
     one = rank(0)
     one.operations["root"] = 3
-    assert reading.joined("test", [one]).world == 4
+    assert joining.joined("test", [one]).world == 4
     with pytest.raises(UsageError, match="peer 3"):
-        reading.joined("test", [replace(one, world=2)])
+        joining.joined("test", [replace(one, world=2)])
 
 
 def test_every_reader_is_there() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.traces import chakra, chakra_protobuf, json_records, kineto
+from collbench.plugins.traces import chakra, chakra_protobuf, files, json_records, kineto
 from collbench.plugins.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
 from collbench.plugins.traces.reading import read_traces
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace, varint
@@ -273,7 +273,7 @@ class TestProtobuf:
     def test_without_protobuf_it_is_one_sentence_with_the_remedy(self, tmp_path, monkeypatch):
         path = tmp_path / "job.0.et"
         protobuf_trace(path, [Node(1, 7, [], [("comm_type", 0), ("comm_size", 8)])])
-        chakra_protobuf._schema.cache_clear()
+        chakra_protobuf._parsers.cache_clear()
         monkeypatch.setitem(sys.modules, "google.protobuf", None)
         with pytest.raises(UsageError) as error:
             read_traces([tmp_path])
@@ -393,7 +393,7 @@ def test_blocks_give_what_the_whole_gives(tmp_path, monkeypatch, kind, indent):
     [whole] = reader_of(kind).read(path)
     for block in (2000, 10_001):
         monkeypatch.setattr(json_records, "BLOCK", block)
-        monkeypatch.setattr(json_records, "_READ", 1500)
+        monkeypatch.setattr(files, "_READ", 1500)
         [blocks] = reader_of(kind).read(path)
         assert (blocks.operations == whole.operations).all() and blocks.operations["sent"].tolist() == list(range(300))
         content = path.read_bytes()
