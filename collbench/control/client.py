@@ -191,7 +191,7 @@ class NodeAgent:
 
     The inbox has messages, or errors to raise.
 
-    _stand     returns the state of this rank
+    _own_state     returns the state of this rank
     beat_s     seconds between two reports of the state
     farewell   set when rank 0 will send no more messages
     released   set when this rank may end, because no other rank's messages pass through it any more
@@ -202,9 +202,9 @@ class NodeAgent:
     """
 
     def __init__(
-        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: EndProcess
+        self, rank: int, up: Uplink, down: Downlinks | None, own_state: Callable[[], RankState], *, beat_s: float, ending: EndProcess
     ) -> None:
-        self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
+        self.rank, self.up, self.down, self._own_state, self._beat_s, self.ending = rank, up, down, own_state, beat_s, ending
         self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
@@ -260,7 +260,7 @@ class NodeAgent:
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
         held = [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-        self.send(wire.Here([self._stand(), *held]))
+        self.send(wire.Here([self._own_state(), *held]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -416,19 +416,19 @@ class NodeAgent:
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now), self._send_stacks(now))
-        self._part()
+        self._report_departures()
         if self.up.socket is None:
             return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
         if self.up.cut is not None:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
-            self._states[self.rank] = own = self._stand()
+            self._states[self.rank] = own = self._own_state()
             self._connections.note(own.still_s, now)
             self.up.send(wire.Beat(list(self._states.values())))
         return min(due, self._beat_at)
 
-    def _part(self) -> None:
+    def _report_departures(self) -> None:
         """Report the ranks that left, once their messages are sent. Let this rank end after them if it has asked to leave."""
         empty = not (self._offered or self._values)
         if empty and self._partings:
@@ -447,7 +447,7 @@ class NodeAgent:
             return now + _LOST_S
         if now - cut > _LOST_S:
             self.farewell.set()
-            where = self._stand().phase
+            where = self._own_state().phase
             during = f" during {where}" if where else ""
             if self._connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
@@ -503,16 +503,16 @@ _QUERY_BEFORE_S = 1.2
 class Client:
     """The connection of a rank to rank 0, for its main thread. The first rank of a node forwards the others' messages."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, own_state: Callable[[], RankState], ending: EndProcess) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
         self._places = _places(info, secret)
         keys = Keys.of(secret)
         up = Uplink(self._context, keys, self._places)
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # at most 200 state reports per second arrive at rank 0
-        self._part = NodeAgent(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
-        self._keeper = IOThread(self._part)
+        self._agent = NodeAgent(info.rank, up, self._leading(keys), own_state, beat_s=beat_s, ending=ending)
+        self._io = IOThread(self._agent)
         self._me: Member | None = None
-        self._hub: Member | None = None
+        self._rank_0: Member | None = None
 
     def _leading(self, keys: Keys) -> Downlinks | None:
         """Return the socket for the other ranks of this node, if this is its first rank."""
@@ -530,11 +530,11 @@ class Client:
     def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
         first = above(me, members)
-        self._me, self._hub, self._part.above = me, members[0], str(first)
+        self._me, self._rank_0, self._agent.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
-            self._part.address = me.address
+            self._agent.address = me.address
         if first.host != me.host:  # this rank runs, so its own host was not killed
-            self._part.or_else = other_candidates.get(first.rank)
+            self._agent.or_else = other_candidates.get(first.rank)
 
     def join(self, me: Member, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
@@ -543,15 +543,15 @@ class Client:
         """
         compares = self._info.launcher != "local"
         hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
-        self._keeper.do(lambda: self._part.present(hello))
+        self._io.do(lambda: self._agent.present(hello))
         end, found = time.monotonic() + deadline_s, threading.Event()
         try:
             try:
-                self._keeper.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+                self._io.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
             except Empty:
                 if compares:
                     threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
-                self._keeper.next(end)
+                self._io.next(end)
         except Empty:
             raise WaitExpired(self._describe_no_answer(deadline_s)) from None
         finally:
@@ -564,14 +564,14 @@ class Client:
         answer = ask_rank_0(place, BuildRequest(info.rank, host, own()), found, seconds)
         if answer and answer.build != own() and not found.is_set():
             sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
-            self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
+            self._agent.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
 
     def _describe_no_answer(self, deadline_s: float) -> str:
         info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
-        if self._part.up.refused:
+        if self._agent.up.refused:
             return (
-                f"rank {info.rank} was refused at the place of rank 0 ({self._part.up.refused[0]}): rank 0 has another secret than that of "
-                f"{self._secret.source}, another program listens there, or rank 0 has no free connection; "
+                f"rank {info.rank} was refused at the place of rank 0 ({self._agent.up.refused[0]}): rank 0 has another secret than that "
+                f"of {self._secret.source}, another program listens there, or rank 0 has no free connection; "
                 f"{SECRET_REMEDY}, and give a second launch its own MASTER_PORT"
             )
         missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {where} within {deadline_s:g} s"
@@ -587,7 +587,7 @@ class Client:
     def send(self, step: int, what: str, value: Any, arrays: Sequence[bytes] = ()) -> None:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
         entry = Entry(self._info.rank, what, encoded(value), [memoryview(array) for array in arrays])
-        self._keeper.see_done(lambda: self._part.take(step, [entry]))
+        self._io.see_done(lambda: self._agent.take(step, [entry]))
 
     def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
@@ -599,16 +599,16 @@ class Client:
         first_end = time.monotonic() + first_s
         try:
             try:
-                message = self._keeper.next(first_end - _QUERY_BEFORE_S)
+                message = self._io.next(first_end - _QUERY_BEFORE_S)
             except Empty:  # query rank 0 shortly before the end, so that a blocked path is detected by then
-                self._keeper.do(lambda: self._part.query(wire.Where()))
-                message = self._keeper.next(first_end)
+                self._io.do(lambda: self._agent.query(wire.Where()))
+                message = self._io.next(first_end)
         except Empty:
             message = self._later(what, end, deadline_s)
         if (message.step, message.what) != (step, what):
             # rank 0 ends the launch for it, so this rank exchanges nothing more, also if its caller continues
             rank = self._info.rank
-            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._hub or "rank 0"), (message.what, message.step))
+            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._rank_0 or "rank 0"), (message.what, message.step))
             raise self.abort(apart, FAILED) or RunFailed(apart, rank=rank, phase=what)
         try:
             return decoded(message.value)
@@ -617,15 +617,15 @@ class Client:
 
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""
-        return not self._part.inbox.empty()
+        return not self._agent.inbox.empty()
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
             if not self._is_hub_there(wire.Where()):
-                self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
+                self._io.do(lambda: self._agent.lose(str(self._silence(what))))
             with suppress(Empty):
-                return self._keeper.next(time.monotonic() + _QUERY_EVERY_S)
+                return self._io.next(time.monotonic() + _QUERY_EVERY_S)
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
@@ -633,29 +633,29 @@ class Client:
 
         Waits in steps: a stop of this process, by a tool of collbench for example, counts as one step.
         """
-        self._part.hub_heard.clear()
-        self._keeper.do(lambda: self._part.query(question))
-        return any(self._part.hub_heard.wait(_STEP_S) for _ in range(round(_HUB_ANSWERS_S / _STEP_S)))
+        self._agent.hub_heard.clear()
+        self._io.do(lambda: self._agent.query(question))
+        return any(self._agent.hub_heard.wait(_STEP_S) for _ in range(round(_HUB_ANSWERS_S / _STEP_S)))
 
     def _silence(self, what: str) -> HangDiagnosis:
         """Return the diagnosis of rank 0's silence, as far as this rank can determine it."""
-        hub, me = self._hub, self._me
+        hub, me = self._rank_0, self._me
         found = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if hub and me and hub.host == me.host:
             return structs.replace(found, cause=HangCause.STOPPED if is_stopped(hub.pid) else HangCause.PROCESS_SILENT)
         if self._info.local_rank:
             return structs.replace(found, cause=HangCause.RELAYED)
-        info = tcp_info(self._part.up.descriptor)
+        info = tcp_info(self._agent.up.descriptor)
         cause = HangCause.UNREACHABLE if info and info.unacked else HangCause.NO_ANSWER
         return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
         """Report to rank 0 why this rank ends. Return why rank 0 ends, Orphaned if it has ended, or None if it does not reply."""
         self.interrupt(sentence, code)
-        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
+        end = time.monotonic() + (_FAREWELL_S if self._agent.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
         try:
             while True:
-                self._keeper.next(end)
+                self._io.next(end)
         except Empty:
             return None
         except CollbenchError as reason:
@@ -663,12 +663,12 @@ class Client:
 
     def interrupt(self, sentence: str, code: int) -> None:
         """Report to rank 0 why the launch ends, and return at once. Any thread may call."""
-        self._keeper.do(lambda: self._part.send(wire.Abort(sentence, code)))
+        self._io.do(lambda: self._agent.send(wire.Abort(sentence, code)))
 
     def farewell(self) -> None:
         """Wait briefly until rank 0 has ended: some launchers end all ranks when one ends, and rank 0 must report first."""
-        if self._part.up.socket:
-            self._part.farewell.wait(_LAST_WORD_S)
+        if self._agent.up.socket:
+            self._agent.farewell.wait(_LAST_WORD_S)
 
     def stalled(self, what: str) -> HangDiagnosis | None:
         """Report to rank 0 that this rank's main thread makes no progress. Return the diagnosis if rank 0 does not reply, else None.
@@ -679,9 +679,9 @@ class Client:
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""
-        self._keeper.do(self._part.leave)
-        self._part.released.wait(_RELEASE_S)
-        self._keeper.close()
+        self._io.do(self._agent.leave)
+        self._agent.released.wait(_RELEASE_S)
+        self._io.close()
         self._context.term()
 
 

@@ -64,8 +64,8 @@ class Coordinator:
     facts             for events.jsonl: the states of all ranks when an inquiry found the cause
     """
 
-    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
-        self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
+    def __init__(self, down: Downlinks, own_state: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
+        self.down, self.own_state, self.ending, self.timeout_s = down, own_state, ending, timeout_s
         self.joined: dict[int, Member] = {}
         self.members: Sequence[Member] = ()
         self.other_candidates: Mapping[int, HostKilled] = {}
@@ -139,7 +139,7 @@ class Coordinator:
             case wire.Bye() | wire.Moved():
                 self._leave(child, message)
             case wire.Abort():
-                self.inquiries.met(message.sentence, message.code)
+                self.inquiries.examine_error(message.sentence, message.code)
 
     def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
         for one in hello.ranks:
@@ -199,7 +199,7 @@ class Coordinator:
 
     def _answer_query(self, child: ChildConnection, message: wire.Stalled | wire.Where) -> None:
         """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
-        own = self.stand()
+        own = self.own_state()
         self.down.send(child, wire.Here([own]))
         if isinstance(message, wire.Stalled):
             self.inquiries.begin(message.what)
@@ -269,13 +269,13 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Check for ended ranks, continue an inquiry, end processes that are due. Return when to call again."""
-        paused_s = self.stand().paused_s
+        paused_s = self.own_state().paused_s
         longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
         if now - self._woke_at > _AWAKE_S:
             self.woke_after_s = 0.0
         if longer_s > 0:
             self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
-        self.connections.note(self.stand().still_s, now)
+        self.connections.note(self.own_state().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
             first = min(child.ranks, default=None)  # the rank of that process; the ranks that send through it end by themselves
@@ -310,7 +310,7 @@ Take = Callable[[int, Any, Sequence[memoryview]], None]
 class Server:
     """Rank 0's end of the control plane, for its main thread."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
+    def __init__(self, info: LaunchInfo, secret: Secret, own_state: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
         self._joined: dict[int, Member] = {}
         down = Downlinks(self._context, Keys.of(secret))
@@ -334,8 +334,8 @@ class Server:
             down.close()
             self._context.term()
             raise
-        self.part = Coordinator(down, stand, ending, timeout_s)
-        self._keeper = IOThread(self.part)
+        self.coordinator = Coordinator(down, own_state, ending, timeout_s)
+        self._io = IOThread(self.coordinator)
         self._builds: BuildServer | None = None
         if self._build:  # until all ranks have joined
             me = BuildRequest(0, socket.gethostname(), self._build)
@@ -345,7 +345,7 @@ class Server:
 
     def _compare(self, call: BuildRequest) -> None:
         if call.build != self._build:
-            self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
+            self.coordinator.inbox.put(self._other_build(call.rank, call.host, call.build))
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -359,7 +359,7 @@ class Server:
         end = time.monotonic() + deadline_s
         while len(joined) < self._size - 1:
             try:
-                one = self._keeper.next(end)
+                one = self._io.next(end)
             except Empty:
                 late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
@@ -394,15 +394,15 @@ class Server:
                 f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        if rejected := self.part.down.rejected.fact():
+        if rejected := self.coordinator.down.rejected.fact():
             why.append(rejected.render())
-        if self.part.unreadable:
-            why.append(unreadable(self.part.unreadable))
+        if self.coordinator.unreadable:
+            why.append(unreadable(self.coordinator.unreadable))
         return "; ".join(why)
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
-        self._keeper.do(lambda: self.part.expect(members, other_candidates))
+        self._io.do(lambda: self.coordinator.expect(members, other_candidates))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
         """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays).
@@ -411,13 +411,13 @@ class Server:
         """
         if self._why_ended is not None:  # the caller of an earlier exchange handled that error: the reason stays the first one
             raise PeerFailed(self._why_ended)
-        missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
-        self._keeper.do(lambda: self.part.request(step))
+        missing, end = set(range(1, self._size)), time.monotonic() + self.coordinator.timeout_s
+        self._io.do(lambda: self.coordinator.request(step))
         for came in self._early.pop(step, []):
             self._taken(came, step, what, missing, take)
         while missing:
             try:
-                came = self._keeper.next(end)
+                came = self._io.next(end)
             except Empty:
                 came = self._expired(what, end + patience_s)
             if not isinstance(came, wire.Values):
@@ -427,13 +427,13 @@ class Server:
             else:
                 self._taken(came, step, what, missing, take)
             if came.size_bytes > LARGE_BYTES:
-                self._keeper.do(partial(self.part.made_room, came.size_bytes))
+                self._io.do(partial(self.coordinator.made_room, came.size_bytes))
 
     def _taken(self, came: wire.Values, step: int, what: str, missing: set[int], take: Take) -> None:
         for entry in came.entries:
             if (came.step, entry.what) != (step, what):
-                me = str(self.part.members[0]) if self.part.members else "rank 0"
-                apart = ranks_apart(str(self.part.joined[entry.rank]), (entry.what, came.step), me, (what, step))
+                me = str(self.coordinator.members[0]) if self.coordinator.members else "rank 0"
+                apart = ranks_apart(str(self.coordinator.joined[entry.rank]), (entry.what, came.step), me, (what, step))
                 raise self._end_launch(apart)
             if entry.rank not in missing:
                 raise self._invalid(what, entry.rank)
@@ -450,51 +450,51 @@ class Server:
     def _end_launch(self, sentence: str) -> PeerFailed:
         """End the launch for this reason, also if the caller of an exchange handles its error: the ranks cannot exchange data any more."""
         self._why_ended = sentence
-        self._keeper.do(lambda: self.part.inquiries.conclude(sentence, FAILED))
+        self._io.do(lambda: self.coordinator.inquiries.conclude(sentence, FAILED))
         return PeerFailed(sentence)
 
     def _expired(self, what: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
         while time.monotonic() < end:
-            self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
+            self._io.do(lambda: self.coordinator.inquiries.begin(what, patient=True))
             with suppress(Empty):
-                return self._keeper.next(min(end, time.monotonic() + _QUERY_EVERY_S))
+                return self._io.next(min(end, time.monotonic() + _QUERY_EVERY_S))
         self.stalled(what)
         try:
-            return self._keeper.next(time.monotonic() + _INQUIRY_S)
+            return self._io.next(time.monotonic() + _INQUIRY_S)
         except Empty:
             raise WaitExpired(f"{what}: some ranks did not answer") from None
 
     def send(self, step: int, what: str, value: Any) -> None:
         """Send the same value to every other rank, which must be in the same phase there."""
         message = wire.StepAnswer(step, what, encoded(value))
-        self._keeper.see_done(lambda: self.part.down.broadcast(message))
+        self._io.see_done(lambda: self.coordinator.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code; this rank continues. Any thread may call."""
-        self._keeper.do(lambda: self.part.abort_others(sentence, code))
+        self._io.do(lambda: self.coordinator.abort_others(sentence, code))
 
     def see_off(self, seconds: float) -> list[int]:
         """Inform the other ranks that rank 0 leaves, and wait at most `seconds`. Return the ranks that still run."""
-        self._keeper.do(self.part.see_off)
-        self.part.parted.wait(seconds)
-        return self.part.still_there()
+        self._io.do(self.coordinator.see_off)
+        self.coordinator.parted.wait(seconds)
+        return self.coordinator.still_there()
 
     def stalled(self, what: str) -> None:
         """Start an inquiry because this rank's own main thread makes no progress. Any thread may call."""
-        self._keeper.do(lambda: self.part.inquiries.begin(what))
+        self._io.do(lambda: self.coordinator.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
         """Start an inquiry because of a signal. If a rank has ended, its end is reported as the reason. Any thread may call."""
-        self._keeper.do(lambda: self.part.inquiries.met(sentence, code))
+        self._io.do(lambda: self.coordinator.inquiries.examine_error(sentence, code))
 
     def reason(self, sentence: str, code: int) -> PeerFailed | None:
         """Return the error of the rank that caused this rank's error or a signal; None if no other rank has ended or is silent."""
-        self._keeper.do(lambda: self.part.inquiries.met(sentence, code, own=True))
+        self._io.do(lambda: self.coordinator.inquiries.examine_error(sentence, code, own=True))
         end = time.monotonic() + _INQUIRY_S
         while True:
             try:
-                if isinstance(self._keeper.next(end), NoOtherCause):
+                if isinstance(self._io.next(end), NoOtherCause):
                     return None
             except PeerFailed as told:
                 return told
@@ -505,14 +505,18 @@ class Server:
 
     def remarks(self) -> list[Fact | str]:
         """Return the notes about refused connections, restarted ranks, and a listener that is open to other hosts."""
-        return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
+        return [
+            one
+            for one in (self._listens and open_listener(self._listens), self.coordinator.down.rejected.fact(), *self.coordinator.late)
+            if one
+        ]
 
     def close(self) -> None:
         """Leave in order, after all messages are sent."""
         if self._builds:
             self._builds.close()
-        self._keeper.do(self.part.see_off)
-        self._keeper.close()
+        self._io.do(self.coordinator.see_off)
+        self._io.close()
         self._context.term()
 
 
