@@ -75,7 +75,10 @@ class HangInquiry:
     """
 
     def __init__(self, coordinator: Coordinator, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
-        self.what, self.error, self.patient, self._coordinator = what, error, patient, coordinator
+        self.what = what
+        self.error = error
+        self.patient = patient
+        self._coordinator = coordinator
         self.answers: dict[int, RankState] = {}
         self.held: dict[int, RankState] = {}
         self.stacks: dict[int, str] = {}
@@ -86,7 +89,8 @@ class HangInquiry:
         self._remarks: list[str] = []
         self._stacks_requested: set[int] = set()
         self._helpers: list[threading.Thread] = []
-        self._called_at, self._looked_at = time.monotonic(), 0.0
+        self._called_at = time.monotonic()
+        self._looked_at = 0.0
         self._own = coordinator.own_state()
         self._own_paths = Paths(self._own.rank, 0, [])
         self.store(self._own)
@@ -95,9 +99,9 @@ class HangInquiry:
                 self.held[rank] = coordinator.states.get(rank, RankState(rank))
             coordinator.down.broadcast(Where())
 
-    def store(self, one: RankState) -> None:
+    def store(self, state: RankState) -> None:
         """Store a state. It is from its own rank, or from the first rank of that rank's node."""
-        (self.held if one.held else self.answers)[one.rank] = one
+        (self.held if state.held else self.answers)[state.rank] = state
 
     def tick(self, now: float) -> float | None:
         """Continue. Return when to call again; None when all evidence is complete.
@@ -112,7 +116,8 @@ class HangInquiry:
             self._looked_at = now
             self._look()
         for way, probe in self._probes.items():
-            if probe and way not in self.probed and (result := probe.step()):
+            result = probe.step() if probe and way not in self.probed else None
+            if result:
                 self.probed[way] = result
         incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
         busy = incomplete or any(helper.is_alive() for helper in self._helpers)
@@ -134,7 +139,7 @@ class HangInquiry:
 
         No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
         """
-        still = any(one.still_s > self._coordinator.timeout_s for one in self.answers.values() if not one.waits)
+        still = any(state.still_s > self._coordinator.timeout_s for state in self.answers.values() if not state.waits)
         return not (self._coordinator.gone or self.held or self._missing or still)
 
     @property
@@ -171,12 +176,10 @@ class HangInquiry:
         self._probe_paths()
         if self._names_no_rank:
             return
-        found = diagnose(self._seen())
-        if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
-            for rank in found.ranks[:_MOST_LOOKED_AT]:
+        hang = diagnose(self._evidence())
+        if hang.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
+            for rank in hang.ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
                 self._look_at(rank)
-            if not found.ranks:
-                self._look_at(self._own.rank)
         for inform in coordinator.informants:
             self._help(inform, self._remarks.append)
 
@@ -187,15 +190,18 @@ class HangInquiry:
             self.stacks[rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
         elif self._coordinator.node.has(rank) and tool_here():
             self._help(partial(self._coordinator.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
-        elif child := self._coordinator.down.with_rank(rank):
-            self._coordinator.down.send(child, TakeStack(rank))
-            self._stacks_requested.add(rank)
+        else:
+            child = self._coordinator.down.with_rank(rank)
+            if child:
+                self._coordinator.down.send(child, TakeStack(rank))
+                self._stacks_requested.add(rank)
 
     def _help(self, look: Callable[[], str | None], store: Callable[[str], None]) -> None:
         """Store the result of a slow function, which runs in a thread, so that the I/O thread continues to read."""
 
         def work() -> None:
-            if text := look():
+            text = look()
+            if text:
                 store(text)
 
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
@@ -219,8 +225,12 @@ class HangInquiry:
         coordinator = self._coordinator
         if coordinator.members and target == coordinator.members[0].host:
             return (coordinator.members[0].address, coordinator.down.port) if coordinator.down.port else None
-        there = [member for member in coordinator.members if member.host == target and member.rank in coordinator.reported]
-        return next(((member.address, report.port) for member in there if (report := coordinator.reported[member.rank][0]).port), None)
+        for member in coordinator.members:
+            if member.host == target and member.rank in coordinator.reported:
+                port = coordinator.reported[member.rank][0].port
+                if port:
+                    return member.address, port
+        return None
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""
@@ -262,16 +272,16 @@ class HangInquiry:
         ):  # rank 0 itself was stopped for longer than the others' deadline
             name = str(coordinator.members[0]) if coordinator.members else "rank 0"
             return RankPaused(name, self._own.phase, coordinator.woke_after_s, coordinator.timeout_s)
-        return diagnose(self._seen())
+        return diagnose(self._evidence())
 
-    def _seen(self) -> HangEvidence:
+    def _evidence(self) -> HangEvidence:
         coordinator = self._coordinator
         here = {member.rank: str(member) for member in coordinator.members if member.rank not in coordinator.left}
         return HangEvidence(
             what=self.what,
             timeout_s=coordinator.timeout_s,
             members={**{rank: str(member) for rank, member in coordinator.joined.items()}, **here} if coordinator.gone else here,
-            answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in coordinator.gone},
+            answers={rank: state for rank, state in self.answers.items() if rank not in self.held and rank not in coordinator.gone},
             states=coordinator.states,
             gone=list(coordinator.gone),
             how=coordinator.how,
@@ -293,10 +303,15 @@ class HangInquiry:
 
     def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
         """Return the diagnosis with the state and stack of every rank, for events.jsonl."""
-        standing = [to_builtins(one) for _, one in sorted({**self.answers, **self.held}.items())]
-        met = {"met": self.error.sentence} if self.error else {}
-        stacks = {str(rank): text for rank, text in self.stacks.items()}
-        return {"diagnosis": as_json(hang), "standing": standing, "stacks": stacks, **met}
+        states = {**self.answers, **self.held}
+        facts = {
+            "diagnosis": as_json(hang),
+            "standing": [to_builtins(states[rank]) for rank in sorted(states)],
+            "stacks": {str(rank): text for rank, text in self.stacks.items()},
+        }
+        if self.error:
+            facts["met"] = self.error.sentence
+        return facts
 
 
 class HangInquiries:
@@ -322,7 +337,8 @@ class HangInquiries:
         if self._reason or self._coordinator.ending.begun:
             return
         if self.now is None:
-            self.now, self._due = HangInquiry(self._coordinator, what, error, patient=patient), 0.0
+            self.now = HangInquiry(self._coordinator, what, error, patient=patient)
+            self._due = 0.0
         self.now.error = self.now.error or error
         self.now.patient = self.now.patient and patient
 
@@ -343,9 +359,12 @@ class HangInquiries:
     def conclude(self, sentence: str, code: int) -> None:
         """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
         if self._reason is None and not self._coordinator.ending.begun:
-            self.now, self._reason = None, (sentence, code)
-            waits_s = _MAIN_S if self._coordinator.own_state().waits else _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
-            self._report_at = time.monotonic() + (0.0 if self._coordinator.gone else waits_s)
+            self.now = None
+            self._reason = (sentence, code)
+            self._report_at = time.monotonic()
+            if not self._coordinator.gone:
+                waits_s = _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
+                self._report_at += _MAIN_S if self._coordinator.own_state().waits else waits_s
             self._coordinator.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:
@@ -366,13 +385,14 @@ class HangInquiries:
         return min(self._due, self._report_at)
 
     def _settle(self, inquiry: HangInquiry) -> None:
-        found, self.now = inquiry.outcome(), None
-        if isinstance(found, SecondaryError):
+        cause = inquiry.outcome()
+        self.now = None
+        if isinstance(cause, SecondaryError):
             self._coordinator.facts = {}
-            if found.own:
+            if cause.own:
                 self._coordinator.inbox.put(NoOtherCause())
             else:
-                self.conclude(found.sentence, found.code)
-        elif found:
-            self._coordinator.facts = inquiry.facts(found)
-            self.conclude(inquiry.sentence(found), FAILED)
+                self.conclude(cause.sentence, cause.code)
+        elif cause:
+            self._coordinator.facts = inquiry.facts(cause)
+            self.conclude(inquiry.sentence(cause), FAILED)
