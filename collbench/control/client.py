@@ -73,7 +73,7 @@ class Uplink:
         self._due: dict[str, float] = {}  # addresses to try, and when
         self._monitors: dict[Any, Any] = {}  # of the sockets that try to connect, by socket
         self._places: dict[Any, str] = {}  # by monitor
-        self._hello: wire.Hello | None = None
+        self._hello: wire.Hello | None = None  # None before `begin`
         self._waiting: list[Message] = []
         self.socket: zmq.Socket[Any] | None = None
         self.refused: list[str] = []
@@ -106,14 +106,18 @@ class Uplink:
         if self.second:
             self.second.send_multipart(frames(message), copy=False)
 
-    def send_hello(self, hello: wire.Hello, now: float) -> float:
-        """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
+    def begin(self, hello: wire.Hello) -> None:
+        """Begin to connect. `hello` is the first message."""
+        self._hello = hello
+        at = time.monotonic()
+        for place, patience_s in self._patience:
+            self._due[place] = at
+            at += patience_s
+
+    def connect(self, now: float) -> float:
+        """Connect to the addresses that are due, and send the first message. Return when to call again if none has accepted it by then."""
         if self._hello is None:
-            self._hello = hello
-            at = now
-            for place, patience_s in self._patience:
-                self._due[place] = at
-                at += patience_s
+            return math.inf
         for place in [place for place, at in self._due.items() if at <= now]:
             del self._due[place]
             socket = self._socket(place)
@@ -123,7 +127,7 @@ class Uplink:
             self._monitors[socket] = monitor
             self._places[monitor] = place
             socket.connect(place)
-            socket.send_multipart(frames(hello))
+            socket.send_multipart(frames(self._hello))
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
 
     def send(self, message: Message) -> None:
@@ -225,7 +229,6 @@ class NodeAgent:
         self.rank_0_replied = threading.Event()
         self.above = "rank 0"
         self.or_else: HostKilled | None = None
-        self._hello: wire.Hello | None = None
         self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
         self._offered: dict[int, deque[wire.Values]] = {}
@@ -246,10 +249,6 @@ class NodeAgent:
     def sockets(self) -> list[Any]:
         """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
-
-    def present(self, hello: wire.Hello) -> None:
-        """Begin to connect."""
-        self._hello = hello
 
     def send(self, message: Message) -> None:
         """Send a message towards rank 0. Urgent messages also use the second connection if there is one."""
@@ -433,7 +432,7 @@ class NodeAgent:
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._report_departures()
         if self.up.socket is None:
-            return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
+            return min(due, self.up.connect(now))
         if self.up.cut is not None:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
@@ -569,7 +568,7 @@ class Client:
         """
         compares = self._info.launcher != "local"
         hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
-        self._io.do(lambda: self._agent.present(hello))
+        self._io.do(lambda: self._agent.up.begin(hello))
         end = time.monotonic() + deadline_s
         joined = threading.Event()
         try:

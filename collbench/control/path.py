@@ -71,11 +71,6 @@ class TcpInfo:
         return cls(**{name: words[place] for name, place in _PLACES.items()})
 
     @property
-    def connected(self) -> bool:
-        """Return whether the connection is established."""
-        return self.state == _ESTABLISHED
-
-    @property
     def stalled(self) -> bool:
         """Return whether the oldest segment in flight has timed out repeatedly."""
         return self.unacked > 0 and self.retransmits >= _STALLED_RETRANSMITS
@@ -237,7 +232,7 @@ class _Attempt:
         ):  # the other end closed it after reading, or refused it
             self.passed = self._sent > 0
             self.over = True
-        elif info.connected and not self._sent:
+        elif info.state == _ESTABLISHED and not self._sent:
             self.connected = True
             self.size = min(self.size or info.pmtu, info.pmtu, info.snd_mss + self._headers + _TIMESTAMPS)
             self._sent = self.socket.send(b"\0" * info.snd_mss)

@@ -204,7 +204,7 @@ def _bounded(socket: zmq.Socket[Any]) -> None:
 # Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet of the
 # listening socket; open connections are not affected. All functions raise OSError if the kernel rejects the filter.
 
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
+_SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
 _DEFER_S = 60  # longer than the kernel keeps a connection without data, so such a connection is never accepted
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
 _LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
@@ -227,14 +227,8 @@ def drop_all(descriptor: int) -> None:
 
 
 def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
-    """Drop the packets of new connections from these addresses (the first 64). Replaces the addresses of an earlier call."""
+    """Drop the packets of new connections from these addresses (the first 64), and pass all others. Replaces an earlier filter."""
     _attach(descriptor, program(addresses))
-
-
-def pass_all(descriptor: int) -> None:
-    """Remove the filter."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        copy.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def program(addresses: Iterable[str]) -> list[_Step]:
@@ -451,10 +445,8 @@ class PendingConnections:
             with suppress(OSError):
                 if full:
                     drop_all(descriptor)
-                elif dropped:
-                    drop_from(descriptor, dropped)
                 else:
-                    pass_all(descriptor)
+                    drop_from(descriptor, dropped)
 
 
 def is_remote(address: str | None) -> bool:
