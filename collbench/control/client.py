@@ -202,15 +202,13 @@ class NodeAgent:
 
     The inbox has messages, or errors to raise.
 
-    _own_state     returns the state of this rank
-    beat_s     seconds between two reports of the state
-    farewell   set when rank 0 will send no more messages
-    released   set when this rank may end, because no other rank's messages pass through it any more
+    beat_s          seconds between two reports of the state
+    farewell        set when rank 0 will send no more messages
+    released        set when this rank may end, because no other rank's messages pass through it any more
     rank_0_replied  set when any message of rank 0 arrives
-    address    on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
-    do         runs an action in the I/O thread
-    above      the name of the other end of the uplink: "rank 0", or the first rank of this node
-    or_else    other ranks that may have ended before it, if the launcher kills all ranks of a host together
+    address         on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
+    above           the name of the other end of the uplink: "rank 0", or the first rank of this node
+    or_else         other ranks that may have ended before it, if the launcher kills all ranks of a host together
     """
 
     def __init__(
@@ -242,7 +240,8 @@ class NodeAgent:
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
         self._takes_probes: socket.socket | None = None
-        self.do: Callable[[Callable[[], None]], None] | None = None
+        self._stacks: SimpleQueue[wire.Stack] = SimpleQueue()
+        self._stacks_due = 0
         self._welcomed = self._begun = self._leaving = False
 
     @property
@@ -360,13 +359,14 @@ class NodeAgent:
 
     def _read_stack(self, rank: int, read: Callable[[], str]) -> None:
         """Read a stack in a thread, since a tool takes seconds, and the ranks of this node send their messages through this thread."""
+        self._stacks_due += 1
+        threading.Thread(target=lambda: self._stacks.put(wire.Stack(rank, read())), name="collbench-look", daemon=True).start()
 
-        def work() -> None:
-            message = wire.Stack(rank, read())
-            if self.do:
-                self.do(lambda: self.send(message))
-
-        threading.Thread(target=work, name="collbench-look", daemon=True).start()
+    def _send_stacks(self, now: float) -> float:
+        while self._stacks_due and not self._stacks.empty():
+            self._stacks_due -= 1
+            self.send(self._stacks.get())
+        return now + _STEP_S if self._stacks_due else math.inf
 
     def _from_below(self, down: Downlinks, child: ChildConnection, message: Message) -> None:
         match message:
@@ -429,7 +429,7 @@ class NodeAgent:
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
-        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
+        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now), self._send_stacks(now))
         self._report_departures()
         if self.up.socket is None:
             return min(due, self.up.connect(now))
@@ -533,7 +533,6 @@ class Client:
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # at most 200 state reports per second arrive at rank 0
         self._agent = NodeAgent(info.rank, up, self._leading(keys), own_state, beat_s=beat_s, ending=ending)
         self._io = IOThread(self._agent)
-        self._agent.do = self._io.do
         self._me: Member | None = None
         self._rank_0: Member | None = None
 

@@ -69,7 +69,7 @@ class HangInquiry:
     """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
 
     what      the phase without progress; "" if a process has ended or a rank has reported an error
-    error      that error
+    error     that error
     patient   ends without a result if all ranks make progress
     probed    results of probes by (source, target) host names
     """
@@ -267,9 +267,8 @@ class HangInquiry:
         self.store(coordinator.own_state())
         if self.error and self._names_no_rank and not self._explains_error:
             return self.error
-        if (
-            coordinator.gone and coordinator.woke_after_s >= coordinator.timeout_s
-        ):  # rank 0 itself was stopped for longer than the others' deadline
+        # rank 0 itself was stopped for longer than the others' deadline
+        if coordinator.gone and coordinator.woke_after_s >= coordinator.timeout_s:
             name = str(coordinator.members[0]) if coordinator.members else "rank 0"
             return RankPaused(name, self._own.phase, coordinator.woke_after_s, coordinator.timeout_s)
         return diagnose(self._evidence())
