@@ -161,7 +161,7 @@ class Nodes:
 
     def _heard(self, rank: int, pieces: list[bytes]) -> None:
         """Receive the members without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
-        message = parsed(pieces) if sum(map(len, pieces)) < _SHORT_BYTES else StepAnswer(0, b"")
+        message = parsed(pieces) if sum(map(len, pieces)) < _SHORT_BYTES else StepAnswer(0, "", b"")
         if isinstance(message, StepAnswer) and message.step == 0:
             size = 8 * self._values
             self._say(rank, Offer(1, size) if size > LARGE_BYTES else self._array(rank))

@@ -82,14 +82,14 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
         _drain(hub)
         slowest = _answers(here, hub)
         what = "at a socket, with the key" if has_key else "at a socket, raw bytes"
-        refused = len(unreadable) or hub.part.down.rejected.count
+        refused = len(unreadable) or hub.coordinator.down.rejected.count
         return Fuzzed(what, count, refused, time.perf_counter() - began, slowest, resident() - before)
 
 
 def _count_unreadable(hub: Server) -> list[Malformed]:
     """Return a list that gets every message that rank 0 refuses to read."""
     unreadable: list[Malformed] = []
-    read = hub.part.down.read
+    read = hub.coordinator.down.read
 
     def counted(ready: Any) -> Any:
         try:
@@ -98,14 +98,14 @@ def _count_unreadable(hub: Server) -> list[Malformed]:
             unreadable.append(error)
             raise
 
-    hub.part.down.read = counted
+    hub.coordinator.down.read = counted
     return unreadable
 
 
 def _deaf_to(hub: Server, *kinds: type[Message]) -> None:
     """Ignore messages that end a launch: a mutated one that is still valid would end this process."""
-    heard_before = hub.part._from_below
-    hub.part._from_below = lambda child, message: None if isinstance(message, kinds) else heard_before(child, message)
+    heard_before = hub.coordinator._from_below
+    hub.coordinator._from_below = lambda child, message: None if isinstance(message, kinds) else heard_before(child, message)
 
 
 def _send_with_key(here: Here, seed: int, count: int) -> None:
@@ -136,10 +136,10 @@ def _drain(hub: Server) -> None:
     """Wait until rank 0 has nothing more to read."""
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < 0.5:
-        if hub.part.inbox.empty():
+        if hub.coordinator.inbox.empty():
             time.sleep(0.01)
             continue
-        hub.part.inbox.get()
+        hub.coordinator.inbox.get()
         quiet_since = time.monotonic()
 
 

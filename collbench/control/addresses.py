@@ -48,13 +48,15 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
         raise RunFailed(disagrees)
-    world, here, own = MPI.COMM_WORLD, socket.gethostname(), own_addresses()
+    world = MPI.COMM_WORLD
+    here = socket.gethostname()
+    local = own_addresses()
     outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
-    likely = [address for address in (*resolve(here), *outwards) if address in own]  # those of its name, then those of its routes
-    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *own])), secrets.token_hex(16)), root=0)
+    likely = [address for address in (*resolve(here), *outwards) if address in local]  # those of its name, then those of its routes
+    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *local])), secrets.token_hex(16)), root=0)
     reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
-    away = [each for each in reached if each is not None]
-    common = [address for address in addresses if all(address in each for each in away)]
+    away = [reached_there for reached_there in reached if reached_there is not None]
+    common = [address for address in addresses if all(address in reached_there for reached_there in away)]
     if away and not common:
         raise UsageError(
             f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
@@ -72,8 +74,8 @@ def finalise() -> None:
 
 def _reaches(address: str) -> bool:
     """Return whether this host has a route to `address`. An address of this host, such as a bridge's, does not count."""
-    own = route_to(address)
-    return own is not None and own != address and not is_loopback(own)
+    source = route_to(address)
+    return source is not None and source != address and not is_loopback(source)
 
 
 # Whether a host is up. Its kernel accepts or refuses a connection even if the host's processes are stopped.
@@ -83,17 +85,18 @@ _PORT = 9  # the discard port, usually unused: a host that is up refuses the con
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
     """Return the first address with a host that accepts or refuses a connection within `within_s` seconds; None if none does."""
-    refused, end = (0, errno.ECONNREFUSED), time.monotonic() + within_s
+    answers = (0, errno.ECONNREFUSED)
+    end = time.monotonic() + within_s
     with ExitStack() as stack, selectors.DefaultSelector() as waiting, suppress(OSError):
         for address in addresses:
             attempt = stack.enter_context(tcp_socket(address, socket.SOCK_NONBLOCK))
-            if attempt.connect_ex((address, _PORT)) in refused:
+            if attempt.connect_ex((address, _PORT)) in answers:
                 return address
             waiting.register(attempt, selectors.EVENT_WRITE, address)
-        while waiting.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in waiting.select(left):
+        while waiting.get_map() and time.monotonic() < end:
+            for key, _ in waiting.select(max(0.0, end - time.monotonic())):
                 tried: Any = key.fileobj
-                if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in refused:
+                if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in answers:
                     return str(key.data)
                 waiting.unregister(tried)
     return None
@@ -117,21 +120,12 @@ def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
         raise UsageError(f"rank 0's host '{host}' does not resolve to an address on this host: set MASTER_ADDR to its address")
     routes: dict[Family, tuple[str, str]] = {}
     for address in addresses:
-        own = route_to(address)
-        if own:
-            routes.setdefault(family_of(address), (own, address))
+        source = route_to(address)
+        if source:
+            routes.setdefault(family_of(address), (source, address))
     if not routes:
         raise UsageError(f"rank 0's host '{host}' ({', '.join(addresses)}) cannot be reached from this host: no route; set MASTER_ADDR")
     return tuple(routes.values())
-
-
-def hub_hosts(info: LaunchInfo) -> list[str]:
-    """Return the addresses at which this host may reach rank 0, the most likely first; the host's name if it does not resolve."""
-    try:
-        found = [hub for _, hub in routes_to(info.meeting)]
-    except UsageError:
-        found = list(resolve(host_of(info.meeting))) or [host_of(info.meeting)]
-    return found[:1] if all(map(is_loopback, found)) else found
 
 
 def host_of(meeting: str) -> str:
@@ -146,7 +140,8 @@ def await_name(meeting: str, patience_s: float) -> bool:
     """
     if not meeting.startswith("tcp://"):
         return True
-    host, end = host_of(meeting), time.monotonic() + patience_s
+    host = host_of(meeting)
+    end = time.monotonic() + patience_s
     while not resolve(host):
         if time.monotonic() >= end:
             return False
@@ -176,17 +171,25 @@ def node_place(info: LaunchInfo, secret: Secret) -> str:
 
 
 def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
-    """Return the addresses at which rank 0 may listen for other nodes, the most likely first."""
+    """Return the addresses at which rank 0 may listen for other nodes, the most likely first.
+
+    They contain the name of rank 0's host if it does not resolve.
+    """
+    try:
+        addresses = [hub for _, hub in routes_to(info.meeting)]
+    except UsageError:
+        addresses = list(resolve(host_of(info.meeting))) or [host_of(info.meeting)]
+    if all(map(is_loopback, addresses)):
+        addresses = addresses[:1]
     ports = [info.port] if info.port else candidate_ports(secret)
-    addresses = hub_hosts(info)
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-def open_listener(found: HubAddresses) -> str | None:
+def open_listener(hub: HubAddresses) -> str | None:
     """Return the sentence that rank 0 listens at every address of its host; None if it listens only at those of its name."""
-    if found.scope is Scope.GIVEN:
+    if hub.scope is Scope.GIVEN:
         return None
-    why = f"'{found.host}' is not one of its addresses"
-    if found.scope is Scope.NAME_IS_LOOPBACK:
-        why = f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})"
+    why = f"'{hub.host}' is not one of its addresses"
+    if hub.scope is Scope.NAME_IS_LOOPBACK:
+        why = f"its name '{hub.host}' resolves to loopback there ({', '.join(hub.resolved)})"
     return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"

@@ -39,8 +39,10 @@ _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32
 _MOST_BYTES = 1200  # of JSON; with its header it stays below the MTU of any path
 _LONGEST_BYTES = len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1  # one more than the limit, so that a longer datagram is detected
-_CALL, _ANSWER = "build call", "build answer"  # one key for each direction, so that a returned call is not a valid reply
-_AGAIN_S, _LOOK_S = 0.25, 0.2
+_CALL = "build call"  # one key for each direction, so that a returned call is not a valid reply
+_ANSWER = "build answer"
+_AGAIN_S = 0.25
+_LOOK_S = 0.2
 _Host = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z._:-]{1,255}\Z")]
 _Nonce = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
@@ -104,27 +106,29 @@ class BuildServer:
     """Rank 0's end: it answers every rank of the launch from its own thread, and passes each rank's call to `take` once."""
 
     def __init__(self, place: BuildAddresses, me: BuildRequest, take: Callable[[BuildRequest], None]) -> None:
-        self._secret, self._me, self._take = place.secret, me, take
+        self._secret = place.secret
+        self._me = me
+        self._take = take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
         self._stop = threading.Event()
-        bound = (_bound(address, place.ports) for address in place.addresses)
-        self._sockets = [one for one in bound if one]
+        self._sockets = [bound for address in place.addresses if (bound := _bound(address, place.ports))]
         self._thread = threading.Thread(target=self._serve, name="collbench-builds", daemon=True)
         if self._sockets:
             self._thread.start()
 
     def _serve(self) -> None:
         with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which rejects descriptors above 1023
-            for one in self._sockets:
-                waiting.register(stack.enter_context(one), selectors.EVENT_READ, one)
+            for listening in self._sockets:
+                waiting.register(stack.enter_context(listening), selectors.EVENT_READ)
             while not self._stop.is_set():
                 for key, _ in waiting.select(_LOOK_S):
-                    listening: socket.socket = key.data
+                    ready: Any = key.fileobj
                     with suppress(OSError):  # the answer cannot be sent
-                        datagram, sender = listening.recvfrom(_LONGEST_BYTES)
-                        if call := _opened(datagram, self._secret.derived(_CALL), _Call):
-                            listening.sendto(self._answer(call), sender)
+                        datagram, sender = ready.recvfrom(_LONGEST_BYTES)
+                        call = _opened(datagram, self._secret.derived(_CALL), _Call)
+                        if call:
+                            ready.sendto(self._answer(call), sender)
 
     def _answer(self, call: _Call) -> bytes:
         """Return the reply to a call of a rank of this launch."""
@@ -153,7 +157,8 @@ def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, s
 
     Ends early when `stop` is set.
     """
-    end, key = time.monotonic() + seconds, place.secret.derived(_ANSWER)
+    end = time.monotonic() + seconds
+    key = place.secret.derived(_ANSWER)
     call = _Call(me.rank, me.host, secrets.token_hex(16), (me.build.as_json() if me.build else []), "", dict(me.about))
     last: BuildReply | None = None
     with ExitStack() as stack:
@@ -166,16 +171,17 @@ def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, s
                         sending.sendto(datagram, (address, port))
             answer = _heard(list(open_at.values()), key, call.nonce, min(end, time.monotonic() + _AGAIN_S))
             if answer:
-                last, call.echo = BuildReply(answer.host, read_build(answer.build), answer.noted), answer.echo
+                last = BuildReply(answer.host, read_build(answer.build), answer.noted)
+                call.echo = answer.echo
     return last
 
 
 def _heard(listening: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> _Answer | None:
     """Return the first reply to this nonce; None if none arrives in time."""
-    while (left := end - time.monotonic()) > 0:
-        for one in select.select(listening, [], [], left)[0]:
+    while time.monotonic() < end:
+        for ready in select.select(listening, [], [], max(0.0, end - time.monotonic()))[0]:
             with suppress(OSError):
-                answer = _opened(one.recv(_LONGEST_BYTES), key, _Answer)
+                answer = _opened(ready.recv(_LONGEST_BYTES), key, _Answer)
                 if answer and answer.nonce == nonce:
                     return answer
     return None
@@ -193,7 +199,8 @@ T = TypeVar("T")
 
 def _opened(datagram: bytes, key: bytes, kind: type[T]) -> T | None:
     """Return the content of a datagram; None if it is not of this kind, or this launch's key did not seal it."""
-    mac, text = datagram[len(_MAGIC) :][:_MAC_BYTES], datagram[len(_MAGIC) + _MAC_BYTES :]
+    mac = datagram[len(_MAGIC) :][:_MAC_BYTES]
+    text = datagram[len(_MAGIC) + _MAC_BYTES :]
     if not datagram.startswith(_MAGIC) or len(text) > _MOST_BYTES or not hmac.compare_digest(mac, hmac.digest(key, text, "sha256")):
         return None
     with suppress(DecodeError, UnicodeDecodeError, RecursionError):
@@ -222,8 +229,8 @@ def _udp_socket(address: str) -> socket.socket:
 
 def addresses_of(places: Sequence[str]) -> list[str]:
     """Return the addresses in "tcp://10.0.0.1:20000" and the like; loopback if all ranks are on one host."""
-    found = (place.removeprefix("tcp://").rpartition(":")[0].strip("[]") for place in places if place.startswith("tcp://"))
-    return list(dict.fromkeys(found)) or [LOOPBACK]
+    addresses = (place.removeprefix("tcp://").rpartition(":")[0].strip("[]") for place in places if place.startswith("tcp://"))
+    return list(dict.fromkeys(addresses)) or [LOOPBACK]
 
 
 # The software of all hosts, collected before any rank joins: the command that uses it diagnoses builds that cannot join.
@@ -249,19 +256,19 @@ def collect(
 ) -> tuple[T, list[dict[str, Any]], int]:
     """Run `meanwhile` and collect the software of all hosts. Only rank 0 calls it. Raises UsageError without a secret.
 
-    Returns (result of `meanwhile`, software as from `software.grouped`, number of hosts that did not reply). `mine` returns
+    Returns (result of `meanwhile`, software as from `software.grouped`, number of hosts that did not reply). `own_texts` returns
     this host's own software from that result. The other hosts may reply until `seconds` after `meanwhile` has ended.
     """
     calls: list[BuildRequest] = []
-    any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
+    any_address = "::" if any(":" in address for address in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
     me = BuildRequest(0, socket.gethostname(), own())
     with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
-        found = meanwhile()
+        result = meanwhile()
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:
             time.sleep(_HOSTS_LOOK_S)
-    known = [(me.host, {"collbench": str(me.build), **own_texts(found)})]
+    of_hosts = [(me.host, {"collbench": str(me.build), **own_texts(result)})]
     for call in sorted(calls, key=lambda call: call.rank):
         texts = {name: value for name, value in call.about.items() if isinstance(value, str)}
-        known.append((call.host, {**texts, "collbench": str(call.build or _OLDER)}))
-    return found, software.grouped(known), hosts_of(info) - 1 - len(calls)
+        of_hosts.append((call.host, {**texts, "collbench": str(call.build or _OLDER)}))
+    return result, software.grouped(of_hosts), hosts_of(info) - 1 - len(calls)

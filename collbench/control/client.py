@@ -47,7 +47,8 @@ from collbench.launch.software import mismatch, own
 
 # The connection of a rank to the first rank of its node, or of that rank to rank 0.
 
-_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # ZeroMQ's default waits at least 100 ms, also for a rank 0 that is still starting
+_RETRY_MS = 5  # ZeroMQ's default waits at least 100 ms, also for a rank 0 that is still starting
+_SLOWEST_RETRY_MS = 200
 _AFTER_REFUSAL_S = 1.0  # limits the retries of a rank that has the wrong secret
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
@@ -66,11 +67,13 @@ class Uplink:
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
-        self._context, self._keys, self._patience = context, keys, places
+        self._context = context
+        self._keys = keys
+        self._patience = places
         self._due: dict[str, float] = {}  # addresses to try, and when
-        self._saying_hello: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
+        self._monitors: dict[Any, Any] = {}  # of the sockets that try to connect, by socket
         self._places: dict[Any, str] = {}  # by monitor
-        self._hello: wire.Hello | None = None
+        self._hello: wire.Hello | None = None  # None before `begin`
         self._waiting: list[Message] = []
         self.socket: zmq.Socket[Any] | None = None
         self.refused: list[str] = []
@@ -82,7 +85,7 @@ class Uplink:
     @property
     def sockets(self) -> list[Any]:
         """The sockets to poll."""
-        sockets = [*self._saying_hello, *self._saying_hello.values()]
+        sockets = [*self._monitors, *self._monitors.values()]
         return [*sockets, self.second] if self.second else sockets
 
     def open_second(self, ranks: Sequence[int]) -> None:
@@ -103,21 +106,28 @@ class Uplink:
         if self.second:
             self.second.send_multipart(frames(message), copy=False)
 
-    def send_hello(self, hello: wire.Hello, now: float) -> float:
-        """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
+    def begin(self, hello: wire.Hello) -> None:
+        """Begin to connect. `hello` is the first message."""
+        self._hello = hello
+        at = time.monotonic()
+        for place, patience_s in self._patience:
+            self._due[place] = at
+            at += patience_s
+
+    def connect(self, now: float) -> float:
+        """Connect to the addresses that are due, and send the first message. Return when to call again if none has accepted it by then."""
         if self._hello is None:
-            self._hello, at = hello, now
-            for place, patience_s in self._patience:
-                self._due[place], at = at, at + patience_s
+            return math.inf
         for place in [place for place, at in self._due.items() if at <= now]:
             del self._due[place]
             socket = self._socket(place)
             socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
             monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
-            self._saying_hello[socket], self._places[monitor] = monitor, place
+            self._monitors[socket] = monitor
+            self._places[monitor] = place
             socket.connect(place)
-            socket.send_multipart(frames(hello))
+            socket.send_multipart(frames(self._hello))
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
 
     def send(self, message: Message) -> None:
@@ -136,9 +146,9 @@ class Uplink:
             elif event & _REFUSED:
                 place = self._places[ready]
                 self.refused.append(place)
-                self._drop(next(socket for socket, its in self._saying_hello.items() if its is ready), in_vain=True)
+                self._drop(next(socket for socket, monitor in self._monitors.items() if monitor is ready), in_vain=True)
                 self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
-        if ready is not self.second and ready not in self._saying_hello:
+        if ready is not self.second and ready not in self._monitors:
             return None
         pieces = ready.recv_multipart(copy=False)
         if ready is not self.second:
@@ -151,22 +161,23 @@ class Uplink:
             self._keep(ready)
         return message
 
-    def _keep(self, found: Any) -> None:
+    def _keep(self, accepted: Any) -> None:
+        """Use the socket that rank 0 has accepted, and drop the others."""
         assert self._hello
-        self.place = self._places[self._saying_hello[found]]
-        for other in [one for one in self._saying_hello if one is not found]:
+        self.place = self._places[self._monitors[accepted]]
+        for other in self._monitors.keys() - {accepted}:
             other.send_multipart(frames(wire.Moved(self._hello.ranks[0].member.rank)))
             self._drop(other)
-        self.socket = found
+        self.socket = accepted
         self._due.clear()
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
+        for message in self._waiting:
             self.send(message)
+        self._waiting.clear()
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
             socket.setsockopt(zmq.LINGER, 0)  # the peer will never receive the queued messages
-        monitor = self._saying_hello.pop(socket)
+        monitor = self._monitors.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
         monitor.close()
@@ -174,8 +185,8 @@ class Uplink:
 
     def close(self, *, in_vain: bool) -> None:
         """Send the queued messages within one second, unless rank 0 has left, then close."""
-        for each in list(self._saying_hello):
-            self._drop(each, in_vain=in_vain or self.socket is None or self.cut is not None)
+        for trying in list(self._monitors):
+            self._drop(trying, in_vain=in_vain or self.socket is None or self.cut is not None)
         if self.second:
             self.second.close()
 
@@ -191,30 +202,35 @@ class NodeAgent:
 
     The inbox has messages, or errors to raise.
 
-    _stand     returns the state of this rank
-    beat_s     seconds between two reports of the state
-    farewell   set when rank 0 will send no more messages
-    released   set when this rank may end, because no other rank's messages pass through it any more
-    hub_heard  set when any message of rank 0 arrives
-    address    on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
-    above      the name of the other end of the uplink: "rank 0", or the first rank of this node
-    or_else    other ranks that may have ended before it, if the launcher kills all ranks of a host together
+    beat_s          seconds between two reports of the state
+    farewell        set when rank 0 will send no more messages
+    released        set when this rank may end, because no other rank's messages pass through it any more
+    rank_0_replied  set when any message of rank 0 arrives
+    address         on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
+    above           the name of the other end of the uplink: "rank 0", or the first rank of this node
+    or_else         other ranks that may have ended before it, if the launcher kills all ranks of a host together
     """
 
     def __init__(
-        self, rank: int, up: Uplink, down: Downlinks | None, stand: Callable[[], RankState], *, beat_s: float, ending: EndProcess
+        self, rank: int, up: Uplink, down: Downlinks | None, own_state: Callable[[], RankState], *, beat_s: float, ending: EndProcess
     ) -> None:
-        self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
+        self.rank = rank
+        self.up = up
+        self.down = down
+        self.ending = ending
+        self._own_state = own_state
+        self._beat_s = beat_s
         self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
+        self.farewell = threading.Event()
+        self.released = threading.Event()
+        self.rank_0_replied = threading.Event()
         self.above = "rank 0"
         self.or_else: HostKilled | None = None
-        self._hello: wire.Hello | None = None
         self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
         self._offered: dict[int, deque[wire.Values]] = {}
-        self._partings: list[wire.Bye | wire.Moved] = []
+        self._departures: list[wire.Bye | wire.Moved] = []
         self._states: dict[int, RankState] = {}
         self._joined: dict[int, Member] = {}
         self._beat_at = 0.0
@@ -232,10 +248,6 @@ class NodeAgent:
     def sockets(self) -> list[Any]:
         """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
-
-    def present(self, hello: wire.Hello) -> None:
-        """Begin to connect."""
-        self._hello = hello
 
     def send(self, message: Message) -> None:
         """Send a message towards rank 0. Urgent messages also use the second connection if there is one."""
@@ -260,7 +272,7 @@ class NodeAgent:
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
         held = [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-        self.send(wire.Here([self._stand(), *held]))
+        self.send(wire.Here([self._own_state(), *held]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -278,7 +290,8 @@ class NodeAgent:
 
     def _step_probes(self, now: float) -> float:
         for address, probe in list(self._probes.items()):
-            if result := probe.step():
+            result = probe.step()
+            if result:
                 del self._probes[address]
                 self.send(wire.Probed(self.rank, address, list(result.passed), list(result.failed)))
         return now + _STEP_S if self._probes else math.inf
@@ -289,9 +302,9 @@ class NodeAgent:
             self.up.send(wire.Gone(*self.node.ended(ready)))
         elif self.down and ready in self.down.sockets:
             try:
-                came = self.down.read(ready)
-                if came:
-                    self._from_below(self.down, *came)
+                received = self.down.read(ready)
+                if received:
+                    self._from_below(self.down, *received)
             except Malformed as error:
                 if self._begun:
                     why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
@@ -305,7 +318,7 @@ class NodeAgent:
         if self.down and isinstance(message, wire.StepAnswer | wire.Where | wire.Here | wire.Abort | wire.Bye):
             self.down.broadcast(message)
         if isinstance(message, wire.StepAnswer | wire.Where | wire.Here):
-            self.hub_heard.set()
+            self.rank_0_replied.set()
             self._queried_at = None
         match message:
             case wire.StepAnswer():
@@ -335,7 +348,8 @@ class NodeAgent:
 
         A debugger never stops this process while ranks of its node wait for it.
         """
-        rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
+        rank = request.rank
+        child = self.down.with_rank(rank) if self.down else None
         if rank == self.rank:
             self._read_stack(rank, partial(own_stack, native=not self._mates()))
         elif self.node.has(rank) and (tool_here() or child is None):
@@ -362,8 +376,8 @@ class NodeAgent:
                 check_ranks((entry.rank for entry in message.entries), child.ranks)
                 self.take(message.step, message.entries)
             case wire.Beat():
-                check_ranks((one.rank for one in message.states), child.ranks)
-                self._states |= {one.rank: one for one in message.states}
+                check_ranks((state.rank for state in message.states), child.ranks)
+                self._states |= {state.rank: state for state in message.states}
             case wire.Offer():
                 down.send(child, wire.Grant(message.step))  # grants room for the values of all ranks of a node
             case wire.Bye() | wire.Moved():
@@ -372,7 +386,7 @@ class NodeAgent:
                 self.send(message)
 
     def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
-        for member in (one.member for one in hello.ranks):
+        for member in (joining.member for joining in hello.ranks):
             if self._begun and self._joined.get(member.rank) != member:
                 down.refuse(child, restarted(member), FAILED)
                 break
@@ -391,7 +405,7 @@ class NodeAgent:
             self.node.forget(rank)
         if not child.ranks:
             down.forget(child)
-        self._partings.append(message)
+        self._departures.append(message)
         for step in sorted(self._values):  # a step may have waited for this rank only
             self.take(step, [])
 
@@ -416,25 +430,26 @@ class NodeAgent:
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now), self._send_stacks(now))
-        self._part()
+        self._report_departures()
         if self.up.socket is None:
-            return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
+            return min(due, self.up.connect(now))
         if self.up.cut is not None:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
-            self._states[self.rank] = own = self._stand()
-            self._connections.note(own.still_s, now)
+            state = self._own_state()
+            self._states[self.rank] = state
+            self._connections.note(state.still_s, now)
             self.up.send(wire.Beat(list(self._states.values())))
         return min(due, self._beat_at)
 
-    def _part(self) -> None:
+    def _report_departures(self) -> None:
         """Report the ranks that left, once their messages are sent. Let this rank end after them if it has asked to leave."""
         empty = not (self._offered or self._values)
-        if empty and self._partings:
-            partings, self._partings = self._partings, []
-            for message in partings:
+        if empty:
+            for message in self._departures:
                 self.up.send(message)
+            self._departures.clear()
         last = empty and not self._mates()
         if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
@@ -447,7 +462,7 @@ class NodeAgent:
             return now + _LOST_S
         if now - cut > _LOST_S:
             self.farewell.set()
-            where = self._stand().phase
+            where = self._own_state().phase
             during = f" during {where}" if where else ""
             if self._connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
@@ -493,26 +508,33 @@ _FAREWELL_S = 6.0  # seconds that a failed rank waits for rank 0, which may quer
 _QUERY_EVERY_S = 2.0
 _LAST_WORD_S = 3.0  # seconds that it waits for rank 0, which reports for all ranks, to end first
 _RELEASE_S = 60.0  # seconds at most that the first rank of a node waits for the node's other ranks
-_AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # seconds at one address before the next one is tried in addition
+_AT_THE_NODE_S = 5.0  # seconds at the address of the node's first rank before the next address is tried in addition
+_AT_A_PORT_S = 1.0  # the same for each address of rank 0
 _BEAT_S = 1.0
 _UNWELCOME_S = 1.0  # seconds without a reply from rank 0 before the builds are compared over UDP
-_HUB_ANSWERS_S = 3.0
+_RANK_0_REPLIES_S = 3.0
 _QUERY_BEFORE_S = 1.2
 
 
 class Client:
     """The connection of a rank to rank 0, for its main thread. The first rank of a node forwards the others' messages."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess) -> None:
-        self._info, self._secret, self._context = info, secret, zmq.Context()
-        self._places = _places(info, secret)
+    def __init__(self, info: LaunchInfo, secret: Secret, own_state: Callable[[], RankState], ending: EndProcess) -> None:
+        self._info = info
+        self._secret = secret
+        self._context = zmq.Context()
+        if info.meeting.startswith("ipc://"):
+            self._places = [(info.meeting, _AT_A_PORT_S)]
+        else:
+            node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []
+            self._places = [*node, *((place, _AT_A_PORT_S) for place in hub_places(info, secret))]
         keys = Keys.of(secret)
         up = Uplink(self._context, keys, self._places)
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # at most 200 state reports per second arrive at rank 0
-        self._part = NodeAgent(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
-        self._keeper = IOThread(self._part)
+        self._agent = NodeAgent(info.rank, up, self._leading(keys), own_state, beat_s=beat_s, ending=ending)
+        self._io = IOThread(self._agent)
         self._me: Member | None = None
-        self._hub: Member | None = None
+        self._rank_0: Member | None = None
 
     def _leading(self, keys: Keys) -> Downlinks | None:
         """Return the socket for the other ranks of this node, if this is its first rank."""
@@ -530,11 +552,13 @@ class Client:
     def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
         first = above(me, members)
-        self._me, self._hub, self._part.above = me, members[0], str(first)
+        self._me = me
+        self._rank_0 = members[0]
+        self._agent.above = str(first)
         if me.host != members[0].host and first == members[0]:
-            self._part.address = me.address
+            self._agent.address = me.address
         if first.host != me.host:  # this rank runs, so its own host was not killed
-            self._part.or_else = other_candidates.get(first.rank)
+            self._agent.or_else = other_candidates.get(first.rank)
 
     def join(self, me: Member, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
@@ -543,35 +567,38 @@ class Client:
         """
         compares = self._info.launcher != "local"
         hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
-        self._keeper.do(lambda: self._part.present(hello))
-        end, found = time.monotonic() + deadline_s, threading.Event()
+        self._io.do(lambda: self._agent.up.begin(hello))
+        end = time.monotonic() + deadline_s
+        joined = threading.Event()
         try:
             try:
-                self._keeper.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+                self._io.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
             except Empty:
                 if compares:
-                    threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
-                self._keeper.next(end)
+                    threading.Thread(target=self._compare, args=(joined, deadline_s), name="collbench-builds", daemon=True).start()
+                self._io.next(end)
         except Empty:
             raise WaitExpired(self._describe_no_answer(deadline_s)) from None
         finally:
-            found.set()
+            joined.set()
 
-    def _compare(self, found: threading.Event, seconds: float) -> None:
+    def _compare(self, joined: threading.Event, seconds: float) -> None:
         """End the wait for rank 0's reply if rank 0 has another build, since it may not be able to read this rank's messages."""
-        info, host = self._info, socket.gethostname()
-        place = BuildAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
-        answer = ask_rank_0(place, BuildRequest(info.rank, host, own()), found, seconds)
-        if answer and answer.build != own() and not found.is_set():
-            sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
-            self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
+        rank = self._info.rank
+        host = socket.gethostname()
+        addresses = BuildAddresses(self._secret, self._info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask_rank_0(addresses, BuildRequest(rank, host, own()), joined, seconds)
+        if answer and answer.build != own() and not joined.is_set():
+            sentence = mismatch(rank, host, own(), answer.host, answer.build)
+            self._agent.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
 
     def _describe_no_answer(self, deadline_s: float) -> str:
-        info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
-        if self._part.up.refused:
+        info = self._info
+        where = next(place for place, _ in self._places if not place.startswith("ipc://@"))
+        if self._agent.up.refused:
             return (
-                f"rank {info.rank} was refused at the place of rank 0 ({self._part.up.refused[0]}): rank 0 has another secret than that of "
-                f"{self._secret.source}, another program listens there, or rank 0 has no free connection; "
+                f"rank {info.rank} was refused at the place of rank 0 ({self._agent.up.refused[0]}): rank 0 has another secret than that "
+                f"of {self._secret.source}, another program listens there, or rank 0 has no free connection; "
                 f"{SECRET_REMEDY}, and give a second launch its own MASTER_PORT"
             )
         missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {where} within {deadline_s:g} s"
@@ -587,7 +614,7 @@ class Client:
     def send(self, step: int, what: str, value: Any, arrays: Sequence[bytes] = ()) -> None:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
         entry = Entry(self._info.rank, what, encoded(value), [memoryview(array) for array in arrays])
-        self._keeper.see_done(lambda: self._part.take(step, [entry]))
+        self._io.see_done(lambda: self._agent.take(step, [entry]))
 
     def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
@@ -599,16 +626,16 @@ class Client:
         first_end = time.monotonic() + first_s
         try:
             try:
-                message = self._keeper.next(first_end - _QUERY_BEFORE_S)
+                message = self._io.next(first_end - _QUERY_BEFORE_S)
             except Empty:  # query rank 0 shortly before the end, so that a blocked path is detected by then
-                self._keeper.do(lambda: self._part.query(wire.Where()))
-                message = self._keeper.next(first_end)
+                self._io.do(lambda: self._agent.query(wire.Where()))
+                message = self._io.next(first_end)
         except Empty:
             message = self._later(what, end, deadline_s)
         if (message.step, message.what) != (step, what):
             # rank 0 ends the launch for it, so this rank exchanges nothing more, also if its caller continues
             rank = self._info.rank
-            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._hub or "rank 0"), (message.what, message.step))
+            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._rank_0 or "rank 0"), (message.what, message.step))
             raise self.abort(apart, FAILED) or RunFailed(apart, rank=rank, phase=what)
         try:
             return decoded(message.value)
@@ -617,45 +644,46 @@ class Client:
 
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""
-        return not self._part.inbox.empty()
+        return not self._agent.inbox.empty()
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
-            if not self._is_hub_there(wire.Where()):
-                self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
+            if not self._does_rank_0_reply(wire.Where()):
+                self._io.do(lambda: self._agent.lose(str(self._silence(what))))
             with suppress(Empty):
-                return self._keeper.next(time.monotonic() + _QUERY_EVERY_S)
+                return self._io.next(time.monotonic() + _QUERY_EVERY_S)
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
-    def _is_hub_there(self, question: Message) -> bool:
+    def _does_rank_0_reply(self, question: Message) -> bool:
         """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy.
 
         Waits in steps: a stop of this process, by a tool of collbench for example, counts as one step.
         """
-        self._part.hub_heard.clear()
-        self._keeper.do(lambda: self._part.query(question))
-        return any(self._part.hub_heard.wait(_STEP_S) for _ in range(round(_HUB_ANSWERS_S / _STEP_S)))
+        self._agent.rank_0_replied.clear()
+        self._io.do(lambda: self._agent.query(question))
+        return any(self._agent.rank_0_replied.wait(_STEP_S) for _ in range(round(_RANK_0_REPLIES_S / _STEP_S)))
 
     def _silence(self, what: str) -> HangDiagnosis:
         """Return the diagnosis of rank 0's silence, as far as this rank can determine it."""
-        hub, me = self._hub, self._me
-        found = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
-        if hub and me and hub.host == me.host:
-            return structs.replace(found, cause=HangCause.STOPPED if is_stopped(hub.pid) else HangCause.PROCESS_SILENT)
+        rank_0, me = self._rank_0, self._me
+        hang = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(rank_0 or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        if rank_0 and me and rank_0.host == me.host:
+            return structs.replace(hang, cause=HangCause.STOPPED if is_stopped(rank_0.pid) else HangCause.PROCESS_SILENT)
         if self._info.local_rank:
-            return structs.replace(found, cause=HangCause.RELAYED)
-        info = tcp_info(self._part.up.descriptor)
+            return structs.replace(hang, cause=HangCause.RELAYED)
+        info = tcp_info(self._agent.up.descriptor)
         cause = HangCause.UNREACHABLE if info and info.unacked else HangCause.NO_ANSWER
-        return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
+        source = rank_0.host if rank_0 else "rank 0's host"
+        return structs.replace(hang, cause=cause, source=source, target=me.host if me else "this host")
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
         """Report to rank 0 why this rank ends. Return why rank 0 ends, Orphaned if it has ended, or None if it does not reply."""
         self.interrupt(sentence, code)
-        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
+        end = time.monotonic() + (_FAREWELL_S if self._agent.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
         try:
             while True:
-                self._keeper.next(end)
+                self._io.next(end)
         except Empty:
             return None
         except CollbenchError as reason:
@@ -663,31 +691,23 @@ class Client:
 
     def interrupt(self, sentence: str, code: int) -> None:
         """Report to rank 0 why the launch ends, and return at once. Any thread may call."""
-        self._keeper.do(lambda: self._part.send(wire.Abort(sentence, code)))
+        self._io.do(lambda: self._agent.send(wire.Abort(sentence, code)))
 
     def farewell(self) -> None:
         """Wait briefly until rank 0 has ended: some launchers end all ranks when one ends, and rank 0 must report first."""
-        if self._part.up.socket:
-            self._part.farewell.wait(_LAST_WORD_S)
+        if self._agent.up.socket:
+            self._agent.farewell.wait(_LAST_WORD_S)
 
     def stalled(self, what: str) -> HangDiagnosis | None:
         """Report to rank 0 that this rank's main thread makes no progress. Return the diagnosis if rank 0 does not reply, else None.
 
         Any thread may call.
         """
-        return None if self._is_hub_there(wire.Stalled(what)) else self._silence(what)
+        return None if self._does_rank_0_reply(wire.Stalled(what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""
-        self._keeper.do(self._part.leave)
-        self._part.released.wait(_RELEASE_S)
-        self._keeper.close()
+        self._io.do(self._agent.leave)
+        self._agent.released.wait(_RELEASE_S)
+        self._io.close()
         self._context.term()
-
-
-def _places(info: LaunchInfo, secret: Secret) -> list[tuple[str, float]]:
-    """Return the addresses to try, each with the seconds before the next one is tried in addition."""
-    if info.meeting.startswith("ipc://"):
-        return [(info.meeting, _AT_A_PORT_S)]
-    node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []
-    return [*node, *((place, _AT_A_PORT_S) for place in hub_places(info, secret))]

@@ -71,8 +71,9 @@ class ProcessEnd(Fact, frozen=True):
         """Return the end in a few words: "killed by signal 9 (SIGKILL)"."""
         if not self.known:
             return "killed, crashed, out of memory or exited"
-        how = f"exit code {self.exit_code}" if not self.killed else f"killed by signal {self.signal}" if self.signal else "killed"
+        how = "killed" if self.killed else f"exit code {self.exit_code}"
         if self.killed and self.signal:
+            how = f"killed by signal {self.signal}"
             with suppress(ValueError):
                 how += f" ({signal.Signals(self.signal).name})"
         return f"{how} (its host ran out of memory)" if self.out_of_memory else how
@@ -143,9 +144,7 @@ class HangDiagnosis(Fact, frozen=True):
 
     @property
     def _cause(self) -> str:
-        one = len(self.ranks) == 1
-        is_, does, its = ("is", "does", "its") if one else ("are", "do", "their")
-        they = "it is" if one else "they are"
+        is_, does, its, they = ("is", "does", "its", "it is") if len(self.ranks) == 1 else ("are", "do", "their", "they are")
         if self.cause is HangCause.NO_ANSWER:
             return f"no answer from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
         return f"{self._named} " + {
@@ -222,7 +221,8 @@ _TOOLS = {
     "gdb": ("-batch", "-nx", "-iex", "set auto-load off", "-ex", "thread apply all bt", "-p"),
 }
 _EXAMINED = "COLLBENCH_EXAMINED"  # in the tool's environment: the process that the tool stops, and the state of the process before
-_STOPPED, _RUNNING = "stopped", "running"
+_STOPPED = "stopped"
+_RUNNING = "running"
 _MOST_LOOKS = 3
 _OF_MAIN = re.compile(r'^Thread (?:1 \(|.*"MainThread"$)')
 _FRAME = re.compile(r"^\s*(?:#\d+\s+(?:0x[0-9a-f]+ in )?)?([\w.@:~<>]+) ?\(")
@@ -261,8 +261,8 @@ def own_stack(*, native: bool = False) -> str:
     wait for an answer of this process.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    own = "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
-    return own + stack(os.getpid()) if native and tool_here() else own
+    text = "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+    return text + stack(os.getpid()) if native and tool_here() else text
 
 
 def innermost(text: str) -> str:
@@ -271,8 +271,8 @@ def innermost(text: str) -> str:
     begin = next((at for at, line in enumerate(lines) if _OF_MAIN.match(line)), None)
     if begin is None:
         return " < ".join(_PYTHON_FRAME.findall(text)[: -_MOST_FRAMES - 1 : -1])
-    section = itertools.takewhile(str.strip, lines[begin + 1 :])
-    names = (match[1] for line in section if (match := _FRAME.match(line)))
+    frames = map(_FRAME.match, itertools.takewhile(str.strip, lines[begin + 1 :]))
+    names = (frame[1] for frame in frames if frame)
     return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
 
 
@@ -299,7 +299,8 @@ class NodeProcesses:
 
         The host's name must match too, since processes in two containers may have the same PID and start time.
         """
-        rank, pid = member.rank, member.pid
+        rank = member.rank
+        pid = member.pid
         if rank in self._pids or member.host != socket.gethostname() or pid in (0, 1, os.getpid()):
             return
         if 0 <= member.began == began_of(pid):
@@ -326,7 +327,7 @@ class NodeProcesses:
 
     def forget(self, rank: int) -> None:
         """Stop watching a rank, because it leaves in order."""
-        for descriptor in [one for one, of in self._ranks.items() if of == rank]:
+        for descriptor in [descriptor for descriptor, watched in self._ranks.items() if watched == rank]:
             self._forget(descriptor)
 
     def stopped(self) -> list[int]:
@@ -501,99 +502,104 @@ class HangEvidence:
     path: PathFault | None = None
 
 
-def diagnose(seen: HangEvidence) -> HangDiagnosis:
+def diagnose(evidence: HangEvidence) -> HangDiagnosis:
     """Return the cause of a hang."""
-    ended = [rank for rank in seen.gone if rank not in seen.held]
-    silent = sorted(set(seen.members) - set(seen.answers) - set(seen.gone) - set(seen.held))
+    ended = [rank for rank in evidence.gone if rank not in evidence.held]
+    silent = sorted(set(evidence.members) - set(evidence.answers) - set(evidence.gone) - set(evidence.held))
     if ended:
         first = ended[0]
-        end = seen.how.get(first, ProcessEnd())
-        others = None if end.known else seen.other_candidates.get(first)
+        end = evidence.how.get(first, ProcessEnd())
+        others = None if end.known else evidence.other_candidates.get(first)
         more = {"end": end, "others": others, "more": len(ended) - 1}
-        return _hang(seen, HangCause.ENDED, (first,), _where(seen, ended), waiting=0, doing="", **more)
-    if seen.held:
-        return _hang(seen, HangCause.STOPPED, tuple(sorted(seen.held)))
-    if seen.path and (seen.path.problem in _CERTAIN or not silent):
-        return _of_path(seen, seen.path)
-    return _silent(seen, silent) if silent else _behind(seen)
+        return _hang(evidence, HangCause.ENDED, (first,), _where(evidence, ended), waiting=0, doing="", **more)
+    if evidence.held:
+        return _hang(evidence, HangCause.STOPPED, tuple(sorted(evidence.held)))
+    if evidence.path and (evidence.path.problem in _CERTAIN or not silent):
+        return _of_path(evidence, evidence.path)
+    return _silent(evidence, silent) if silent else _behind(evidence)
 
 
 _CONTINUED_S = 4.0  # from the end of a pause to the inquiry
 _CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 
 
-def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
-    where = seen.what or (_majority(seen)[1] if seen.answers else "") or _BETWEEN
-    return _hang(seen, HangCause.PATH, (), where, waiting=0, path=path)
+def _of_path(evidence: HangEvidence, path: PathFault) -> HangDiagnosis:
+    where = evidence.what or (_majority(evidence)[1] if evidence.answers else "") or _BETWEEN
+    return _hang(evidence, HangCause.PATH, (), where, waiting=0, path=path)
 
 
-def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
-    cut = tuple(rank for rank in silent if rank in seen.unreachable)
-    if cut and (address := next((seen.elsewhere[rank] for rank in cut if rank in seen.elsewhere), None)):
-        path = seen.path
-        if path and path.target in {seen.hosts.get(rank) for rank in cut} and (path.problem is not PathProblem.STALLED or path.stalled > 1):
-            return _of_path(seen, path)  # which loses measured data too, not only the control plane's packets
-        return _hang(seen, HangCause.CONTROL_LOST, cut, detail=address)
+def _silent(evidence: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
+    path = evidence.path
+    cut = tuple(rank for rank in silent if rank in evidence.unreachable)
+    address = next((evidence.elsewhere[rank] for rank in cut if rank in evidence.elsewhere), None)
+    if address:
+        hosts = {evidence.hosts.get(rank) for rank in cut}
+        if path and path.target in hosts and (path.problem is not PathProblem.STALLED or path.stalled > 1):
+            return _of_path(evidence, path)  # which loses measured data too, not only the control plane's packets
+        return _hang(evidence, HangCause.CONTROL_LOST, cut, detail=address)
     if cut:
-        return _hang(seen, HangCause.HOST_SILENT, cut)
-    alone = tuple(rank for rank in silent if seen.spokesmen.get(rank, rank) not in set(silent) - {rank})
+        return _hang(evidence, HangCause.HOST_SILENT, cut)
+    alone = tuple(rank for rank in silent if evidence.spokesmen.get(rank, rank) not in set(silent) - {rank})
     ranks = alone or tuple(silent)
-    host, here = seen.hosts.get(ranks[0], ""), seen.hosts.get(0, "")
+    host = evidence.hosts.get(ranks[0], "")
+    here = evidence.hosts.get(0, "")
     if host == here:
-        return _hang(seen, HangCause.PROCESS_SILENT, ranks)
-    if seen.path and seen.path.problem is PathProblem.LOSS and host in (seen.path.source, seen.path.target):
-        return _of_path(seen, seen.path)
-    return _hang(seen, HangCause.NO_ANSWER, ranks, source=host, target=here)
+        return _hang(evidence, HangCause.PROCESS_SILENT, ranks)
+    if path and path.problem is PathProblem.LOSS and host in (path.source, path.target):
+        return _of_path(evidence, path)
+    return _hang(evidence, HangCause.NO_ANSWER, ranks, source=host, target=here)
 
 
 def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
     """Return for how many seconds all ranks were paused, at least; 0 if it was within the deadline, or if they hang without it too."""
-    paused_s = min((one.recently_paused_s for one in states), default=0.0)
-    hangs_anyway = any(one.still_s - one.recently_paused_s > timeout_s + _CONTINUED_S for one in states)
+    paused_s = min((state.recently_paused_s for state in states), default=0.0)
+    hangs_anyway = any(state.still_s - state.recently_paused_s > timeout_s + _CONTINUED_S for state in states)
     return 0.0 if hangs_anyway or paused_s <= timeout_s else paused_s
 
 
-def _behind(seen: HangEvidence) -> HangDiagnosis:
-    majority, where = _majority(seen)
-    paused_s = paused_together_s(seen.answers.values(), seen.timeout_s)
+def _behind(evidence: HangEvidence) -> HangDiagnosis:
+    answers = evidence.answers
+    majority, where = _majority(evidence)
+    paused_s = paused_together_s(answers.values(), evidence.timeout_s)
     if paused_s > 0:
-        return _hang(seen, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(seen.answers), paused_s=paused_s)
-    late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < majority}
-    if late and 2 * len(late) <= len(seen.answers):
-        last = min(one.place for one in late.values())
-        ranks = tuple(sorted(rank for rank, one in late.items() if one.place == last))
-        first = seen.answers[ranks[0]]
+        return _hang(evidence, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(answers), paused_s=paused_s)
+    late = {rank: state for rank, state in answers.items() if not state.waits and state.place < majority}
+    if late and 2 * len(late) <= len(answers):
+        last = min(state.place for state in late.values())
+        ranks = tuple(sorted(rank for rank, state in late.items() if state.place == last))
+        first = answers[ranks[0]]
         if first.phase == where and first.step == majority[0]:
-            return _hang(seen, HangCause.BEHIND, ranks, where, iteration=majority[1])
-        return _hang(seen, HangCause.BEHIND, ranks, where, detail=first.phase or _BETWEEN, iteration=first.iteration)
-    odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
-    if odd and 2 * len(odd) < len(seen.answers):
-        return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
-    hub = seen.answers.get(0, RankState(0))
-    waiting = [rank for rank, one in sorted(seen.answers.items()) if hub.waits and one.waits and one.step <= hub.step]
-    apart = tuple(rank for rank in waiting if seen.answers[rank].phase != hub.phase)  # they wait for rank 0, which waits in another phase
+            return _hang(evidence, HangCause.BEHIND, ranks, where, iteration=majority[1])
+        return _hang(evidence, HangCause.BEHIND, ranks, where, detail=first.phase or _BETWEEN, iteration=first.iteration)
+    odd = tuple(sorted(rank for rank, state in answers.items() if state.place == majority and state.phase != where and not state.waits))
+    if odd and 2 * len(odd) < len(answers):
+        return _hang(evidence, HangCause.ELSEWHERE, odd, where, detail=answers[odd[0]].phase or _BETWEEN)
+    rank_0 = answers.get(0, RankState(0))
+    waiting = [rank for rank, state in sorted(answers.items()) if rank_0.waits and state.waits and state.step <= rank_0.step]
+    apart = tuple(rank for rank in waiting if answers[rank].phase != rank_0.phase)  # they wait for rank 0, which waits in another phase
     if apart:
-        return _hang(seen, HangCause.ELSEWHERE, apart, hub.phase, detail=seen.answers[apart[0]].phase)
-    return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
+        return _hang(evidence, HangCause.ELSEWHERE, apart, rank_0.phase, detail=answers[apart[0]].phase)
+    return _hang(evidence, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(answers), iteration=majority[1])
 
 
-def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
+def _majority(evidence: HangEvidence) -> tuple[tuple[int, int], str]:
     """Return the progress and phase of most ranks; the furthest if two are equally frequent."""
-    places = Counter(one.place for one in seen.answers.values())
+    places = Counter(state.place for state in evidence.answers.values())
     place_of_most = max(places, key=lambda place: (places[place], place))
-    phases = Counter(one.phase for one in seen.answers.values() if one.place == place_of_most)
+    phases = Counter(state.phase for state in evidence.answers.values() if state.place == place_of_most)
     return place_of_most, max(phases, key=lambda phase: (phases[phase], phase))
 
 
-def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
+def _where(evidence: HangEvidence, ranks: Sequence[int]) -> str:
     """Return the phase without progress; else the phase of the waiting ranks; else the last known phase of the first of `ranks`."""
-    last = [seen.states[rank].phase for rank in ranks if rank in seen.states]
-    return seen.what or (_majority(seen)[1] if seen.answers else "") or next(filter(None, last), "")
+    last = [evidence.states[rank].phase for rank in ranks if rank in evidence.states]
+    return evidence.what or (_majority(evidence)[1] if evidence.answers else "") or next(filter(None, last), "")
 
 
-def _hang(seen: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
-    names = tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
-    waiting = len(seen.answers.keys() - set(ranks) - set(seen.held))
-    doing = next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), "")
-    found = HangDiagnosis(cause, where or _where(seen, ranks), ranks, names, waiting, len(seen.members), seen.timeout_s, doing=doing)
-    return structs.replace(found, **more)
+def _hang(evidence: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
+    names = tuple(evidence.members.get(rank, f"rank {rank}") for rank in ranks)
+    waiting = len(evidence.answers.keys() - set(ranks) - set(evidence.held))
+    doing = next((evidence.doing[rank] for rank in ranks if evidence.doing.get(rank)), "")
+    where = where or _where(evidence, ranks)
+    hang = HangDiagnosis(cause, where, ranks, names, waiting, len(evidence.members), evidence.timeout_s, doing=doing)
+    return structs.replace(hang, **more)

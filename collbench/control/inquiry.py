@@ -69,13 +69,16 @@ class HangInquiry:
     """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
 
     what      the phase without progress; "" if a process has ended or a rank has reported an error
-    echo      that error
+    error     that error
     patient   ends without a result if all ranks make progress
     probed    results of probes by (source, target) host names
     """
 
-    def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
+    def __init__(self, coordinator: Coordinator, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
+        self.what = what
+        self.error = error
+        self.patient = patient
+        self._coordinator = coordinator
         self.answers: dict[int, RankState] = {}
         self.held: dict[int, RankState] = {}
         self.stacks: dict[int, str] = {}
@@ -86,33 +89,35 @@ class HangInquiry:
         self._remarks: list[str] = []
         self._stacks_requested: set[int] = set()
         self._helpers: list[threading.Thread] = []
-        self._called_at, self._looked_at = time.monotonic(), 0.0
-        self._own = hub.stand()
+        self._called_at = time.monotonic()
+        self._looked_at = 0.0
+        self._own = coordinator.own_state()
         self._own_paths = Paths(self._own.rank, 0, [])
         self.store(self._own)
         if not self._is_certain:
-            for rank in hub.node.stopped():
-                self.held[rank] = hub.states.get(rank, RankState(rank))
-            hub.down.broadcast(Where())
+            for rank in coordinator.node.stopped():
+                self.held[rank] = coordinator.states.get(rank, RankState(rank))
+            coordinator.down.broadcast(Where())
 
-    def store(self, one: RankState) -> None:
+    def store(self, state: RankState) -> None:
         """Store a state. It is from its own rank, or from the first rank of that rank's node."""
-        (self.held if one.held else self.answers)[one.rank] = one
+        (self.held if state.held else self.answers)[state.rank] = state
 
     def tick(self, now: float) -> float | None:
         """Continue. Return when to call again; None when all evidence is complete.
 
         If a process was killed, it is complete at once, since a launcher may be about to kill all others.
         """
-        if self._hub.gone.keys() - self.held.keys():
+        if self._coordinator.gone.keys() - self.held.keys():
             return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
         if not self._looked_at:
-            if (self._missing or self._hub.in_doubt) and now - self._called_at < _ANSWER_S:
+            if (self._missing or self._coordinator.in_doubt) and now - self._called_at < _ANSWER_S:
                 return now + _LOOK_AGAIN_S
             self._looked_at = now
             self._look()
         for way, probe in self._probes.items():
-            if probe and way not in self.probed and (result := probe.step()):
+            result = probe.step() if probe and way not in self.probed else None
+            if result:
                 self.probed[way] = result
         incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
         busy = incomplete or any(helper.is_alive() for helper in self._helpers)
@@ -121,12 +126,12 @@ class HangInquiry:
     @property
     def _is_certain(self) -> bool:
         """Return whether a process was killed. Then the inquiry does not wait."""
-        return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
+        return any(self._coordinator.how.get(rank, ProcessEnd()).killed for rank in self._coordinator.gone.keys() - self.held.keys())
 
     @property
     def _missing(self) -> set[int]:
-        members = {member.rank for member in self._hub.members}
-        return members - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
+        members = {member.rank for member in self._coordinator.members}
+        return members - self.answers.keys() - self.held.keys() - self._coordinator.gone.keys() - self._coordinator.left
 
     @property
     def _all_work(self) -> bool:
@@ -134,14 +139,14 @@ class HangInquiry:
 
         No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
         """
-        still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
-        return not (self._hub.gone or self.held or self._missing or still)
+        still = any(state.still_s > self._coordinator.timeout_s for state in self.answers.values() if not state.waits)
+        return not (self._coordinator.gone or self.held or self._missing or still)
 
     @property
     def _names_no_rank(self) -> bool:
         """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
         silent = not self._is_signal and (self._missing or self.held)
-        return self.echo is not None and not (self._hub.gone or silent)
+        return self.error is not None and not (self._coordinator.gone or silent)
 
     @property
     def _explains_error(self) -> bool:
@@ -149,53 +154,54 @@ class HangInquiry:
 
         After a pause that is longer than the deadline, a library with a deadline fails.
         """
-        if self.echo is None or self.echo.code != FAILED:
+        if self.error is None or self.error.code != FAILED:
             return False
-        return self._paths().fault() is not None or paused_together_s(self.answers.values(), self._hub.timeout_s) > 0
+        return self._paths().fault() is not None or paused_together_s(self.answers.values(), self._coordinator.timeout_s) > 0
 
     @property
     def _is_signal(self) -> bool:
-        return self.echo is not None and self.echo.code in _SIGNAL_CODES
+        return self.error is not None and self.error.code in _SIGNAL_CODES
 
     def _look(self) -> None:
         """Examine paths and ranks that may be the cause."""
-        hub = self._hub
+        coordinator = self._coordinator
         for rank in self._missing:
-            child = hub.down.with_rank(rank)
+            child = coordinator.down.with_rank(rank)
             info = tcp_info(child.descriptor) if child and child.cut is None else None
             if info and info.unacked:
                 self._unreachable.add(rank)
         if (self.patient and self._all_work) or self._is_signal:
             return
-        self._own_paths = Paths(self._own.rank, 0, hub.connections.reports(), is_loopback_up())
+        self._own_paths = Paths(self._own.rank, 0, coordinator.connections.reports(), is_loopback_up())
         self._probe_paths()
         if self._names_no_rank:
             return
-        found = diagnose(self._seen())
-        if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
-            for rank in found.ranks[:_MOST_LOOKED_AT]:
+        hang = diagnose(self._evidence())
+        if hang.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
+            for rank in hang.ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
                 self._look_at(rank)
-            if not found.ranks:
-                self._look_at(self._own.rank)
-        for inform in hub.informants:
+        for inform in coordinator.informants:
             self._help(inform, self._remarks.append)
 
     def _look_at(self, rank: int) -> None:
         if rank in self._unreachable:
-            self._help(partial(answering, self._hub.members[rank].addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
+            self._help(partial(answering, self._coordinator.members[rank].addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
         elif rank == self._own.rank:
             self.stacks[rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
-        elif self._hub.node.has(rank) and tool_here():
-            self._help(partial(self._hub.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
-        elif child := self._hub.down.with_rank(rank):
-            self._hub.down.send(child, TakeStack(rank))
-            self._stacks_requested.add(rank)
+        elif self._coordinator.node.has(rank) and tool_here():
+            self._help(partial(self._coordinator.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
+        else:
+            child = self._coordinator.down.with_rank(rank)
+            if child:
+                self._coordinator.down.send(child, TakeStack(rank))
+                self._stacks_requested.add(rank)
 
     def _help(self, look: Callable[[], str | None], store: Callable[[str], None]) -> None:
         """Store the result of a slow function, which runs in a thread, so that the I/O thread continues to read."""
 
         def work() -> None:
-            if text := look():
+            text = look()
+            if text:
                 store(text)
 
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
@@ -203,24 +209,28 @@ class HangInquiry:
 
     def _probe_paths(self) -> None:
         """Request probes of several packet sizes on the paths where connections lose packets."""
-        hub = self._hub
+        coordinator = self._coordinator
         for way in self._paths().suspects[:_MOST_PROBED]:
             where = self._takes_probes(way[1])
-            sender = next((member.rank for member in hub.members if member.host == way[0]), None)
+            sender = next((member.rank for member in coordinator.members if member.host == way[0]), None)
             if where is None or sender is None:
                 continue
             self._probes[way] = Probe(*where) if sender == self._own.rank else None
-            for child in hub.down.children.values():
+            for child in coordinator.down.children.values():
                 if sender in child.ranks | child.also:
-                    hub.down.send(child, SendProbe(*where))
+                    coordinator.down.send(child, SendProbe(*where))
 
     def _takes_probes(self, target: str) -> tuple[str, int] | None:
         """Return the address and port at which a host accepts probes; None without one."""
-        hub = self._hub
-        if hub.members and target == hub.members[0].host:
-            return (hub.members[0].address, hub.down.port) if hub.down.port else None
-        there = [member for member in hub.members if member.host == target and member.rank in hub.reported]
-        return next(((member.address, report.port) for member in there if (report := hub.reported[member.rank][0]).port), None)
+        coordinator = self._coordinator
+        if coordinator.members and target == coordinator.members[0].host:
+            return (coordinator.members[0].address, coordinator.down.port) if coordinator.down.port else None
+        for member in coordinator.members:
+            if member.host == target and member.rank in coordinator.reported:
+                port = coordinator.reported[member.rank][0].port
+                if port:
+                    return member.address, port
+        return None
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""
@@ -229,7 +239,7 @@ class HangInquiry:
             self.probed[way] = ProbeResult(tuple(result.passed), tuple(result.failed))
 
     def _paths(self) -> PathEvidence:
-        recent = {rank: report for rank, (report, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
+        recent = {rank: report for rank, (report, at) in self._coordinator.reported.items() if at > self._called_at - _REPORT_S}
         recent[self._own.rank] = self._own_paths
         reports = [(self._host_of(rank), report) for rank, paths in recent.items() for report in paths.reports]
         return PathEvidence(
@@ -240,61 +250,67 @@ class HangInquiry:
         )
 
     def _host_of(self, rank: int) -> str:
-        return self._hub.members[rank].host if rank < len(self._hub.members) else ""
+        return self._coordinator.members[rank].host if rank < len(self._coordinator.members) else ""
 
     def _hosts_by_address(self) -> dict[str, str]:
         """Return the name of each host, by each address at which other hosts may reach it."""
-        if not self._hub.members:
+        if not self._coordinator.members:
             return {}
         home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
-        return home | {address: member.host for member in self._hub.members for address in (*member.addresses, member.address)}
+        return home | {address: member.host for member in self._coordinator.members for address in (*member.addresses, member.address)}
 
     def outcome(self) -> HangDiagnosis | RankPaused | SecondaryError | None:
         """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
         if self.patient and self._all_work:
             return None
-        hub = self._hub
-        self.store(hub.stand())
-        if self.echo and self._names_no_rank and not self._explains_error:
-            return self.echo
-        if hub.gone and hub.woke_after_s >= hub.timeout_s:  # rank 0 itself was stopped for longer than the others' deadline
-            name = str(hub.members[0]) if hub.members else "rank 0"
-            return RankPaused(name, self._own.phase, hub.woke_after_s, hub.timeout_s)
-        return diagnose(self._seen())
+        coordinator = self._coordinator
+        self.store(coordinator.own_state())
+        if self.error and self._names_no_rank and not self._explains_error:
+            return self.error
+        # rank 0 itself was stopped for longer than the others' deadline
+        if coordinator.gone and coordinator.woke_after_s >= coordinator.timeout_s:
+            name = str(coordinator.members[0]) if coordinator.members else "rank 0"
+            return RankPaused(name, self._own.phase, coordinator.woke_after_s, coordinator.timeout_s)
+        return diagnose(self._evidence())
 
-    def _seen(self) -> HangEvidence:
-        hub = self._hub
-        here = {member.rank: str(member) for member in hub.members if member.rank not in hub.left}
+    def _evidence(self) -> HangEvidence:
+        coordinator = self._coordinator
+        here = {member.rank: str(member) for member in coordinator.members if member.rank not in coordinator.left}
         return HangEvidence(
             what=self.what,
-            timeout_s=hub.timeout_s,
-            members={**{rank: str(member) for rank, member in hub.joined.items()}, **here} if hub.gone else here,
-            answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in hub.gone},
-            states=hub.states,
-            gone=list(hub.gone),
-            how=hub.how,
-            other_candidates=hub.other_candidates,
+            timeout_s=coordinator.timeout_s,
+            members={**{rank: str(member) for rank, member in coordinator.joined.items()}, **here} if coordinator.gone else here,
+            answers={rank: state for rank, state in self.answers.items() if rank not in self.held and rank not in coordinator.gone},
+            states=coordinator.states,
+            gone=list(coordinator.gone),
+            how=coordinator.how,
+            other_candidates=coordinator.other_candidates,
             held=frozenset(self.held),
             unreachable=frozenset(self._unreachable - self.answers.keys()),
             elsewhere=self._elsewhere,
-            spokesmen={rank: min(child.ranks) for child in hub.down.children.values() for rank in child.ranks},
+            spokesmen={rank: min(child.ranks) for child in coordinator.down.children.values() for rank in child.ranks},
             doing={rank: innermost(text) for rank, text in self.stacks.items()},
-            hosts={member.rank: member.host for member in hub.members},
+            hosts={member.rank: member.host for member in coordinator.members},
             path=self._paths().fault(),
         )
 
     def sentence(self, hang: HangDiagnosis | RankPaused) -> str:
         """Return the diagnosis and what the libraries report."""
         suspended = isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ALL_PAUSED
-        met = [self.echo.sentence] if self.echo and suspended else []
+        met = [self.error.sentence] if self.error and suspended else []
         return "; ".join([hang.render(), *met, *self._remarks])
 
     def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
         """Return the diagnosis with the state and stack of every rank, for events.jsonl."""
-        standing = [to_builtins(one) for _, one in sorted({**self.answers, **self.held}.items())]
-        met = {"met": self.echo.sentence} if self.echo else {}
-        stacks = {str(rank): text for rank, text in self.stacks.items()}
-        return {"diagnosis": as_json(hang), "standing": standing, "stacks": stacks, **met}
+        states = {**self.answers, **self.held}
+        facts = {
+            "diagnosis": as_json(hang),
+            "standing": [to_builtins(states[rank]) for rank in sorted(states)],
+            "stacks": {str(rank): text for rank, text in self.stacks.items()},
+        }
+        if self.error:
+            facts["met"] = self.error.sentence
+        return facts
 
 
 class HangInquiries:
@@ -305,34 +321,35 @@ class HangInquiries:
     now  the inquiry in progress
     """
 
-    def __init__(self, hub: Coordinator) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
         self.now: HangInquiry | None = None
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
         self._report_at = math.inf
 
-    def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
+    def begin(self, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
         """Request the state of every rank, to derive the cause from it.
 
         patient: the inquiry ends without a result if all ranks make progress.
         """
-        if self._reason or self._hub.ending.begun:
+        if self._reason or self._coordinator.ending.begun:
             return
         if self.now is None:
-            self.now, self._due = HangInquiry(self._hub, what, echo, patient=patient), 0.0
-        self.now.echo = self.now.echo or echo
+            self.now = HangInquiry(self._coordinator, what, error, patient=patient)
+            self._due = 0.0
+        self.now.error = self.now.error or error
         self.now.patient = self.now.patient and patient
 
-    def met(self, sentence: str, code: int, *, own: bool = False) -> None:
+    def examine_error(self, sentence: str, code: int, *, own: bool = False) -> None:
         """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end may be.
 
         Another rank's end, which is not known yet, may also have caused a launcher's signal.
         """
         if own and self._reason:
-            self._hub.inbox.put(PeerFailed(*self._reason))
-        elif own and self._hub.ending.begun:
-            self._hub.inbox.put(NoOtherCause())
+            self._coordinator.inbox.put(PeerFailed(*self._reason))
+        elif own and self._coordinator.ending.begun:
+            self._coordinator.inbox.put(NoOtherCause())
         elif own or code in (FAILED, *_SIGNAL_CODES):
             self.begin("", SecondaryError(sentence, code, own))
         else:
@@ -340,17 +357,20 @@ class HangInquiries:
 
     def conclude(self, sentence: str, code: int) -> None:
         """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
-        if self._reason is None and not self._hub.ending.begun:
-            self.now, self._reason = None, (sentence, code)
-            waits_s = _MAIN_S if self._hub.stand().waits else _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
-            self._report_at = time.monotonic() + (0.0 if self._hub.gone else waits_s)
-            self._hub.inbox.put(PeerFailed(sentence, code))
+        if self._reason is None and not self._coordinator.ending.begun:
+            self.now = None
+            self._reason = (sentence, code)
+            self._report_at = time.monotonic()
+            if not self._coordinator.gone:
+                waits_s = _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
+                self._report_at += _MAIN_S if self._coordinator.own_state().waits else waits_s
+            self._coordinator.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:
         """Continue the inquiry; return when to call again."""
-        if self._hub.ending.begun:
-            if self.now and self.now.echo and self.now.echo.own:  # the main thread still waits for a result
-                self._hub.inbox.put(NoOtherCause())
+        if self._coordinator.ending.begun:
+            if self.now and self.now.error and self.now.error.own:  # the main thread still waits for a result
+                self._coordinator.inbox.put(NoOtherCause())
             self.now = None
             return math.inf
         if self.now and now >= self._due:
@@ -359,18 +379,19 @@ class HangInquiries:
             if due is None:
                 self._settle(self.now)
         if self._reason and now >= self._report_at:
-            self._hub.ending.report(*self._reason)
-            self._hub.abort_others(*self._reason)
+            self._coordinator.ending.report(*self._reason)
+            self._coordinator.abort_others(*self._reason)
         return min(self._due, self._report_at)
 
     def _settle(self, inquiry: HangInquiry) -> None:
-        found, self.now = inquiry.outcome(), None
-        if isinstance(found, SecondaryError):
-            self._hub.facts = {}
-            if found.own:
-                self._hub.inbox.put(NoOtherCause())
+        cause = inquiry.outcome()
+        self.now = None
+        if isinstance(cause, SecondaryError):
+            self._coordinator.facts = {}
+            if cause.own:
+                self._coordinator.inbox.put(NoOtherCause())
             else:
-                self.conclude(found.sentence, found.code)
-        elif found:
-            self._hub.facts = inquiry.facts(found)
-            self.conclude(inquiry.sentence(found), FAILED)
+                self.conclude(cause.sentence, cause.code)
+        elif cause:
+            self._coordinator.facts = inquiry.facts(cause)
+            self.conclude(inquiry.sentence(cause), FAILED)

@@ -1,56 +1,42 @@
-"""The thread that owns a process's control-plane sockets. It waits for messages and timers, and never calls the measured library.
-
-Its handler is `Coordinator` at rank 0, `NodeAgent` at any other rank.
-"""
+"""The thread that owns a process's control-plane sockets. It waits for messages and timers, and never calls the measured library."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from collbench.errors import CollbenchError, RunFailed
+
+if TYPE_CHECKING:
+    from collbench.control.client import NodeAgent
+    from collbench.control.server import Coordinator
 
 _JOIN_S = 5.0
 _LOOK_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 
 
-class SocketHandler(Protocol):
-    """The work of an I/O thread. Every method runs in that thread."""
-
-    inbox: SimpleQueue[Any]
-
-    @property
-    def sockets(self) -> Sequence[Any]:
-        """Return the ZeroMQ sockets and file descriptors to poll."""
-
-    def read(self, ready: Any) -> None:
-        """Handle a socket or descriptor that is ready."""
-
-    def tick(self, now: float) -> float:
-        """Do the work that is due; return when to call again, on CLOCK_MONOTONIC."""
-
-    def close(self) -> None:
-        """Close the sockets."""
-
-
 class IOThread:
-    """A thread that runs a handler until it is closed. Any thread may call `do`."""
+    """A thread that runs a handler until it is closed: `Coordinator` at rank 0, `NodeAgent` at any other rank. Any thread may call `do`.
 
-    def __init__(self, part: SocketHandler) -> None:
-        self._part = part
+    The thread polls the handler's `sockets`, ZeroMQ's and file descriptors, calls `read` with each that is ready, and then `tick`,
+    which returns when to call it again, on CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, handler: Coordinator | NodeAgent) -> None:
+        self._handler = handler
         self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop = False
-        self._thread = threading.Thread(target=self._run, name="collbench-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="collbench-io", daemon=True)
         self._thread.start()
 
     def do(self, action: Callable[[], None]) -> None:
@@ -73,21 +59,23 @@ class IOThread:
 
     def next(self, end: float) -> Any:
         """Return the next item of the handler's inbox. Raises an error that it contains, and Empty at `end`, on CLOCK_MONOTONIC."""
-        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
-        if isinstance(one, BaseException):
-            raise one
-        return one
+        message = self._handler.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(message, BaseException):
+            raise message
+        return message
 
     def _run(self) -> None:
         try:
-            poller, polled = zmq.Poller(), list[Any]()
-            due = self._part.tick(time.monotonic())
+            poller = zmq.Poller()
+            polled: list[Any] = []
+            due = self._handler.tick(time.monotonic())
             while not (self._stop and self._actions.empty()):
-                sockets = [self._wake, *self._part.sockets]
+                sockets = [self._wake, *self._handler.sockets]
                 if sockets != polled:
-                    poller, polled = zmq.Poller(), sockets
-                    for one in sockets:
-                        poller.register(one, zmq.POLLIN)
+                    poller = zmq.Poller()
+                    polled = sockets
+                    for socket in sockets:
+                        poller.register(socket, zmq.POLLIN)
                 longest_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
                 for ready, _ in poller.poll(max(0, int(longest_s * 1000) + 1)):
                     if ready == self._wake:
@@ -96,12 +84,12 @@ class IOThread:
                         while not self._actions.empty():
                             self._actions.get()()
                     else:
-                        self._part.read(ready)
-                due = self._part.tick(time.monotonic())
+                        self._handler.read(ready)
+                due = self._handler.tick(time.monotonic())
         except BaseException as error:  # else the main thread would wait for ever
-            self._part.inbox.put(error if isinstance(error, CollbenchError) else RunFailed(f"the control plane failed: {error!r}"))
+            self._handler.inbox.put(error if isinstance(error, CollbenchError) else RunFailed(f"the control plane failed: {error!r}"))
         finally:
-            self._part.close()
+            self._handler.close()
 
     def close(self) -> None:
         """End the thread after all earlier actions; its messages are sent."""

@@ -72,7 +72,7 @@ def addressed(members: Sequence[Member]) -> list[Member]:
     Rank 0's address is the one that the other hosts use. Raises UsageError if the hosts have no family in common.
     """
     home = members[0].host
-    away = {member: {family_of(hub): (own, hub) for own, hub in member.routes} for member in members if member.host != home}
+    away = {member: {family_of(hub): (address, hub) for address, hub in member.routes} for member in members if member.host != home}
     lacking = []
     for family in Family:
         without = next((member for member, routes in away.items() if family not in routes), None)
@@ -101,7 +101,7 @@ def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
     mates: dict[str, list[Member]] = {}
     for member in members:
         mates.setdefault(member.host, []).append(member)
-    return {first.rank: HostKilled(first.host, tuple(one.rank for one in others)) for first, *others in mates.values() if others}
+    return {first.rank: HostKilled(first.host, tuple(mate.rank for mate in others)) for first, *others in mates.values() if others}
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:

@@ -22,12 +22,13 @@ from msgspec import Meta, Struct
 
 from collbench.reason import Fact
 
-_ESTABLISHED, _SYN_SENT = 1, 2
-_STATES = frozenset({_ESTABLISHED, _SYN_SENT})
+_ESTABLISHED = 1
+_SYN_SENT = 2
 _LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II" + "QQ" + "III")
-_STATE, _RETRANSMITS, _SND_MSS, _UNACKED, _LOST = 0, 2, 10, 12, 14
-_LAST_RECEIVED, _PMTU, _TOTAL_RETRANS = 19, 21, 31
-_BYTES_ACKED, _DATA_SEGMENTS_OUT, _DUPLICATES, _OUT_OF_ORDER = 34, 41, 50, 52
+_PLACES = {  # of the fields of TcpInfo in this layout
+    "state": 0, "retransmits": 2, "snd_mss": 10, "unacked": 12, "last_received_ms": 19, "pmtu": 21, "retransmitted": 31,
+    "acked_bytes": 34, "sent": 41, "duplicates": 50, "out_of_order": 52,
+}  # fmt: skip
 _MOST_CONNECTIONS = 4096  # connections read at most
 _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
@@ -41,7 +42,7 @@ class TcpInfo:
     """The kernel's data about one connection at its sending end.
 
     retransmits          consecutive timeouts of the oldest segment in flight
-    unacked, lost        segments in flight; those that the kernel considers lost
+    unacked              segments in flight
     snd_mss, pmtu        bytes of the largest segment, and of the packet around it
     retransmitted, sent  segments since the connection was opened
     acked_bytes          acknowledged by the other kernel
@@ -54,7 +55,6 @@ class TcpInfo:
     state: int = 0
     retransmits: int = 0
     unacked: int = 0
-    lost: int = 0
     snd_mss: int = 0
     pmtu: int = 0
     retransmitted: int = 0
@@ -68,15 +68,7 @@ class TcpInfo:
     def parse(cls, data: bytes) -> TcpInfo:
         """Return the values in the result of getsockopt(TCP_INFO)."""
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
-        return cls(
-            words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
-            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED], words[_OUT_OF_ORDER], words[_DUPLICATES],
-        )  # fmt: skip
-
-    @property
-    def connected(self) -> bool:
-        """Return whether the connection is established."""
-        return self.state == _ESTABLISHED
+        return cls(**{name: words[place] for name, place in _PLACES.items()})
 
     @property
     def stalled(self) -> bool:
@@ -106,42 +98,39 @@ class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     sent: Count
     received_ms: Count
 
-    @property
-    def suspect(self) -> bool:
-        """Return whether packets to that address are lost."""
-        return self.stalled > 0 or self.retransmitted >= _FEWEST_LOST
-
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
     """Return the kernel's data about a connection; None if the descriptor is not a TCP connection."""
-    return (_read(descriptor) or ("", None))[1]
+    connection = _read(descriptor)
+    return connection[1] if connection else None
 
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
     """Return (the address at the other end, the kernel's data). The descriptor is neither copied nor closed."""
     with suppress(OSError, ValueError):
-        one = socket.socket(fileno=descriptor)
+        connection = socket.socket(fileno=descriptor)
         try:
-            if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                info = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
-                peer, own = (str(name[0]).removeprefix("::ffff:").partition("%")[0] for name in (one.getpeername(), one.getsockname()))
-                return (peer, info) if info.state in _STATES and peer != own else None
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                info = TcpInfo.parse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
+                ends = (connection.getpeername(), connection.getsockname())
+                peer, here = (str(name[0]).removeprefix("::ffff:").partition("%")[0] for name in ends)
+                return (peer, info) if info.state in (_ESTABLISHED, _SYN_SENT) and peer != here else None
         finally:
-            one.detach()
+            connection.detach()
     return None
 
 
 def own_connections() -> dict[str, tuple[str, TcpInfo]]:
     """Return this process's TCP connections to other hosts, by socket ("socket:[inode]"): the remote address and the kernel's data."""
-    found: dict[str, tuple[str, TcpInfo]] = {}
+    connections: dict[str, tuple[str, TcpInfo]] = {}
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd")[:_MOST_CONNECTIONS]:  # noqa: PTH208 - Path.iterdir makes a Path per name
             with suppress(OSError, ValueError):
                 link = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
-                one = _read(int(name)) if link.startswith("socket:") else None
-                if one and not one[0].startswith("127.") and one[0] != "::1":
-                    found[link] = one
-    return found
+                connection = _read(int(name)) if link.startswith("socket:") else None
+                if connection and not connection[0].startswith("127.") and connection[0] != "::1":
+                    connections[link] = connection
+    return connections
 
 
 def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[str, TcpInfo]]) -> list[PathReport]:
@@ -154,7 +143,7 @@ def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[s
         sent = max(0, info.sent - old.sent)
         report = PathReport(peer, int(info.stalled), retransmits, info.pmtu, max(0, lost), sent, info.last_received_ms)
         by_peer.setdefault(peer, []).append(report)
-    return [_combined(each) for each in list(by_peer.values())[:_MOST_PEERS]]
+    return [_combined(of_peer) for of_peer in list(by_peer.values())[:_MOST_PEERS]]
 
 
 class ConnectionMonitor:
@@ -176,9 +165,9 @@ class ConnectionMonitor:
         if still_s < _QUIET_S:
             self._before = None
         else:
-            found = own_connections()
-            self.lossy = self.lossy or any(info.lossy for _, info in found.values())
-            self._before = self._before if self._before is not None else found
+            connections = own_connections()
+            self.lossy = self.lossy or any(info.lossy for _, info in connections.values())
+            self._before = self._before if self._before is not None else connections
 
     def reports(self) -> list[PathReport]:
         """Return the current reports, one per address."""
@@ -241,8 +230,9 @@ class _Attempt:
         if info is None or self.socket.getsockopt(
             socket.SOL_SOCKET, socket.SO_ERROR
         ):  # the other end closed it after reading, or refused it
-            self.passed, self.over = self._sent > 0, True
-        elif info.connected and not self._sent:
+            self.passed = self._sent > 0
+            self.over = True
+        elif info.state == _ESTABLISHED and not self._sent:
             self.connected = True
             self.size = min(self.size or info.pmtu, info.pmtu, info.snd_mss + self._headers + _TIMESTAMPS)
             self._sent = self.socket.send(b"\0" * info.snd_mss)
@@ -264,22 +254,22 @@ class Probe:
 
     def step(self) -> ProbeResult | None:
         """Continue; return the result once it is known, None before."""
-        for one in self._attempts:
+        for attempt in self._attempts:
             try:
-                one.step()
+                attempt.step()
             except OSError:
-                one.over = True
-        if time.monotonic() < self._until and not all(one.over for one in self._attempts):
+                attempt.over = True
+        if time.monotonic() < self._until and not all(attempt.over for attempt in self._attempts):
             return None
-        passed = sorted({one.size for one in self._attempts if one.passed})
-        failed = sorted(one.size for one in self._attempts if one.connected and not one.passed)
+        passed = sorted({attempt.size for attempt in self._attempts if attempt.passed})
+        failed = sorted(attempt.size for attempt in self._attempts if attempt.connected and not attempt.passed)
         self.close()
         return ProbeResult(tuple(passed), tuple(failed))
 
     def close(self) -> None:
         """Close the connections at once."""
-        for one in self._attempts:
-            one.socket.close()
+        for attempt in self._attempts:
+            attempt.socket.close()
 
 
 def listener(address: str) -> socket.socket | None:
@@ -368,51 +358,64 @@ class PathEvidence:
     @property
     def suspects(self) -> list[tuple[str, str]]:
         """Return the directions in which packets are lost, the worst first."""
-        found = [(-one.stalled, -one.retransmitted, way) for way, one in self.directions.items() if one.suspect]
-        return [way for _, _, way in sorted(found)]
+        suspects = [way for way, report in self.directions.items() if report.stalled or report.retransmitted >= _FEWEST_LOST]
+        return sorted(suspects, key=lambda way: (-self.directions[way].stalled, -self.directions[way].retransmitted, way))
 
     def fault(self) -> PathFault | None:
         """Return the most certain problem of any path; None if no packet is lost."""
         if self.loopback_down:
             return PathFault(PathProblem.LOOPBACK, self.loopback_down[0], self.loopback_down[0])
         order = list(PathProblem)
-        faults = [fault for way in self.suspects if (fault := self._of(*way, self.directions[way]))]
-        return min(faults, key=lambda fault: order.index(fault.problem), default=None)
+        faults = [self._fault_of(*way, self.directions[way]) for way in self.suspects]
+        return min(filter(None, faults), key=lambda fault: order.index(fault.problem), default=None)
 
-    def _of(self, source: str, target: str, one: PathReport) -> PathFault | None:
+    def _fault_of(self, source: str, target: str, report: PathReport) -> PathFault | None:
         probe = self.probes.get((source, target), ProbeResult())
-        returns = one.received_ms < _RECENT_MS or target in self.answering
+        returns = report.received_ms < _RECENT_MS or target in self.answering
         # Where some packets pass, as many acknowledgements may be lost on the way back.
         blocked = (source, target) in self.probes and not probe.connected
-        beyond = one.retransmitted - one.stalled * one.retransmits  # retries of one packet do not count
+        beyond = report.retransmitted - report.stalled * report.retransmits  # retries of one packet do not count
         if probe.limit is not None:
             problem = PathProblem.MTU
-        elif beyond >= _FEWEST_LOST and one.retransmitted <= _MOST_LOST * one.sent:
+        elif beyond >= _FEWEST_LOST and report.retransmitted <= _MOST_LOST * report.sent:
             problem = PathProblem.LOSS
-        elif one.stalled and not probe.connected and one.received_ms < _RECENT_MS and target not in self.answering:
+        elif report.stalled and not probe.connected and report.received_ms < _RECENT_MS and target not in self.answering:
             problem = PathProblem.ONE_WAY
-        elif one.stalled:
+        elif report.stalled:
             problem = PathProblem.STALLED
         else:
             return None
         return PathFault(
-            problem, source, target, probe.limit or 0, one.packet_bytes, one.retransmitted, one.sent, one.retransmits, one.stalled,
-            (returns and blocked) or problem is not PathProblem.STALLED,
-        )  # fmt: skip
+            problem=problem,
+            source=source,
+            target=target,
+            limit_bytes=probe.limit or 0,
+            packet_bytes=report.packet_bytes,
+            retransmitted=report.retransmitted,
+            sent=report.sent,
+            retransmits=report.retransmits,
+            stalled=report.stalled,
+            direction_known=(returns and blocked) or problem is not PathProblem.STALLED,
+        )
 
 
 def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], PathReport]:
     """Return the combined reports by (source, target), from (host, report) pairs; host_of: hosts by address."""
-    found: dict[tuple[str, str], list[PathReport]] = {}
+    by_way: dict[tuple[str, str], list[PathReport]] = {}
     for source, report in reports:
         target = host_of.get(report.peer)
         if target and target != source:
-            found.setdefault((source, target), []).append(report)
-    return {way: _combined(each) for way, each in found.items()}
+            by_way.setdefault((source, target), []).append(report)
+    return {way: _combined(of_way) for way, of_way in by_way.items()}
 
 
-def _combined(each: Sequence[PathReport]) -> PathReport:
+def _combined(reports: Sequence[PathReport]) -> PathReport:
     return PathReport(
-        each[0].peer, sum(one.stalled for one in each), max(one.retransmits for one in each), max(one.packet_bytes for one in each),
-        sum(one.retransmitted for one in each), sum(one.sent for one in each), min(one.received_ms for one in each),
-    )  # fmt: skip
+        peer=reports[0].peer,
+        stalled=sum(report.stalled for report in reports),
+        retransmits=max(report.retransmits for report in reports),
+        packet_bytes=max(report.packet_bytes for report in reports),
+        retransmitted=sum(report.retransmitted for report in reports),
+        sent=sum(report.sent for report in reports),
+        received_ms=min(report.received_ms for report in reports),
+    )

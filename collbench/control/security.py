@@ -98,9 +98,9 @@ def _of_host(path: Path) -> tuple[bytes, str]:
         os.close(folder)
 
 
-def _check_folder(path: Path, found: os.stat_result) -> None:
+def _check_folder(path: Path, status: os.stat_result) -> None:
     """Raise UsageError unless `path` is a folder of this user that no other user can write."""
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise UsageError(f"{path} is not a folder that only its owner can write, so it cannot hold the secret: {SECRET_REMEDY}")
 
 
@@ -110,13 +110,13 @@ def _read(path: Path, folder: int | None = None) -> bytes:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(path, flags) if folder is None else os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
         try:
-            found = os.fstat(handle)
+            status = os.fstat(handle)
             text = os.read(handle, _MOST_BYTES)
         finally:
             os.close(handle)
     except OSError as error:
         raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {SECRET_REMEDY}") from error
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UsageError(f"the secret in {path} is in a file that others can read or own: chown it to yourself and chmod 600 it")
     return _long_enough(text.strip(), str(path))
 
@@ -204,7 +204,7 @@ def _bounded(socket: zmq.Socket[Any]) -> None:
 # Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet of the
 # listening socket; open connections are not affected. All functions raise OSError if the kernel rejects the filter.
 
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
+_SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
 _DEFER_S = 60  # longer than the kernel keeps a connection without data, so such a connection is never accepted
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
 _LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
@@ -227,14 +227,8 @@ def drop_all(descriptor: int) -> None:
 
 
 def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
-    """Drop the packets of new connections from these addresses (the first 64). Replaces the addresses of an earlier call."""
+    """Drop the packets of new connections from these addresses (the first 64), and pass all others. Replaces an earlier filter."""
     _attach(descriptor, program(addresses))
-
-
-def pass_all(descriptor: int) -> None:
-    """Remove the filter."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        copy.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def program(addresses: Iterable[str]) -> list[_Step]:
@@ -242,10 +236,10 @@ def program(addresses: Iterable[str]) -> list[_Step]:
 
     The instructions of the packet's IP version run; they compare the address word by word.
     """
-    found = sorted({ipaddress.ip_address(each.partition("%")[0]) for each in addresses}, key=lambda each: (each.version, int(each)))
-    parts = {version: [each.packed for each in found[:MOST_SOURCES] if each.version == version] for version in (4, 6)}
-    v4 = [*_compare(parts[4], _V4_SOURCE), _PASS]
-    v6 = [*_compare(parts[6], _V6_SOURCE), _PASS]
+    numeric = {ipaddress.ip_address(address.partition("%")[0]) for address in addresses}
+    sources = sorted(numeric, key=lambda source: (source.version, int(source)))[:MOST_SOURCES]
+    v4 = [*_compare((source.packed for source in sources if source.version == 4), _V4_SOURCE), _PASS]
+    v6 = [*_compare((source.packed for source in sources if source.version == 6), _V6_SOURCE), _PASS]
     # A jump skips at most 255 steps. The IPv4 part comes first because it is shorter: 3 steps for each of 64 addresses.
     return [(_LOAD_BYTE, 0, 0, _NETWORK_HEADER), (_AND, 0, 0, 0xF0), (_EQUAL, 0, len(v4), 0x40), *v4, *v6]
 
@@ -327,10 +321,8 @@ class RejectedPeers:
     def fact(self) -> ConnectionsRefused | None:
         """Return the fact about refused connections; None if there were none."""
         slow = {address: count for address, count in self.slow.items() if address not in self.members}
-        count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
-        if not count:
-            return None
-        return ConnectionsRefused(count, tuple(addresses), self.deaf, tuple(self.held_back))
+        count = self.count + sum(slow.values())
+        return ConnectionsRefused(count, tuple({**self.addresses, **slow}), self.deaf, tuple(self.held_back)) if count else None
 
 
 class ConnectionsRefused(Fact, frozen=True):
@@ -372,25 +364,25 @@ def peer_of(descriptor: int) -> str | None:
     """Return the address at the other end of a library's connection; None if the connection is already closed."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
-            found = copy.getpeername()
+            peer = copy.getpeername()
     except OSError:
         return None
-    return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
+    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else "this host"
 
 
 def closing(port: int) -> list[str]:
     """Return the remote addresses of this host's TCP connections at `port` that are closing (proc(5), /proc/net/tcp)."""
-    found = dict[str, None]()
+    addresses: dict[str, None] = {}
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         with suppress(OSError, ValueError, IndexError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-                _, own, peer, state, *_ = line.split()
-                if state in _CLOSING and int(own.rpartition(":")[2], 16) == port:
+                _, here, peer, state, *_ = line.split()
+                if state in _CLOSING and int(here.rpartition(":")[2], 16) == port:
                     text = peer.rpartition(":")[0]  # words of 32 bits, each in the machine's byte order
                     words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
                     shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
-                    found[shown.removeprefix("::ffff:")] = None
-    return list(found)
+                    addresses[shown.removeprefix("::ffff:")] = None
+    return list(addresses)
 
 
 class PendingConnections:
@@ -453,10 +445,8 @@ class PendingConnections:
             with suppress(OSError):
                 if full:
                     drop_all(descriptor)
-                elif dropped:
-                    drop_from(descriptor, dropped)
                 else:
-                    pass_all(descriptor)
+                    drop_from(descriptor, dropped)
 
 
 def is_remote(address: str | None) -> bool:

@@ -64,8 +64,11 @@ class Coordinator:
     facts             for events.jsonl: the states of all ranks when an inquiry found the cause
     """
 
-    def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
-        self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
+    def __init__(self, down: Downlinks, own_state: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
+        self.down = down
+        self.own_state = own_state
+        self.ending = ending
+        self.timeout_s = timeout_s
         self.joined: dict[int, Member] = {}
         self.members: Sequence[Member] = ()
         self.other_candidates: Mapping[int, HostKilled] = {}
@@ -100,9 +103,9 @@ class Coordinator:
             self._end_of(*self.node.ended(ready))
             return
         try:
-            came = self.down.read(ready)
-            if came:
-                self._from_below(*came)
+            received = self.down.read(ready)
+            if received:
+                self._from_below(*received)
         except Malformed as error:
             if self.members:
                 self.inbox.put(RunFailed(unreadable(str(error))))
@@ -139,11 +142,11 @@ class Coordinator:
             case wire.Bye() | wire.Moved():
                 self._leave(child, message)
             case wire.Abort():
-                self.inquiries.met(message.sentence, message.code)
+                self.inquiries.examine_error(message.sentence, message.code)
 
     def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
-        for one in hello.ranks:
-            member = one.member
+        for joining in hello.ranks:
+            member = joining.member
             if self.members and self.joined.get(member.rank) != member:
                 # another process joins as a rank that has joined: only that process ends
                 error = restarted(member)
@@ -154,7 +157,7 @@ class Coordinator:
                 continue
             self.joined[member.rank] = member
             child.ranks.add(member.rank)
-            self.inbox.put(one)
+            self.inbox.put(joining)
             self.node.watch(member)
         if child.ranks:
             self.down.send(child, wire.Welcome())
@@ -180,12 +183,12 @@ class Coordinator:
                 del self._offers[step]
 
     def _note(self, child: ChildConnection, message: wire.Beat | wire.Here) -> None:
-        check_ranks((one.rank for one in message.states), child.ranks | child.also)
-        for one in message.states:
-            if not one.held:
-                self.states[one.rank] = one
+        check_ranks((state.rank for state in message.states), child.ranks | child.also)
+        for state in message.states:
+            if not state.held:
+                self.states[state.rank] = state
             if isinstance(message, wire.Here) and self.inquiries.now:
-                self.inquiries.now.store(one)
+                self.inquiries.now.store(state)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """Handle the end of a process. Unless it was killed, its last message may still arrive."""
@@ -199,17 +202,17 @@ class Coordinator:
 
     def _answer_query(self, child: ChildConnection, message: wire.Stalled | wire.Where) -> None:
         """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
-        own = self.stand()
-        self.down.send(child, wire.Here([own]))
+        state = self.own_state()
+        self.down.send(child, wire.Here([state]))
         if isinstance(message, wire.Stalled):
             self.inquiries.begin(message.what)
-        elif own.still_s > self.timeout_s and not own.waits:
+        elif state.still_s > self.timeout_s and not state.waits:
             self.inquiries.begin("")
 
     def _gone(self, rank: int) -> None:
         if rank not in self.left and rank not in self.gone:
-            for one in [*self._before(), rank]:  # the earliest end is the cause: a launcher may have killed the other ranks after it
-                self.gone.setdefault(one, time.monotonic())
+            for ended in [*self._before(), rank]:  # the earliest end is the cause: a launcher may have killed the other ranks after it
+                self.gone.setdefault(ended, time.monotonic())
             self._forget_closed()
             self.inquiries.begin("")
 
@@ -240,8 +243,8 @@ class Coordinator:
         """Return the ranks that had ended already, in the order of their ends. Their last messages may still arrive."""
         cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
         lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
-        ended = {**lost, **self._ended}
-        return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
+        ended_at = {**lost, **self._ended}
+        return sorted(ended_at.keys() - self.left, key=lambda rank: ended_at[rank])
 
     def _forget_closed(self) -> None:
         many = len(self.left) + len(self.gone) >= len(self.joined)  # avoids a count for each of thousands of ranks that leave
@@ -259,7 +262,9 @@ class Coordinator:
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, in their order, once all have joined."""
-        self.members, self.other_candidates, self.down.complete = members, other_candidates, True
+        self.members = members
+        self.other_candidates = other_candidates
+        self.down.complete = True
 
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
@@ -269,19 +274,20 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Check for ended ranks, continue an inquiry, end processes that are due. Return when to call again."""
-        paused_s = self.stand().paused_s
-        longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
+        state = self.own_state()
         if now - self._woke_at > _AWAKE_S:
             self.woke_after_s = 0.0
-        if longer_s > 0:
-            self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
-        self.connections.note(self.stand().still_s, now)
-        for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
+        if state.paused_s > self._paused_s:
+            self.woke_after_s += state.paused_s - self._paused_s
+            self._woke_at = now
+            self._paused_s = state.paused_s
+        self.connections.note(state.still_s, now)
+        for child in [child for child in self.down.cut if child.cut is not None and now - child.cut > _LOST_S]:
             self.down.forget(child)
             first = min(child.ranks, default=None)  # the rank of that process; the ranks that send through it end by themselves
             if first is not None and not self.down.with_rank(first):
                 self._gone(first)
-        for rank in [one for one, at in self._ended.items() if now - at > _WORD_S or self._is_closed(one, now)]:
+        for rank in [rank for rank, at in self._ended.items() if now - at > _WORD_S or self._is_closed(rank, now)]:
             del self._ended[rank]
             self._gone(rank)
         due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
@@ -310,8 +316,9 @@ Take = Callable[[int, Any, Sequence[memoryview]], None]
 class Server:
     """Rank 0's end of the control plane, for its main thread."""
 
-    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
-        self._size, self._context = info.ranks, zmq.Context()
+    def __init__(self, info: LaunchInfo, secret: Secret, own_state: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
+        self._size = info.ranks
+        self._context = zmq.Context()
         self._joined: dict[int, Member] = {}
         down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
@@ -323,19 +330,17 @@ class Server:
             addresses = self._listens.listens if self._listens and self._listens.listens else addresses_of([down.endpoint])
             if info.local_ranks > 1:
                 down.bind(node_place(info, secret))
-        except zmq.ZMQError as error:
+        except BaseException as error:
             down.close()
             self._context.term()
+            if not isinstance(error, zmq.ZMQError):
+                raise
             raise out_of_files(error) or UsageError(
                 f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
                 "wait for its end, or give this launch its own MASTER_PORT"
             ) from error
-        except BaseException:
-            down.close()
-            self._context.term()
-            raise
-        self.part = Coordinator(down, stand, ending, timeout_s)
-        self._keeper = IOThread(self.part)
+        self.coordinator = Coordinator(down, own_state, ending, timeout_s)
+        self._io = IOThread(self.coordinator)
         self._builds: BuildServer | None = None
         if self._build:  # until all ranks have joined
             me = BuildRequest(0, socket.gethostname(), self._build)
@@ -345,7 +350,7 @@ class Server:
 
     def _compare(self, call: BuildRequest) -> None:
         if call.build != self._build:
-            self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
+            self.coordinator.inbox.put(self._other_build(call.rank, call.host, call.build))
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -359,14 +364,15 @@ class Server:
         end = time.monotonic() + deadline_s
         while len(joined) < self._size - 1:
             try:
-                one = self._keeper.next(end)
+                message = self._io.next(end)
             except Empty:
                 late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
-            if isinstance(one, Joining):
-                member, rank = one.member, one.member.rank
-                if self._build and read_build(one.build) != self._build:
-                    raise self._other_build(rank, member.host, read_build(one.build))
+            if isinstance(message, Joining):
+                member = message.member
+                rank = member.rank
+                if self._build and read_build(message.build) != self._build:
+                    raise self._other_build(rank, member.host, read_build(message.build))
                 if not 0 < rank < self._size:
                     raise RunFailed(
                         f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time"
@@ -394,15 +400,16 @@ class Server:
                 f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        if rejected := self.part.down.rejected.fact():
+        rejected = self.coordinator.down.rejected.fact()
+        if rejected:
             why.append(rejected.render())
-        if self.part.unreadable:
-            why.append(unreadable(self.part.unreadable))
+        if self.coordinator.unreadable:
+            why.append(unreadable(self.coordinator.unreadable))
         return "; ".join(why)
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
-        self._keeper.do(lambda: self.part.expect(members, other_candidates))
+        self._io.do(lambda: self.coordinator.expect(members, other_candidates))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
         """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays).
@@ -411,29 +418,30 @@ class Server:
         """
         if self._why_ended is not None:  # the caller of an earlier exchange handled that error: the reason stays the first one
             raise PeerFailed(self._why_ended)
-        missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
-        self._keeper.do(lambda: self.part.request(step))
-        for came in self._early.pop(step, []):
-            self._taken(came, step, what, missing, take)
+        missing = set(range(1, self._size))
+        end = time.monotonic() + self.coordinator.timeout_s
+        self._io.do(lambda: self.coordinator.request(step))
+        for values in self._early.pop(step, []):
+            self._take(values, step, what, missing, take)
         while missing:
             try:
-                came = self._keeper.next(end)
+                values = self._io.next(end)
             except Empty:
-                came = self._expired(what, end + patience_s)
-            if not isinstance(came, wire.Values):
+                values = self._expired(what, end + patience_s)
+            if not isinstance(values, wire.Values):
                 continue
-            if came.step > step:  # a fast rank may be one step ahead
-                self._early.setdefault(came.step, []).append(came)
+            if values.step > step:  # a fast rank may be one step ahead
+                self._early.setdefault(values.step, []).append(values)
             else:
-                self._taken(came, step, what, missing, take)
-            if came.size_bytes > LARGE_BYTES:
-                self._keeper.do(partial(self.part.made_room, came.size_bytes))
+                self._take(values, step, what, missing, take)
+            if values.size_bytes > LARGE_BYTES:
+                self._io.do(partial(self.coordinator.made_room, values.size_bytes))
 
-    def _taken(self, came: wire.Values, step: int, what: str, missing: set[int], take: Take) -> None:
-        for entry in came.entries:
-            if (came.step, entry.what) != (step, what):
-                me = str(self.part.members[0]) if self.part.members else "rank 0"
-                apart = ranks_apart(str(self.part.joined[entry.rank]), (entry.what, came.step), me, (what, step))
+    def _take(self, values: wire.Values, step: int, what: str, missing: set[int], take: Take) -> None:
+        for entry in values.entries:
+            if (values.step, entry.what) != (step, what):
+                me = str(self.coordinator.members[0]) if self.coordinator.members else "rank 0"
+                apart = ranks_apart(str(self.coordinator.joined[entry.rank]), (entry.what, values.step), me, (what, step))
                 raise self._end_launch(apart)
             if entry.rank not in missing:
                 raise self._invalid(what, entry.rank)
@@ -450,54 +458,54 @@ class Server:
     def _end_launch(self, sentence: str) -> PeerFailed:
         """End the launch for this reason, also if the caller of an exchange handles its error: the ranks cannot exchange data any more."""
         self._why_ended = sentence
-        self._keeper.do(lambda: self.part.inquiries.conclude(sentence, FAILED))
+        self._io.do(lambda: self.coordinator.inquiries.conclude(sentence, FAILED))
         return PeerFailed(sentence)
 
     def _expired(self, what: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
         while time.monotonic() < end:
-            self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
+            self._io.do(lambda: self.coordinator.inquiries.begin(what, patient=True))
             with suppress(Empty):
-                return self._keeper.next(min(end, time.monotonic() + _QUERY_EVERY_S))
+                return self._io.next(min(end, time.monotonic() + _QUERY_EVERY_S))
         self.stalled(what)
         try:
-            return self._keeper.next(time.monotonic() + _INQUIRY_S)
+            return self._io.next(time.monotonic() + _INQUIRY_S)
         except Empty:
             raise WaitExpired(f"{what}: some ranks did not answer") from None
 
     def send(self, step: int, what: str, value: Any) -> None:
         """Send the same value to every other rank, which must be in the same phase there."""
         message = wire.StepAnswer(step, what, encoded(value))
-        self._keeper.see_done(lambda: self.part.down.broadcast(message))
+        self._io.see_done(lambda: self.coordinator.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code; this rank continues. Any thread may call."""
-        self._keeper.do(lambda: self.part.abort_others(sentence, code))
+        self._io.do(lambda: self.coordinator.abort_others(sentence, code))
 
     def see_off(self, seconds: float) -> list[int]:
         """Inform the other ranks that rank 0 leaves, and wait at most `seconds`. Return the ranks that still run."""
-        self._keeper.do(self.part.see_off)
-        self.part.parted.wait(seconds)
-        return self.part.still_there()
+        self._io.do(self.coordinator.see_off)
+        self.coordinator.parted.wait(seconds)
+        return self.coordinator.still_there()
 
     def stalled(self, what: str) -> None:
         """Start an inquiry because this rank's own main thread makes no progress. Any thread may call."""
-        self._keeper.do(lambda: self.part.inquiries.begin(what))
+        self._io.do(lambda: self.coordinator.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
         """Start an inquiry because of a signal. If a rank has ended, its end is reported as the reason. Any thread may call."""
-        self._keeper.do(lambda: self.part.inquiries.met(sentence, code))
+        self._io.do(lambda: self.coordinator.inquiries.examine_error(sentence, code))
 
     def reason(self, sentence: str, code: int) -> PeerFailed | None:
         """Return the error of the rank that caused this rank's error or a signal; None if no other rank has ended or is silent."""
-        self._keeper.do(lambda: self.part.inquiries.met(sentence, code, own=True))
+        self._io.do(lambda: self.coordinator.inquiries.examine_error(sentence, code, own=True))
         end = time.monotonic() + _INQUIRY_S
         while True:
             try:
-                if isinstance(self._keeper.next(end), NoOtherCause):
+                if isinstance(self._io.next(end), NoOtherCause):
                     return None
-            except PeerFailed as told:
-                return told
+            except PeerFailed as error:
+                return error
             except Empty:
                 return None
             except RunFailed:  # a message that cannot be read does not matter any more
@@ -505,14 +513,16 @@ class Server:
 
     def remarks(self) -> list[Fact | str]:
         """Return the notes about refused connections, restarted ranks, and a listener that is open to other hosts."""
-        return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
+        listener = open_listener(self._listens) if self._listens else None
+        remarks = (listener, self.coordinator.down.rejected.fact(), *self.coordinator.late)
+        return [remark for remark in remarks if remark]
 
     def close(self) -> None:
         """Leave in order, after all messages are sent."""
         if self._builds:
             self._builds.close()
-        self._keeper.do(self.part.see_off)
-        self._keeper.close()
+        self._io.do(self.coordinator.see_off)
+        self._io.close()
         self._context.term()
 
 
@@ -524,13 +534,13 @@ class Server:
 
 def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     """Bind rank 0's socket for the other nodes, and return its addresses. Raises UsageError if no port is free."""
-    found = hub_addresses(host_of(info.meeting))
+    addresses = hub_addresses(host_of(info.meeting))
     ports = [info.port] if info.port else candidate_ports(secret)
     for port in ports:
-        wrong = _bind(down, found.listens, port)
+        wrong = _bind(down, addresses.listens, port)
         if wrong is None:
             down.port = port
-            return found
+            return addresses
     where = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
     raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")
 

@@ -36,11 +36,13 @@ BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has mor
 
 def bundles(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Yield the entries in their order, in groups that fit into one message."""
-    bundle, size_bytes = list[Entry](), 0
+    bundle: list[Entry] = []
+    size_bytes = 0
     for entry in entries:
         if bundle and size_bytes + entry.size_bytes > BUNDLE_BYTES:
             yield bundle
-            bundle, size_bytes = [], 0
+            bundle = []
+            size_bytes = 0
         bundle.append(entry)
         size_bytes += entry.size_bytes
     yield bundle
@@ -60,12 +62,15 @@ _LONGEST = 200  # characters of a phase's name in a rank's message
 
 def ranks_apart(name: str, at: tuple[str, int], other: str, other_at: tuple[str, int]) -> str:
     """Return the error about two ranks at different exchanges of the control plane, or at different steps of exchanges with one name."""
-    (phase, step), (other_phase, other_step) = at, other_at
-    same = phase == other_phase
-    here = f" (step {step})" if same else ""
-    there = f" (step {other_step})" if same else ""
+    phase, step = at
+    other_phase, other_step = other_at
+    where = f"'{phase[:_LONGEST]}'"
+    other_where = f"'{other_phase[:_LONGEST]}'"
+    if phase == other_phase:
+        where += f" (step {step})"
+        other_where += f" (step {other_step})"
     return (
-        f"{name} is at '{phase[:_LONGEST]}'{here} while {other} is at '{other_phase[:_LONGEST]}'{there}: "
+        f"{name} is at {where} while {other} is at {other_where}: "
         "an error occurred on one of them alone, or they were started with other arguments"
     )
 
@@ -177,7 +182,8 @@ class Downlinks:
     def expect_ranks(self, count: int, most_unknown: int) -> None:
         """Set the limits for a launch of `count` ranks, which may all come from one address. Call it before `bind`."""
         self._handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
-        self.pending.most, self.pending.most_of_source = most_unknown, min(most_unknown, count + _MORE_OF_SOURCE)
+        self.pending.most = most_unknown
+        self.pending.most_of_source = min(most_unknown, count + _MORE_OF_SOURCE)
         self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
 
     def bind(self, place: str) -> None:
@@ -210,11 +216,11 @@ class Downlinks:
         if ready is self._door:
             # ZeroMQ has verified that the peer has its key: reply whether it may join
             version, number, domain, *_, key = self._door.recv_multipart()
-            let_in = domain == DOMAIN and z85.encode(key) == self._caller
-            self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
-        return self._message() if ready is self.router else None
-
-    def _message(self) -> tuple[ChildConnection, Message] | None:
+            admitted = domain == DOMAIN and z85.encode(key) == self._caller
+            status, reason = (b"200", b"OK") if admitted else (b"400", b"another key")
+            self._door.send_multipart([version, number, status, reason, b"", b""])
+        if ready is not self.router:
+            return None
         name, *pieces = self.router.recv_multipart(copy=False)
         descriptor = pieces[0].get(zmq.SRCFD) if pieces else _NO_DESCRIPTOR
         # the launch's own connection, because its key decrypted a message
@@ -226,7 +232,8 @@ class Downlinks:
         if child is None and not isinstance(message, Hello | Aside):
             return None
         child = child or self.children.setdefault(name.bytes, ChildConnection(name.bytes))
-        child.descriptor, self._at[descriptor] = descriptor, child
+        child.descriptor = descriptor
+        self._at[descriptor] = child
         return child, message
 
     def send(self, child: ChildConnection, message: Message) -> None:
@@ -293,11 +300,12 @@ class Downlinks:
                 self.rejected.note(address, self.port)
         child = self._at.pop(descriptor, None)
         if child:
-            child.descriptor, child.cut = _NO_DESCRIPTOR, time.monotonic()
+            child.descriptor = _NO_DESCRIPTOR
+            child.cut = time.monotonic()
             self.cut.append(child)
 
     def close(self) -> None:
         """Send the queued messages within one second, and close the sockets."""
         self.router.disable_monitor()
-        for one in (self._monitor, self.router, self._door):
-            one.close()
+        for socket in (self._monitor, self.router, self._door):
+            socket.close()

@@ -37,12 +37,6 @@ class _Event(ctypes.Structure):
     _fields_ = (("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48))
 
 
-class _Itimerspec(ctypes.Structure):
-    """struct itimerspec."""
-
-    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
-
-
 AFTER_S = 9.0  # seconds after its deadline until the kernel ends a process that has not started its watchdog
 # The same until the kernel continues a process with a watchdog that cannot run. By then the others have asked about it; and it has
 # ended 10 s after the deadline, also if its Python does not run.
@@ -65,7 +59,7 @@ class StartupWatchdog:
     def arm(self, seconds: float) -> None:
         """Start the timer again with this time in seconds; 0 stops it."""
         if self.works:
-            times = _Itimerspec(0, 0, int(seconds), int(seconds % 1 * 1e9))
+            times = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # struct itimerspec: interval, then time, in s and ns
             self._call("timer_settime", self._timer, 0, ctypes.byref(times), None)
 
     def _call(self, name: str, *arguments: object) -> bool:

@@ -23,7 +23,8 @@ PIECE_BYTES = 64 << 10
 MOST_BYTES = 1 << 30  # of one message
 MOST_UNPACKED_BYTES = 32 << 20  # 10,000 ranks with 256 CPUs each need 11 MB to join
 _LONG_BYTES = 4096  # a longer message without arrays is compressed; the CPUs of ranks are mostly the same
-_PLAIN, _PACKED = b"m", b"z"
+_PLAIN = b"m"
+_PACKED = b"z"
 
 Step = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, lt=1 << 16)]
@@ -218,8 +219,8 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {_encodable(name): _encodable(one) for name, one in value.items()}
-    return [_encodable(one) for one in value] if isinstance(value, list) else value
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def parsed(pieces: Sequence[bytes | memoryview]) -> Message:
@@ -227,7 +228,8 @@ def parsed(pieces: Sequence[bytes | memoryview]) -> Message:
     if not 1 <= len(pieces) <= MOST_BYTES // PIECE_BYTES or any(len(piece) > PIECE_BYTES for piece in pieces):
         raise Malformed(f"not a valid message of {len(pieces)} frames")
     text = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-    kind, text = bytes(text[:1]), text[1:]
+    kind = bytes(text[:1])
+    text = text[1:]
     if kind not in (_PLAIN, _PACKED):
         raise Malformed("not a message of this version")
     try:
@@ -236,10 +238,10 @@ def parsed(pieces: Sequence[bytes | memoryview]) -> Message:
             text = memoryview(unpacker.decompress(text, MOST_UNPACKED_BYTES))
             if not unpacker.eof:
                 raise Malformed("a message that is incomplete or too long")
-        found: Message = _DECODER.decode(text)
+        message: Message = _DECODER.decode(text)
     except (DecodeError, UnicodeDecodeError, RecursionError, zlib.error) as error:
         raise Malformed(str(error)) from None
-    return found
+    return message
 
 
 def encoded(value: Any) -> bytes:
@@ -255,7 +257,7 @@ def decoded(text: bytes) -> Any:
         raise Malformed(str(error)) from None
 
 
-def check_ranks(ranks: Iterable[int | None], own: Container[int | None]) -> None:
+def check_ranks(ranks: Iterable[int | None], allowed: Container[int | None]) -> None:
     """Raise Malformed unless all these ranks are among those that may send through a connection."""
-    if any(rank not in own for rank in ranks):
+    if any(rank not in allowed for rank in ranks):
         raise Malformed("a rank of another connection")

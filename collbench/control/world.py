@@ -87,13 +87,15 @@ class World(Members):
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
         super().__init__(me)
-        self.rank, self.size, self.timeout_s = info.rank, info.ranks, timeout_s
+        self.rank = info.rank
+        self.size = info.ranks
+        self.timeout_s = timeout_s
         self.watchdog = Watchdog(timeout_s, str(me), self._end_alone)
         self._step = 0
         self._patience_s = 0.0
-        self._hub: Server | None = None
-        self._spoke: Client | None = None
-        self.watchdog.suspects = self._stopped
+        self._server: Server | None = None
+        self._client: Client | None = None
+        self.watchdog.suspects = lambda: [str(mate) for mate in self.on_host() if mate != self.me and is_stopped(mate.pid)]
         try:
             if self.size > 1:
                 self._join()
@@ -129,9 +131,9 @@ class World(Members):
 
         `what` names the phase in errors. It must be the same at all ranks, so it must not contain a value of one host.
         """
-        found: dict[int, T] = {self.rank: value}
-        self._gather(value, (), what, lambda rank, said, _: found.update({rank: said}))
-        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
+        values: dict[int, T] = {self.rank: value}
+        self._gather(value, (), what, lambda rank, other, _: values.update({rank: other}))
+        return [values[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
         """Return every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
@@ -146,40 +148,40 @@ class World(Members):
         """
         import numpy as np
 
-        def taken(rank: int, shape: Any, raw: Sequence[memoryview]) -> None:
+        def take_bytes(rank: int, shape: Any, raw: Sequence[memoryview]) -> None:
             try:
-                one = np.frombuffer(raw[0], np.float64).reshape(shape)
+                other = np.frombuffer(raw[0], np.float64).reshape(shape)
             except (ValueError, TypeError, IndexError) as error:
                 raise RunFailed(
                     f"{what}: {self.members[rank]} did not send an array of {shape} ({error}): install the same version on all nodes",
                     phase=what,
                 ) from None
-            take(rank, one)
+            take(rank, other)
 
-        self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy, since the caller may change its array
+        self._gather(list(array.shape), (array.tobytes(),), what, take_bytes)  # a copy, since the caller may change its array
 
     def _gather(self, value: Any, raw: Sequence[bytes], what: str, take: Callable[..., None]) -> None:
         self._step += 1
-        if self._hub:
+        if self._server:
             with self.watchdog.elsewhere(what):
-                self._hub.collect(self._step, what, self._patience_s, take)
-        elif self._spoke:
-            self._spoke.send(self._step, what, value, raw)
+                self._server.collect(self._step, what, self._patience_s, take)
+        elif self._client:
+            self._client.send(self._step, what, value, raw)
 
     def broadcast(self, value: T, what: str) -> T:
         """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
-        if self._hub:
-            self._hub.send(self._step, what, value)
-        elif self._spoke:
+        if self._server:
+            self._server.send(self._step, what, value)
+        elif self._client:
             with self.watchdog.elsewhere(what):
-                heard: T = self._spoke.receive(self._step, what, self.timeout_s, self.longest_s)
-            return heard
+                received: T = self._client.receive(self._step, what, self.timeout_s, self.longest_s)
+            return received
         return value
 
     def has_message(self) -> bool:
         """Return whether rank 0's next message is here, so that `broadcast` returns at once; always at rank 0."""
-        return self._spoke is None or self._spoke.has_message()
+        return self._client is None or self._client.has_message()
 
     def allgather(self, value: T, what: str) -> list[T]:
         """Return every rank's `value` (JSON), by rank, at every rank. It is also a barrier."""
@@ -187,7 +189,7 @@ class World(Members):
 
     def first_error(self, reason: T | None, what: str) -> T | None:
         """Return the first reason that any rank has, the same at all ranks; None when no rank has one."""
-        return next((found for found in self.allgather(reason, what) if found is not None), None)
+        return next((of_rank for of_rank in self.allgather(reason, what) if of_rank is not None), None)
 
     def refuse(self, sentence: str) -> NoReturn:
         """End the launch as bad input. All ranks call it with the same reason; only rank 0 reports it.
@@ -198,7 +200,7 @@ class World(Members):
 
     def remarks(self) -> list[Fact | str]:
         """Return at rank 0 the notes about connections: those refused, ranks started twice, an open listener."""
-        return self._hub.remarks() if self._hub else []
+        return self._server.remarks() if self._server else []
 
     # How the ranks join.
 
@@ -209,31 +211,33 @@ class World(Members):
 
             with self.watchdog.phase("joining over MPI"):
                 info = with_meeting(info)
-        secret, ending = secret_of(info, os.environ), EndProcess(self._end, self._report_first, for_all=self.rank == 0)
+        secret = secret_of(info, os.environ)
+        ending = EndProcess(self._end, self._report_first, for_all=self.rank == 0)
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
             from collbench.control.server import Server
 
-            self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
-            with self.watchdog.elsewhere("joining"), self._waiting_for(self._hub.missing):
-                joined = self._hub.admit(self.timeout_s)
+            self._server = Server(info, secret, self._own_state, ending, self.timeout_s)
+            with self.watchdog.elsewhere("joining"), self._waiting_for(self._server.missing):
+                joined = self._server.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
-            self._hub.expect(self.members, other_candidates(self.members) if is_hydra(self.info) else {})
-            self._hub.send(0, "joining", [asdict(member) for member in self.members])
+            self._server.expect(self.members, other_candidates(self.members) if is_hydra(self.info) else {})
+            self._server.send(0, "joining", [asdict(member) for member in self.members])
         else:
             from collbench.control.client import Client
 
-            self._spoke = Client(info, secret, self._standing, ending)
+            self._client = Client(info, secret, self._own_state, ending)
             routes = routes_to(info.meeting)
-            addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
+            leads_other_host = not info.local_rank and not all(is_loopback(address) for address, _ in routes)
+            addresses = own_addresses() if leads_other_host else ()
             with self.watchdog.elsewhere("joining"):
                 with self._waiting_for(lambda: "rank 0"):
-                    self._spoke.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
-                self.members = convert(self._spoke.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
-            self._spoke.set_members(self.members[info.rank], self.members, other_candidates(self.members) if is_hydra(self.info) else {})
+                    self._client.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
+                self.members = convert(self._client.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
+            self._client.set_members(self.members[info.rank], self.members, other_candidates(self.members) if is_hydra(self.info) else {})
         self.me = self.members[self.rank]
-        self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
+        self.watchdog.consult = (self._server or self._client).stalled  # type: ignore[union-attr]
 
     @contextmanager
     def _waiting_for(self, missing: Callable[[], str]) -> Iterator[None]:
@@ -266,11 +270,18 @@ class World(Members):
                     "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
                 )
 
-    def _standing(self) -> RankState:
+    def _own_state(self) -> RankState:
         """Return this rank's state; called by the I/O thread."""
-        dog = self.watchdog
-        at, recent_s = dog.at[:LONGEST_PHASE], dog.recently_paused_s
-        return RankState(self.rank, at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s, recently_paused_s=recent_s)
+        return RankState(
+            rank=self.rank,
+            phase=self.watchdog.at[:LONGEST_PHASE],
+            waits=self.watchdog.waits,
+            iteration=self.watchdog.iteration,
+            recently_paused_s=self.watchdog.recently_paused_s,
+            still_s=self.watchdog.still_s,
+            step=self._step,
+            paused_s=self.watchdog.paused_s,
+        )
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""
@@ -322,12 +333,12 @@ class World(Members):
     @property
     def facts(self) -> dict[str, Any]:
         """Return the states of all ranks in a hang, and the known cause, for events.jsonl; {} without a hang."""
-        return self._hub.part.facts if self._hub else {}
+        return self._server.coordinator.facts if self._server else {}
 
     def add_informant(self, informant: Callable[[], str | None]) -> None:
         """Add a function that rank 0 calls in a hang, in its own thread. Its result is added to the message."""
-        if self._hub:
-            self._hub.part.informants.append(informant)
+        if self._server:
+            self._server.coordinator.informants.append(informant)
 
     def explained(self, error: BaseException) -> BaseException:
         """Return the cause of an error, at rank 0. Another rank's end often causes a library's error or a launcher's signal.
@@ -338,13 +349,13 @@ class World(Members):
             at = self.watchdog.at or "work between two phases"
             error = RunFailed(f"{self.me} ran out of memory during {at}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
-        if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._examined or code not in _SECONDARY_CODES:
+        if not self._server or isinstance(error, PeerFailed | WaitExpired) or error is self._examined or code not in _SECONDARY_CODES:
             return error
         self._examined = error
-        known = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
-        sentence = self._message_for_others(known)
+        typed = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
+        sentence = self._message_for_others(typed)
         with self.watchdog.elsewhere(self.watchdog.at):
-            return self._hub.reason(sentence, code) or error
+            return self._server.reason(sentence, code) or error
 
     def exit_message(self, sentence: str, code: int) -> str:
         """Return the message. If a signal ended the launch, a text about the stored results is added."""
@@ -353,15 +364,16 @@ class World(Members):
         sentence = str(self._signal or sentence)  # a launcher sends the signal to all ranks, and another rank may have reported it first
         if self.kept:
             return f"{sentence} after {self.kept()}"
-        missing = self._hub.not_joined() if self._hub else ""
+        missing = self._server.not_joined() if self._server else ""
         return f"{sentence} before {missing or 'anything was measured'}"
 
     def interrupted(self, number: int) -> None:
         """Inform the other ranks of a signal that ends this process, since the main thread may be inside a call. Any thread may call."""
         self._signal = error = Interrupted(number)
-        send = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
-        if send:
-            send(self._message_for_others(error), error.exit_code)
+        if self._server:
+            self._server.signalled(self._message_for_others(error), error.exit_code)
+        elif self._client:
+            self._client.interrupt(self._message_for_others(error), error.exit_code)
 
     def _message_for_others(self, error: CollbenchError | Interrupted) -> str:
         if isinstance(error, Interrupted):
@@ -371,35 +383,31 @@ class World(Members):
         at = self.watchdog.at if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
         return f"{self.me}{f', during {at}' if at and at != error.phase else ''}: {error}"
 
-    def _stopped(self) -> list[str]:
-        """Return the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each."""
-        return [str(member) for member in self.on_host() if member != self.me and is_stopped(member.pid)]
-
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Send the other ranks why this one ends, so that they end with the same message and code at once.
 
         Returns whether rank 0 has received it. Then rank 0 reports for all and ends first, since a launcher kills all ranks
         when one has ended.
         """
-        known = True
-        if self._hub:
-            self._hub.interrupt(self._message_for_others(error), error.exit_code)
-            if self.finish_off and self._hub.see_off(_LEAVING_S):
+        received = True
+        if self._server:
+            self._server.interrupt(self._message_for_others(error), error.exit_code)
+            if self.finish_off and self._server.see_off(_LEAVING_S):
                 self.finish_off()
         elif isinstance(error, Orphaned):
             self._let_others_report()
             self.report_error(str(error), error.exit_code)
-        elif self._spoke:
-            reason = error if isinstance(error, PeerFailed) else self._spoke.abort(self._message_for_others(error), error.exit_code)
+        elif self._client:
+            reason = error if isinstance(error, PeerFailed) else self._client.abort(self._message_for_others(error), error.exit_code)
             if isinstance(reason, Orphaned):
                 self.report_error(str(reason), reason.exit_code)
-            known = reason is not None
-            self._spoke.farewell()
-        return known
+            received = reason is not None
+            self._client.farewell()
+        return received
 
     def close(self) -> None:
         """Leave in order: all messages are sent, and the watchdog has ended."""
-        for end in (self._hub, self._spoke):
+        for end in (self._server, self._client):
             if end:
                 end.close()
         self.watchdog.close()

@@ -1,4 +1,4 @@
-"""The ends of a control plane within this process: rank 0's and the others', each with its keeper's thread. Cheaper than processes."""
+"""The ends of a control plane within this process: rank 0's and the others', each with its I/O thread. Cheaper than processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def no_end(sentence: str, code: int) -> None:
-    raise AssertionError(f"the keeper had to end the process ({code}): {sentence}")
+    raise AssertionError(f"the I/O thread had to end the process ({code}): {sentence}")
 
 
 @dataclass

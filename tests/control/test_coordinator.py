@@ -115,7 +115,7 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
 def test_rank_0_that_was_stopped_itself_names_no_other_rank() -> None:
     paused = [0.0]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: RankState(0, MEASURING, paused_s=paused[0])
+    part.own_state = lambda: RankState(0, MEASURING, paused_s=paused[0])
     part.tick(time.monotonic())
     paused[0] = 7.5
     part._end_of(1, ProcessEnd(exit_code=4))
@@ -126,7 +126,7 @@ def test_rank_0_that_was_stopped_itself_names_no_other_rank() -> None:
 def test_a_pause_that_is_long_over_is_no_reason() -> None:
     paused = [7.5]
     part = coordinator(child(1), child(2), child(3))
-    part.stand = lambda: RankState(0, "measuring", paused_s=paused[0])
+    part.own_state = lambda: RankState(0, "measuring", paused_s=paused[0])
     part.tick(time.monotonic() - 10)
     part._end_of(1, KILLED)
     found = ended(part)
@@ -135,7 +135,7 @@ def test_a_pause_that_is_long_over_is_no_reason() -> None:
 
 def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     part = coordinator(child(1), child(2), child(3))
-    part.inquiries.met("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
+    part.inquiries.examine_error("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
     assert part.inbox.empty()
     part._end_of(3, KILLED)
     assert ended(part).ranks == (3,)
@@ -155,14 +155,14 @@ def after(part: Coordinator) -> tuple[str, int]:
 def test_what_follows_a_lost_connection_is_not_the_reason(sentence: str, own: bool) -> None:
     """The connection is not lost for long enough to be certain when the launcher's signal or the library's error arrives."""
     part = coordinator(child(1), child(2, cut=time.monotonic()), child(3))
-    part.inquiries.met(sentence, 143 if "SIGTERM" in sentence else 4, own=own)
+    part.inquiries.examine_error(sentence, 143 if "SIGTERM" in sentence else 4, own=own)
     assert part.inbox.empty() and not part.ending.begun
     assert ended(part).ranks == (2,)
 
 
 def test_a_signal_is_the_reason_if_all_ranks_answer() -> None:
     part = coordinator(child(1), child(2), child(3))
-    part.inquiries.met("interrupted by SIGTERM", 143)
+    part.inquiries.examine_error("interrupted by SIGTERM", 143)
     for rank in (1, 2, 3):
         part._note(child(rank), Here([RankState(rank, MEASURING)]))
     assert after(part) == ("interrupted by SIGTERM", 143)
@@ -172,7 +172,7 @@ def test_a_signal_that_comes_after_the_reason_changes_nothing() -> None:
     part = coordinator(child(1), child(2), child(3))
     part._end_of(2, KILLED)
     reason = ended(part).render()
-    part.inquiries.met("interrupted by SIGTERM", 143, own=True)
+    part.inquiries.examine_error("interrupted by SIGTERM", 143, own=True)
     assert after(part) == (reason, 4)
 
 

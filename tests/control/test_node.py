@@ -43,7 +43,7 @@ Thread 10 (idle): "MainThread"
     _PyEval_EvalFrameDefault (python)
     run (collbench/measuring/loop.py:94)
 
-Thread 11 (idle): "collbench-keeper"
+Thread 11 (idle): "collbench-io"
     zmq_poll (libzmq.so)
 """
 PYTHON = '  File "a.py", line 1, in main\n    take()\n  File "b.py", line 2, in take\n    fill()\n  File "c.py", line 3, in fill\n    x\n'

@@ -29,7 +29,7 @@ def joined(here: Here) -> tuple[Server, list[Client]]:
 def test_one_connection_a_node_and_all_ranks_are_heard() -> None:
     with launch(n=6, each=3) as here:
         hub, spokes = joined(here)
-        assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3, 4, 5]]
+        assert sorted(sorted(child.ranks) for child in hub.coordinator.down.children.values()) == [[1], [2], [3, 4, 5]]
         for rank, spoke in enumerate(spokes, 1):
             spoke.send(1, "asking", f"I am {rank}", [bytes([rank])])
         assert collected(hub, 1) == {rank: (f"I am {rank}", [bytes([rank])]) for rank in range(1, 6)}
@@ -44,7 +44,7 @@ def test_large_arrays_come_when_there_is_room_and_are_whole() -> None:
         for rank, spoke in enumerate(spokes, 1):
             spoke.send(1, "asking", None, [sent[rank]])
         assert collected(hub, 1) == {rank: (None, [array]) for rank, array in sent.items()}
-        until(lambda: hub.part._under_way == 0 and not hub.part._offers, "room for all that comes")
+        until(lambda: hub.coordinator._under_way == 0 and not hub.coordinator._offers, "room for all that comes")
 
 
 def test_large_arrays_of_a_later_step_stay_where_they_are() -> None:
@@ -52,11 +52,11 @@ def test_large_arrays_of_a_later_step_stay_where_they_are() -> None:
         hub, (spoke,) = joined(here)
         for step in range(1, 5):
             spoke.send(step, "asking", step, [bytes(LARGE_BYTES + 1)])
-        until(lambda: len(hub.part._offers) == 4, "four offers")
-        assert hub.part._under_way == 0
+        until(lambda: len(hub.coordinator._offers) == 4, "four offers")
+        assert hub.coordinator._under_way == 0
         for step in range(1, 5):
             assert collected(hub, step)[1][0] == step
-            assert set(hub.part._offers) == set(range(step + 1, 5))
+            assert set(hub.coordinator._offers) == set(range(step + 1, 5))
 
 
 def test_the_first_rank_of_a_node_stays_until_the_others_have_left() -> None:
@@ -72,7 +72,7 @@ def test_the_first_rank_of_a_node_stays_until_the_others_have_left() -> None:
         here.close(mate)
         leaving.join(5)
         assert not leaving.is_alive()
-        until(lambda: hub.part.still_there() == [1], "the end of both")
+        until(lambda: hub.coordinator.still_there() == [1], "the end of both")
 
 
 def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
@@ -81,7 +81,7 @@ def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
         spoke.send(1, "asking", "large", [bytes(LARGE_BYTES + 1)])
         leaving = threading.Thread(target=here.close, args=(spoke,))
         leaving.start()
-        until(lambda: hub.part._offers, "the offer")
+        until(lambda: hub.coordinator._offers, "the offer")
         assert collected(hub, 1)[1][0] == "large"
         leaving.join(5)
         assert not leaving.is_alive()
@@ -93,17 +93,17 @@ def test_what_a_rank_has_reported_counts_though_it_has_left_before_its_node_was_
         mate.send(1, "asking", "mate", [bytes(LARGE_BYTES + 1)])
         here.close(mate)
         leader.send(1, "asking", "leader", [bytes(LARGE_BYTES + 1)])
-        until(lambda: hub.part._offers, "the offer")
+        until(lambda: hub.coordinator._offers, "the offer")
         first.send(1, "asking", "first")
         assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
-        until(lambda: hub.part.still_there() == [1, 2], "the end of rank 3")
+        until(lambda: hub.coordinator.still_there() == [1, 2], "the end of rank 3")
 
 
 def test_the_ranks_still_there_are_reported() -> None:
     with launch(n=3) as here:
         hub, (one, _) = joined(here)
         here.close(one)
-        until(lambda: hub.part.still_there() == [2], "the end of rank 1")
+        until(lambda: hub.coordinator.still_there() == [2], "the end of rank 1")
         assert hub.see_off(0.1) == [2]
 
 
@@ -116,7 +116,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
         for spoke in spokes:
             spoke.send(1, "asking", "here")
         assert sorted(collected(hub, 1)) == [1, 2, 3]
-        assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3]]
+        assert sorted(sorted(child.ranks) for child in hub.coordinator.down.children.values()) == [[1], [2], [3]]
 
 
 def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.Monkey
             for spoke in (first, leader, mate):
                 spoke.send(step, "asking", step)
             assert sorted(collected(hub, step)) == [1, 2, 3]
-        assert not hub.part.left and hub.part.still_there() == [1, 2, 3]
+        assert not hub.coordinator.left and hub.coordinator.still_there() == [1, 2, 3]
 
 
 def test_no_rank_waits_busily() -> None:
@@ -179,6 +179,6 @@ def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPat
 def test_a_message_that_cannot_be_read_ends_the_run() -> None:
     with launch(n=2) as here:
         hub, (spoke,) = joined(here)
-        spoke._keeper.do(lambda: spoke._part.up.socket.send_multipart([b"hello"]))
+        spoke._io.do(lambda: spoke._agent.up.socket.send_multipart([b"hello"]))
         with pytest.raises(RunFailed, match=r"cannot be read"):
             collected(hub, 1)

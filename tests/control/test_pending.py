@@ -13,8 +13,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the kernel was asked to do, in order."""
     found: list[object] = []
     monkeypatch.setattr(security, "drop_all", lambda descriptor: found.append("all"))
-    monkeypatch.setattr(security, "drop_from", lambda descriptor, sources: found.append(sorted(sources)))
-    monkeypatch.setattr(security, "pass_all", lambda descriptor: found.append("none"))
+    monkeypatch.setattr(security, "drop_from", lambda descriptor, sources: found.append(sorted(sources) or "none"))
     return found
 
 

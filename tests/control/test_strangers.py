@@ -105,8 +105,8 @@ def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here],
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
     (actual,) = hub.remarks()
     assert isinstance(actual, ConnectionsRefused)
-    assert hub.part.down.rejected.count >= 1
-    assert set(hub.part.down.rejected.addresses) <= {"127.0.0.1"}
+    assert hub.coordinator.down.rejected.count >= 1
+    assert set(hub.coordinator.down.rejected.addresses) <= {"127.0.0.1"}
 
 
 def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here) -> None:
@@ -137,8 +137,8 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
         assert not hub.remarks()
         knock(here, recorded)
         until(hub.remarks, "a sentence about the replay")
-        assert hub.part.inbox.empty()
-        assert hub.part.still_there() == [1]  # and no second rank has joined
+        assert hub.coordinator.inbox.empty()
+        assert hub.coordinator.still_there() == [1]  # and no second rank has joined
     for secret in (here.secret.key, *(key for pair in (Keys.of(here.secret).listener, Keys.of(here.secret).caller) for key in pair)):
         assert secret not in recorded
     assert b"the message" not in recorded and b"node1" not in recorded
@@ -161,7 +161,7 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
     again = here.spoke(1)
-    again._part.ending.begin = lambda *_: None
+    again._agent.ending.begin = lambda *_: None
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join(Member(1, "node9", 0, 9, ()), 5)
     assert hub.remarks() == [restarted(Member(1, "node9", 0, 9, ()))]
@@ -232,7 +232,7 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> 
         hub.collect(step, "asking", 10, lambda rank, value, _: None)
     for thread in threads:
         thread.join()
-    assert hub.part.down.rejected.count > 8
+    assert hub.coordinator.down.rejected.count > 8
     assert resident() - before < 64 << 20
 
 

@@ -16,7 +16,7 @@ from tests.testbeds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
 OFFSETS = {
-    "state": (0, "B"), "retransmits": (2, "B"), "snd_mss": (16, "I"), "unacked": (24, "I"), "lost": (32, "I"),
+    "state": (0, "B"), "retransmits": (2, "B"), "snd_mss": (16, "I"), "unacked": (24, "I"),
     "last_received_ms": (52, "I"), "pmtu": (60, "I"), "retransmitted": (100, "I"), "acked_bytes": (120, "Q"), "sent": (156, "I"),
     "out_of_order": (224, "I"), "duplicates": (216, "I"),
 }  # fmt: skip

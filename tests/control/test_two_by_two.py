@@ -22,7 +22,7 @@ from collbench.launch.detect import detect
 from collbench.control.world import World
 world = World(detect(os.environ), 20.0)
 gathered = world.allgather([world.rank, world.info.local_rank, world.me.host], "agreeing")
-children = [sorted(child.ranks) for child in world._hub.part.down.children.values()] if world.rank == 0 else []
+children = [sorted(child.ranks) for child in world._server.coordinator.down.children.values()] if world.rank == 0 else []
 sums = []
 world.gather_into(np.full(100_000, float(world.rank)), "adding up", lambda rank, array: sums.append([rank, float(array.sum())]))
 if world.rank == 0:

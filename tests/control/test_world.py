@@ -149,7 +149,7 @@ def test_ranks_in_different_steps_report_it(meeting):
 def main(world):
     if world.rank == 1:
         world._step += 1000  # the same as other arguments: this rank asked for other cases
-        world._spoke.send(0, "", None)
+        world._client.send(0, "", None)
     return world.allgather(world.rank, "agreeing")
 """
     found = together(body, 2, meeting)
