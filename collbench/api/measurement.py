@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from collbench.api.runs import AnyPath, Runs, read
-from collbench.cli.options import OPTIONS, long_option
+from collbench.cli.options import MeasuringOptions, OperationOptions, declared_options
 from collbench.errors import FINE, NO_VERDICT, USAGE, CollbenchError, NoVerdict, RunFailed, UsageError, nearest
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.spawn import PROGRAM
@@ -96,11 +96,12 @@ def measure(
     return read(folder)
 
 
-def option_words(name: str, value: Any) -> list[str]:
-    """Return the words of the command line for an argument of `measure` or `replay`; none for None and False."""
+def option_words(name: str, value: Any, kind: type[MeasuringOptions] = OperationOptions) -> list[str]:
+    """Return the words of the command line for an argument; none for None and False. kind: the options of its command."""
+    options = declared_options(kind)
     if name == "in_place" and value is not None:
         return ["--in-place" if value else "--out-of-place"]
-    option = long_option(name) if name == "only" else OPTIONS[name].flags.split()[-1]
+    option = options[name].flags.split()[-1]
     if value is None or value is False:
         return []
     if value is True:

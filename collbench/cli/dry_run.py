@@ -1,48 +1,39 @@
-"""--dry-run of the measuring commands: print the cases, rounds or exchanges that would be measured, without starting ranks."""
+"""--dry-run of the commands that measure cases: the planned ones; and the run to resume, of which all plans leave out what it has."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.request import check_options, local_ranks, node_ranks
-from collbench.cli.start import check_installed, missing_backend
+from collbench.backends.registry import missing_backend
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweeps
 
 if TYPE_CHECKING:
-    from collbench.launch.info import LaunchInfo
-    from collbench.measuring.request import Request
-    from collbench.report.dry_run import Planned, PlannedRounds
+    from collbench.measuring.request import Placement, Request, TaskRequest
+    from collbench.report.dry_run import Planned
     from collbench.results.reader import Run
 
 
-def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Print the plan, at rank 0 of a launch. Return 0. Raises UsageError if `run` would, before ranks start."""
-    from collbench.report.dry_run import write_dry_run
-
-    check_options(request, arguments.gdr_check)
-    if info and info.rank:
-        return 0
-    ranks = info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env)) if info else local_ranks(request, env)
-    planned = plan(request, ranks)
-    if info is None:
+def plan_cases(request: TaskRequest, placement: Placement) -> Planned:
+    """Return the cases of the request. Raises UsageError if a run would, before ranks start."""
+    launch = request.launch
+    launch.check_options()
+    planned = plan(launch, placement.processes)
+    if placement.is_here:
         from collbench.cli.early import check_cases
 
-        check_cases(request, ranks)
-    write_dry_run(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
-    return 0
+        check_cases(launch, placement.processes)
+    return planned
 
 
 def plan(request: Request, ranks: int) -> Planned:
-    """Return the cases that the request would measure with so many processes. Raises UsageError as `show` does."""
+    """Return the cases that the request would measure with so many processes. Raises UsageError as `plan_cases` does."""
     from collbench.report.dry_run import Planned
 
-    check_installed(request)
+    request.check_installed()
     missing = {name: why for name in request.backends if (why := missing_backend(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cases(request, name, ranks)]
     if not labelled:
@@ -51,7 +42,7 @@ def plan(request: Request, ranks: int) -> Planned:
         )
     run, title = earlier_run(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
-    left = [(label, case) for label, case in labelled if not stored.has(case, ranks_of(request, case.backend, ranks))]
+    left = [(label, case) for label, case in labelled if not stored.has(case, request.ranks_of(case.backend, ranks))]
     return Planned(
         title=title, ranks=ranks, cases=left, max_time_s=request.budget.max_time_s, total_s=request.budget.total_s,
         wall_s=request.budget.wall_s, launches=request.launches,
@@ -60,14 +51,9 @@ def plan(request: Request, ranks: int) -> Planned:
     )  # fmt: skip
 
 
-def ranks_of(request: Request, backend: str, processes: int) -> int:
-    """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
-    return processes * (request.gpus_per_process if request.sweep.defaults(backend).device == "cuda" else 1)
-
-
 def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Case]]:
     """Return the backend's cases, each with its sweep's name or index."""
-    n = ranks_of(request, backend, processes)
+    n = request.ranks_of(backend, processes)
     request.sweep.check_ranks(n)
     if not isinstance(request.sweep, Sweeps):
         return [(request.command, case) for case in request.sweep.cases(backend, n)]
@@ -129,23 +115,3 @@ def _time(text: Any) -> float | None:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
-
-
-def show_rounds(planned: PlannedRounds, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """Print the rounds or rows of a command, at rank 0 of a launch. Return 0."""
-    from collbench.report.dry_run import write_planned_rounds
-
-    if not (info and info.rank):
-        write_planned_rounds(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
-    return 0
-
-
-def planned_hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the host of each planned rank. The ranks fill one host after the other."""
-    if info is None:
-        processes = local_ranks(request, env)
-        per_host = arguments.ranks_per_node or processes
-    else:
-        each = arguments.ranks_per_node or node_ranks(request, info, env)
-        processes, per_host = info.ranks * each, info.local_ranks * each
-    return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import socket
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from collbench.backends.registry import missing_backend
 from collbench.cli import launches
-from collbench.cli.dry_run import ranks_of
-from collbench.cli.start import missing_backend
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.operations.registry import operations
 from collbench.operations.sweep import CPU
@@ -25,9 +23,10 @@ if TYPE_CHECKING:
     from collbench.operations.case import Case
     from collbench.operations.operation import Operation
     from collbench.reason import Fact
+    from collbench.report.progress import Output
 
 
-def report_finished(request: Request, arguments: argparse.Namespace) -> int | None:
+def report_finished(request: Request, output: Output) -> int | None:
     """Print the results of the run to resume if nothing of it is left to measure, and return its exit code; else return None.
 
     Raises UsageError for a run of other options.
@@ -52,14 +51,12 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
         records = (path / file.name).read_bytes().count(b"\n") if (path / file.name).is_file() else 0
     if run.info.get("rows") != records:  # some were removed
         return None
-    from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
     what = file.unit if file else "case"
-    launches.print_lines(resumed_note(str(path), records, None, what, complete=True), arguments)
-    report_run([path], None, arguments.format, sys.stdout, color=arguments.color, trace=request.trace, view=view_of(arguments),
-               measured=str(path))  # fmt: skip
-    launches.print_lines(f"run folder: {path}", arguments)
+    launches.print_lines(resumed_note(str(path), records, None, what, complete=True), output)
+    report_run([path], None, output.format, sys.stdout, color=output.color, trace=request.trace, view=output.view, measured=str(path))
+    launches.print_lines(f"run folder: {path}", output)
     return int(code)
 
 
@@ -109,7 +106,7 @@ def _work(request: Request, processes: int) -> Iterator[tuple[Operation, Case, B
         if missing_backend(name):
             continue
         backend: Backend = backend_class(name)()
-        backend.ranks = ranks_of(request, name, processes)
+        backend.ranks = request.ranks_of(name, processes)
         for case in request.sweep.cases(name, backend.ranks):
             yield operations()[case.operation], case, backend
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,8 +69,19 @@ class OpenBackend:
 Work = tuple[Operation, Case, OpenBackend]
 
 
-def open_backends(request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None) -> list[OpenBackend]:
-    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
+def agreed_defaults(request: Request, world: World) -> tuple[str, ...]:
+    """Return the default backends of all hosts: where only some have GPUs, all ranks report why nccl is missing."""
+    own = request.default_backends
+    if not own or world.info.launcher == "local":
+        return own
+    views = world.allgather(list(own), "choosing the backends")
+    return tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+
+
+def open_backends(
+    names: Sequence[str], request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None
+) -> list[OpenBackend]:
+    """Open these backends on all ranks. Default backends may be missing; a missing requested one ends the run.
 
     ends_s: when the last case must have ended, on CLOCK_MONOTONIC. A default backend that would open later is left out if another is open.
 
@@ -78,7 +89,7 @@ def open_backends(request: Request, world: World, note: Callable[[Fact | str], N
     launch.
     """
     opened: list[OpenBackend] = []
-    for name in request.backends:
+    for name in names:
         if name not in request.requested and any(other.backend for other in opened):
             late = _opens_too_late(name, world, ends_s)
             if late:
@@ -105,10 +116,10 @@ def _opens_too_late(name: str, world: World, ends_s: float | None) -> BackendOpe
     return BackendOpensTooLate(name, needed_s, left_s) if needed_s > left_s else None
 
 
-def first_available(request: Request, world: World, note: Callable[[str], None]) -> OpenBackend:
-    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
+def first_available(names: Sequence[str], request: Request, world: World, note: Callable[[str], None]) -> OpenBackend:
+    """Return the first of these backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
-    for name in request.backends:
+    for name in names:
         one = _open_one(name, request, world, note)
         if one and one.backend:
             return one

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from threading import Thread
@@ -26,6 +26,7 @@ from collbench.measuring.monitored import MonitoredMeasurement, StateProbe, meas
 from collbench.measuring.open_backends import (
     OpenBackend,
     Work,
+    agreed_defaults,
     close_backends,
     first_available,
     open_backends,
@@ -36,7 +37,7 @@ from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import Stored, open_folder, options_of, stored_order_seed
 from collbench.measuring.sync import HostSync, host_sync
 from collbench.operations.case import Case
-from collbench.operations.sweep import rounding_note, tuning_note
+from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
 from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import CASES, RunFolder
@@ -110,6 +111,10 @@ class Task(Protocol):
     one_backend: bool = False
     what: str = "case"
     in_order: bool = False
+
+    def agree(self, session: LaunchSession) -> None:
+        """Find out what rank 0 alone can read, before the backends are open. Raises UsageError, on all ranks, if it cannot."""
+        return
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
@@ -199,6 +204,25 @@ class LaunchSession:
         """The limits of the launch's hosts."""
         return Ceilings(self.request, self.world, status=self.status, ends_s=self.ends_s)
 
+    @cached_property
+    def default_backends(self) -> tuple[str, ...]:
+        """The default backends that all ranks mean. All ranks must call it."""
+        return agreed_defaults(self.request, self.world)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of the backends that all ranks measure."""
+        request = self.request
+        if not self.default_backends:
+            return request.backends
+        return tuple(dict.fromkeys((*self.default_backends, *(name for name in request.backends if name in request.requested))))
+
+    @cached_property
+    def sweep(self) -> Sweep | Sweeps:
+        """The sweep of the request, with the default backends that all ranks mean."""
+        sweep = self.request.sweep
+        return replace(sweep, default_backends=self.default_backends) if isinstance(sweep, Sweeps) else sweep
+
     @property
     def backend(self) -> OpenBackend:
         """The backend of a launch on one backend."""
@@ -212,9 +236,14 @@ class LaunchSession:
         self.order_seed = world.broadcast(self._draw_order_seed(task), "beginning")
         if request.nvtx and (missing := world.first_error(switch_on_ranges(), "opening NVTX")):
             world.refuse(missing)
-        self.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
+        task.agree(self)
+        names = self.backends
+        self.status(f"opening {', '.join(names)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
-        self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note, self.ends_s)
+        if task.one_backend:
+            self.opened = [first_available(names, request, world, note)]
+        else:
+            self.opened = open_backends(names, request, world, note, self.ends_s)
         plan = task.plan(self)
         of_hosts = software_of_hosts(world, self.opened)
         self._waiting += [software.difference(name, versions) for name, versions in software.differing(of_hosts).items()]

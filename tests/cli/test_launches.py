@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import signal
@@ -19,6 +18,7 @@ from collbench.errors import UsageError
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import Sweep
+from collbench.report.progress import Output
 from collbench.results.reader import read_run
 from collbench.stats.launches import over_launches
 from tests.cli.command import one_sentence, run, run_here, start, until
@@ -140,8 +140,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def check(folder: Path, start: Starts, format: str = "table", quiet: bool = False) -> int:
     request = Request("allreduce", Sweep((ALLREDUCE,), None, ()), ("nccl",), launches=2, out=folder / "both")
-    arguments = argparse.Namespace(format=format, color="never", quiet=quiet)
-    return gdr_check.check(request, arguments, ["allreduce", "--gdr-check"], {"HOME": "/"}, start)
+    return gdr_check.check(request, Output(format, "never", quiet), ["allreduce", "--gdr-check"], {"HOME": "/"}, start)
 
 
 def test_the_sides_alternate_and_only_one_runs_without_gpudirect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,10 +18,10 @@ from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measuring.phases import Phase, Phases, nvtx_range
 from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
-from collbench.measuring.request import Budget, Request, SharedTime
+from collbench.measuring.request import Budget, SharedTime, TaskRequest
 from collbench.measuring.resume import planned, requested_of, rows_by_place
 from collbench.measuring.row import RowContext, check_fields, make_row, row_without, wrong_evidence
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, member_places, run_task
+from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop, member_places
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
@@ -54,7 +54,7 @@ class CasesTask(Task):
         for one in opened:
             if one.backend:
                 request.sweep.check_ranks(one.backend.ranks)
-        work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, one.ranks(world))]
+        work = [(operations()[case.operation], case, one) for one in opened for case in session.sweep.cases(one.name, one.ranks(world))]
         if any(case.mode == "overlap" for _, case, _ in work) and not measurement_mode("overlap"):
             world.refuse("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
         ranks = max(one.ranks(world) for one in opened)
@@ -176,9 +176,9 @@ class TimeWasOver(Fact, frozen=True):
         )
 
 
-def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure the cases of the request on all ranks of `world`; see `run_task`."""
-    return run_task(CasesTask(), request, world, listener, ended)
+def task_of(request: TaskRequest) -> CasesTask:
+    """Return the task of a launch that measures cases. The session has all of its request."""
+    return CasesTask()
 
 
 def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
