@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from collbench.backends.registry import missing_backend
 from collbench.cli.command import CommandSpec, launch_of
-from collbench.cli.dry_run import plan_cases
 from collbench.cli.options import CHECK, MeasuringOptions
 from collbench.cli.request import CHECK_SIZES, check_request
 from collbench.cli.start import Start, begin
@@ -221,5 +220,5 @@ def _measure_and_judge(start: Start, world: World, listener: ProgressListener | 
 
 
 CHECK_COMMAND = CommandSpec(
-    name="check", summary=_SUMMARY, about=_ABOUT, layout=CHECK, request=check_request, plan=plan_cases, progress=_PROGRESS, run=_check
+    name="check", summary=_SUMMARY, about=_ABOUT, layout=CHECK, request=check_request, progress=_PROGRESS, run=_check
 )

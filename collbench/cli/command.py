@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import Layout, MeasuringOptions, add_options
+from collbench.cli.options import Layout, MeasuringOptions, Option, add_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command
 from collbench.cli.request import placement_of
 from collbench.launch.detect import LocalRequest, detect
 from collbench.measuring.request import Placement, TaskRequest
 from collbench.operations.operation import Operation
+from collbench.plugin import loaded
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
@@ -32,8 +33,8 @@ class CommandSpec:
     layout      its options by the title of their group, or a function that returns them
     operations  those that select its options; empty: it has all options of the layout
     request     (options, argv, launch of this process) -> its request, complete. Raises UsageError
-    plan        (request, placement) -> what --dry-run prints. Raises UsageError if a run would, before ranks start
-    task        "module:object" that makes the Task of the request
+    plan        (request, placement) -> what --dry-run prints. Raises UsageError if a run would, before ranks start. None: its cases
+    task        "module:object" that makes the Task of the request; by default it measures cases
     progress    "module:class" of its listener at rank 0, a ProgressPrinter; "": that of rows of cases
     help        its entry in the pages of help
     run         what the command does with its options and argv, instead of `measure`
@@ -45,7 +46,7 @@ class CommandSpec:
     about: str
     layout: Layout | Callable[[], Layout]
     request: Callable[[Any, Sequence[str], LaunchInfo | None], TaskRequest]
-    plan: Callable[[Any, Placement], PlannedWork]
+    plan: Callable[[Any, Placement], PlannedWork] | None = None
     options: type[MeasuringOptions] = MeasuringOptions
     operations: Sequence[Operation] = ()
     task: str = "collbench.measuring.tasks.cases:task_of"
@@ -53,6 +54,12 @@ class CommandSpec:
     help: HelpEntry | None = None
     run: Callable[[CommandSpec, Any, Sequence[str]], int] | None = None
     other_tools: bool = False
+
+    @property
+    def declared(self) -> dict[str, Option]:
+        """Return its options by name."""
+        layout = self.layout() if callable(self.layout) else self.layout
+        return {option.name: option for options in layout.values() for option in options}
 
     def add_to(self, commands: Any) -> Parser:
         """Add the command to the parser of all commands, and return its own."""
@@ -99,6 +106,7 @@ def measure_request(
 def show_plan(spec: CommandSpec, request: TaskRequest, options: MeasuringOptions, info: LaunchInfo | None) -> int:
     """Print what would be measured, at rank 0 of a launch. Return 0."""
     if info is None or info.rank == 0:
-        planned = spec.plan(request, placement_of(request.launch, info, os.environ))
+        plan = spec.plan or loaded("collbench.cli.early:plan_cases")
+        planned = plan(request, placement_of(request.launch, info, os.environ))
         planned.write(options.format, sys.stdout, None if options.quiet else sys.stderr)
     return 0

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collbench.cli.request import GDR_LEVEL, GDR_NEVER, LAUNCH_INDEX
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from collbench.launch.info import LaunchInfo
     from collbench.measuring.request import Request
     from collbench.report.progress import Output
 
-_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `repeat` starts
-Start = Callable[[Sequence[str], Mapping[str, str]], int]
+StartOnce = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
@@ -29,30 +28,7 @@ class PlannedLaunch:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def index_of(launches: int, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Return the number of this launch, from 0, among those that `repeat` starts on this host."""
-    if launches == 1 or info is None or info.launcher != "local" or _INDEX not in env:
-        return 0
-    from collbench.launch.info import number
-
-    return number(env, _INDEX)
-
-
-def refuse_launcher(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> None:
-    """Raise UsageError for several launches under a launcher, which starts only one."""
-    if request.launches == 1 or (info.launcher == "local" and _INDEX in env):
-        return
-    instead = _BY_HAND.format(launcher=info.launcher) if request.gdr_check else ""
-    refusal = UsageError(
-        instead
-        or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
-        f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
-    )
-    refusal.reported = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
-    raise refusal
-
-
-def repeat(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def repeat(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the launches one after the other and print their common result; the first failure ends them.
 
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
@@ -79,14 +55,14 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
     return folder, [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
 
 
-def in_turn(launches: Sequence[PlannedLaunch], output: Output, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def in_turn(launches: Sequence[PlannedLaunch], output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the launches one after the other, up to the first failure. Return 0, or its code."""
     code, one, left = 0, launches[0], len(launches)
     try:
         for one in launches:
             print_lines(one.title, output)
             left -= 1
-            code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
+            code = start([*argv, "--out", str(one.folder)], {**env, LAUNCH_INDEX: str(one.index), **one.env})
             if code:
                 break
     except Interrupted as error:  # no supervisor of ranks was running to handle it
@@ -131,25 +107,10 @@ def print_lines(sentence: str, output: Output) -> None:
 
 # --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows.
 
-_LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"
-_BY_HAND = (
-    "--gdr-check starts the ranks itself, but {launcher} has already started them: "
-    f"run the command twice in the allocation without it, the second time with {_LEVEL}={_NEVER} exported, "
-    "each with its own --out, then `collbench compare A B`"
-)
 
 
-def pairs(launches: int, env: Mapping[str, str]) -> int:
-    """Return the number of pairs of launches, at least two for an interval. Raises UsageError if both sides would be equal."""
-    if env.get(_LEVEL, "").strip().upper() in (_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
-        raise UsageError(
-            f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, or neither side uses GPUDirect RDMA"
-        )
-    return max(2, launches)
-
-
-def check(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def check(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed launch's code.
 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
@@ -171,7 +132,7 @@ def check(request: Request, output: Output, argv: Sequence[str], env: Mapping[st
 
 def _launches(folder: Path, n: int) -> list[PlannedLaunch]:
     """Return launches in the order A B A B …, so that drift affects both sides alike."""
-    sides = {_WITH: {}, _WITHOUT: {_LEVEL: _NEVER}}
+    sides = {_WITH: {}, _WITHOUT: {GDR_LEVEL: GDR_NEVER}}
     return [
         PlannedLaunch(
             f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more

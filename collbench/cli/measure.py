@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.command import CommandSpec, launch_of, measure_request
-from collbench.cli.dry_run import plan_cases
-from collbench.cli.options import COLLECTIVE, Layout, OperationOptions, RunOptions, some
+from collbench.cli.options import COLLECTIVE, Layout, OperationOptions, some
 from collbench.cli.parser import Parser, add_command
 from collbench.cli.request import collective_request, short_name
 from collbench.cli.start import compare, together
@@ -35,25 +34,18 @@ _SUMMARIES = {
 def add_collective(commands: Any) -> None:
     """Add one command per operation (some share one, such as the point-to-point ones `p2p`)."""
     for name, measured in sorted(operation_commands().items()):
-        operation_spec(name, measured).add_to(commands)
+        summary = _SUMMARIES.get(name) or "; ".join(operation.summary for operation in measured)
+        CommandSpec(
+            name=name, summary=summary, about=summary, options=OperationOptions, layout=partial(_layout, measured), operations=measured,
+            other_tools=True, request=collective_request,
+        ).add_to(commands)  # fmt: skip
     for name, wrong in broken().items():
         add_command(commands, name, f"n/a: {wrong}".replace("%", "%%"), None, partial(_refuse, wrong))
 
 
-def operation_spec(name: str, measured: Sequence[Operation]) -> CommandSpec:
-    """Return the command of these operations."""
-    summary = _SUMMARIES.get(name) or "; ".join(operation.summary for operation in measured)
-    return CommandSpec(
-        name=name, summary=summary, about=summary, options=OperationOptions, layout=partial(_layout, measured), operations=measured,
-        other_tools=True, request=collective_request, plan=plan_cases,
-    )  # fmt: skip
-
-
 def _layout(measured: Sequence[Operation]) -> Layout:
-    first = some("full dry_run")
-    if len(measured) > 1:
-        first = [*some("only", OperationOptions, only={"choices": tuple(map(short_name, measured))}), *first]
-    return {"": first, **COLLECTIVE}
+    names = "full dry_run" if len(measured) == 1 else "only full dry_run"
+    return {"": some(names, OperationOptions, only={"choices": tuple(map(short_name, measured))}), **COLLECTIVE}
 
 
 def _refuse(wrong: UsageError, parser: Parser) -> None:
@@ -71,19 +63,19 @@ needs) are built in. An option that is set here, or by a COLLBENCH_* variable, r
 def add_run(commands: Any) -> None:
     """Add the command."""
 
-    def request(options: RunOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
+    def request(options: OperationOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
         from collbench.cli.suite import suite_request
 
         return suite_request(parser, options, argv, info)
 
     parser = CommandSpec(
-        name="run", summary="measure a suite: many operations, backends and sizes", about=_RUN_ABOUT, options=RunOptions,
-        layout={"": some("suite dry_run", RunOptions), **COLLECTIVE}, operations=list(operations().values()), other_tools=True,
-        request=request, plan=plan_cases, run=_measure_suite,
+        name="run", summary="measure a suite: many operations, backends and sizes", about=_RUN_ABOUT, options=OperationOptions,
+        layout={"": some("suite dry_run", OperationOptions), **COLLECTIVE}, operations=list(operations().values()), other_tools=True,
+        request=request, run=_measure_suite,
     ).add_to(commands)  # fmt: skip
 
 
-def _measure_suite(spec: CommandSpec, options: RunOptions, argv: Sequence[str]) -> int:
+def _measure_suite(spec: CommandSpec, options: OperationOptions, argv: Sequence[str]) -> int:
     """Measure the suite, or print what it would measure. Ranks may have read different suites: an error in one ends all of them."""
     info = launch_of(options.ranks, argv)
     try:
@@ -91,15 +83,11 @@ def _measure_suite(spec: CommandSpec, options: RunOptions, argv: Sequence[str]) 
     except UsageError as error:
         if info is None or info.launcher == "local" or options.dry_run or options.ranks_per_node:
             raise
-        return _refuse_run(info, options.timeout, str(error))
+        return together(info, options.timeout, partial(_refuse_suite, str(error)))
     return measure_request(spec, request, options, argv, info)
 
 
-def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
+def _refuse_suite(wrong: str, world: World) -> int:
     """End all ranks with one message: other ranks may have read the suite without error."""
-
-    def work(world: World) -> int:
-        compare(world, wrong)
-        return 0
-
-    return together(info, timeout_s, work)
+    compare(world, wrong)
+    return 0

@@ -240,16 +240,10 @@ class MeasuringOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationOptions(MeasuringOptions):
-    """The options of a command of operations. The choices of --only are the operations of the command."""
+    """The options of the commands of operations, and of `run`. The choices of --only are the operations of the command."""
 
     only: str | None = option("--only", "measure only this one (default: all of them)", choices=())
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(MeasuringOptions):
-    """The options of `collbench run`."""
-
-    suite: str = option("suite", "quick, full, gate, or a TOML file", "SUITE")
+    suite: str = option("suite", "quick, full, gate, or a TOML file", "SUITE", default="")
 
 
 def declared_options(kind: type[MeasuringOptions]) -> dict[str, Option]:
@@ -259,11 +253,6 @@ def declared_options(kind: type[MeasuringOptions]) -> dict[str, Option]:
         if "option" in declared.metadata:
             found[declared.name] = replace(declared.metadata["option"], name=declared.name)
     return found
-
-
-def own_options(kind: type[MeasuringOptions]) -> list[Option]:
-    """Return the options that a class declares itself, in their order."""
-    return [declared for name, declared in declared_options(kind).items() if name in kind.__annotations__]
 
 
 OPTIONS: Mapping[str, Option] = declared_options(MeasuringOptions)

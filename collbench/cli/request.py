@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends import registry
 from collbench.backends.registry import backend_defaults, check_name, missing_backend
 from collbench.backends.slowing import parse_slowing
-from collbench.cli import launches
 from collbench.cli.options import BRIEF_OVERHEAD_S, BRIEF_S, CHECK_OVERHEAD_S, OPTIONS, MeasuringOptions, OperationOptions
 from collbench.cli.other_tools import check_least_processes
 from collbench.device.present import visible_gpus
@@ -49,7 +48,7 @@ def request_of(
     fields = {
         "command": options.command, "backends": named or default_backends(os.environ), "requested": frozenset(named),
         "seed": typed.get("order_seed", 0), "slowed": parse_slowing(options.slowed), "configuration": options.configuration,
-        "launch_index": launches.index_of(more.get("launches", options.launches), info, os.environ),
+        "launch_index": _launch_index(more.get("launches", options.launches), info, os.environ),
     }  # fmt: skip
     return Request(sweep=sweep, argv=tuple(argv), budget=Budget(**(budget | dict(limits or {}))), **(fields | typed | more))
 
@@ -59,7 +58,7 @@ def collective_request(options: OperationOptions, argv: Sequence[str], info: Lau
 
     It is answered fast if the user set neither --full, nor sizes, nor the duration of a case, nor another experiment.
     """
-    starts = launches.pairs(options.launches, os.environ) if options.gdr_check else options.launches
+    starts = pairs_of_launches(options.launches, os.environ) if options.gdr_check else options.launches
     measured = [operation for operation in operation_commands()[options.command] if options.only in (None, short_name(operation))]
     slow = ("sizes", "minimum", "maximum", "factor", "increment", "max_time", "iterations", "precision")
     brief = not (options.full or options.gdr_check or any(getattr(options, name) is not None for name in slow))
@@ -185,6 +184,50 @@ def check_request(options: MeasuringOptions, argv: Sequence[str], info: LaunchIn
     if not options.backend and not any(find_spec(name) for name in ("mpi4py", "torch", "cupy")):  # plain TCP needs no library
         more["backends"] = (*default_backends(os.environ), "socket")
     return TaskRequest(request_of(options, Sweeps(tuple(sweeps)), argv, info, limits=limits, **more))
+
+
+# Several launches of a command on this host: by --launches, or of --gdr-check with and without GPUDirect RDMA.
+
+LAUNCH_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `launches` starts
+GDR_LEVEL, GDR_NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
+_BY_HAND = (
+    "--gdr-check starts the ranks itself, but {launcher} has already started them: "
+    f"run the command twice in the allocation without it, the second time with {GDR_LEVEL}={GDR_NEVER} exported, "
+    "each with its own --out, then `collbench compare A B`"
+)
+
+
+def _launch_index(launches: int, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Return the number of this launch, from 0, among several that collbench starts on this host."""
+    if launches == 1 or info is None or info.launcher != "local" or LAUNCH_INDEX not in env:
+        return 0
+    from collbench.launch.info import number
+
+    return number(env, LAUNCH_INDEX)
+
+
+def refuse_launcher(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> None:
+    """Raise UsageError for several launches under a launcher, which starts only one."""
+    if request.launches == 1 or (info.launcher == "local" and LAUNCH_INDEX in env):
+        return
+    refusal = UsageError(
+        _BY_HAND.format(launcher=info.launcher)
+        if request.gdr_check
+        else f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
+        f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
+    )
+    refusal.reported = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
+    raise refusal
+
+
+def pairs_of_launches(launches: int, env: Mapping[str, str]) -> int:
+    """Return the number of pairs of --gdr-check, at least two for an interval. Raises UsageError if both sides would be equal."""
+    if env.get(GDR_LEVEL, "").strip().upper() in (GDR_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
+        raise UsageError(
+            f"--gdr-check sets {GDR_LEVEL} itself, but {GDR_LEVEL}={env[GDR_LEVEL]} is exported: unset it, or neither side uses GPUDirect "
+            "RDMA"
+        )
+    return max(2, launches)
 
 
 # What GPUs mean for a request: the default backends, and the number of processes.

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import missing_backend
-from collbench.cli import launches
-from collbench.cli.request import local_ranks, node_ranks, with_ranks
+from collbench.cli.request import local_ranks, node_ranks, refuse_launcher, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 from collbench.plugin import failed_plugin, loaded
@@ -65,13 +64,7 @@ def report_exception(error: BaseException) -> None:
     error.reported = True  # type: ignore[attr-defined]
 
 
-# The check that all ranks have read the same suite, since each reads the file of its own host.
-
-
-def same_suite(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it first."""
-    if request.suite:
-        compare(world, None, request.suite["digest"], request.suite["name"])
+# The checks that all ranks have read the same suite and configuration, since each reads the files of its own host.
 
 
 def same_configuration(request: Request, world: World) -> None:
@@ -120,14 +113,6 @@ def check_files(request: Request) -> None:
     check_new(folder if request.launches == 1 else folder / "launch-1")
 
 
-def check_files_of_rank_0(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks, before libraries are opened, as `check_files` does at rank 0. A local start has checked them."""
-    if world.info.launcher != "local":
-        from collbench.measuring.session import at_rank_0
-
-        at_rank_0(world, partial(check_files, request), "checking the files of the run")
-
-
 @dataclass(frozen=True)
 class Start:
     """A measuring command that is about to start.
@@ -173,7 +158,7 @@ def begin(start: Start, info: LaunchInfo | None) -> int:
     request.check_options()
     if info is None:
         return _start_here(start)
-    launches.refuse_launcher(request, info, os.environ)
+    refuse_launcher(request, info, os.environ)
     if request.ranks_per_node and "worker" not in info.facts:
         _refuse_too_many(request.ranks_per_node, "--ranks-per-node", request)
         return node_workers(info, request.ranks_per_node, argv, os.environ)
@@ -183,6 +168,7 @@ def begin(start: Start, info: LaunchInfo | None) -> int:
 
 def _start_here(start: Start) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+    from collbench.cli import launches
     from collbench.cli.early import check_cases, check_sizes, report_finished
     from collbench.launch.mpi import StartCrashed, without_crashed
     from collbench.launch.spawn import BEGAN, command_began_s, find_mpiexec, start_local
@@ -235,6 +221,7 @@ def _take_part(start: Start, info: LaunchInfo) -> int:
     from collbench.launch.detect import is_elastic, refusal_torchrun
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
+    from collbench.measuring.session import at_rank_0
 
     request = start.launch
     if info.launcher == "local":
@@ -245,9 +232,11 @@ def _take_part(start: Start, info: LaunchInfo) -> int:
         restarts = world.first_error(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
         if restarts:  # samples of two starts do not belong to one run
             world.refuse(refusal_torchrun(restarts))
-        same_suite(request, world)
+        if request.suite:
+            compare(world, None, request.suite["digest"], request.suite["name"])
         same_configuration(request, world)
-        check_files_of_rank_0(request, world)
+        if info.launcher != "local":  # a local start has checked them
+            at_rank_0(world, partial(check_files, request), "checking the files of the run")
         measure = start.measure or start.run_task
         with nullcontext() if world.rank else start.progress() as listener:
             code = measure(world, listener, partial(record_exit, env=os.environ))

@@ -15,11 +15,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_names, check_name
-from collbench.cli import launches
 from collbench.cli.configuration import parse_configured, read_configuration
-from collbench.cli.options import RunOptions
+from collbench.cli.options import OperationOptions
 from collbench.cli.parser import Parser, from_environment, options_typed
-from collbench.cli.request import default_backends, make_sweep, request_of
+from collbench.cli.request import default_backends, make_sweep, pairs_of_launches, request_of
 from collbench.errors import UsageError
 from collbench.measuring.request import TaskRequest
 from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
@@ -41,7 +40,7 @@ _MOST_COMBINATIONS = 2000
 _NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
 
 
-def suite_request(parser: Parser, options: RunOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
+def suite_request(parser: Parser, options: OperationOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
     """Return the request of `collbench run SUITE …`. Raises UsageError."""
     make_sweep(options, ())  # raises for invalid typed options, before an error can name the suite
     for name in options.backend or ():
@@ -52,7 +51,7 @@ def suite_request(parser: Parser, options: RunOptions, argv: Sequence[str], info
     typed = options_typed(parser, list(argv[1:])) & _OF_A_SWEEP
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
-    starts = launches.pairs(whole.launches, os.environ) if whole.gdr_check else whole.launches
+    starts = pairs_of_launches(whole.launches, os.environ) if whole.gdr_check else whole.launches
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
     default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
@@ -117,7 +116,7 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _parsed(parser: Parser, argv: Sequence[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> RunOptions:
+def _parsed(parser: Parser, argv: Sequence[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> OperationOptions:
     """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
     try:
         typed = from_environment(parser, list(argv[1:]), variables)
@@ -125,7 +124,7 @@ def _parsed(parser: Parser, argv: Sequence[str], variables: Mapping[str, str], s
     except UsageError as error:
         place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
         raise UsageError(f"suite {place}: {error}") from error
-    return replace(RunOptions.of(arguments), command="run")
+    return replace(OperationOptions.of(arguments), command="run")
 
 
 def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Backend, Settings, Unavailable
@@ -20,6 +20,7 @@ from collbench.launch.spawn import process_began_s, recorded_opening
 from collbench.measuring.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.operations.sweep import Sweep, Sweeps
 from collbench.plugin import failed_plugin
 from collbench.reason import Fact, Text, as_json, decode_or_text
 
@@ -69,13 +70,20 @@ class OpenBackend:
 Work = tuple[Operation, Case, OpenBackend]
 
 
-def agreed_defaults(request: Request, world: World) -> tuple[str, ...]:
-    """Return the default backends of all hosts: where only some have GPUs, all ranks report why nccl is missing."""
-    own = request.default_backends
-    if not own or world.info.launcher == "local":
-        return own
-    views = world.allgather(list(own), "choosing the backends")
-    return tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+def agreed_backends(request: Request, world: World) -> tuple[tuple[str, ...], Sweep | Sweeps]:
+    """Return the names of the backends, and the sweep, with the default backends of all hosts. All ranks must call it.
+
+    Where only some hosts have GPUs, all ranks report why nccl is missing.
+    """
+    sweep = request.sweep
+    unnamed = () if request.requested else request.backends
+    defaults = sweep.default_backends if isinstance(sweep, Sweeps) else unnamed
+    if not defaults or world.info.launcher == "local":
+        return request.backends, sweep
+    views = world.allgather(list(defaults), "choosing the backends")
+    defaults = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+    names = tuple(dict.fromkeys((*defaults, *(name for name in request.backends if name in request.requested))))
+    return names, replace(sweep, default_backends=defaults) if isinstance(sweep, Sweeps) else sweep
 
 
 def open_backends(

@@ -176,13 +176,6 @@ class Request:
 
         return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume
 
-    @property
-    def default_backends(self) -> tuple[str, ...]:
-        """Return the default backends of this host that are meant, since the user named no others."""
-        if isinstance(self.sweep, Sweeps):
-            return self.sweep.default_backends
-        return () if self.requested else self.backends
-
     def ranks_of(self, backend: str, processes: int) -> int:
         """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
         return processes * (self.gpus_per_process if self.sweep.defaults(backend).device == "cuda" else 1)

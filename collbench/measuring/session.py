@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from threading import Thread
@@ -26,7 +26,7 @@ from collbench.measuring.monitored import MonitoredMeasurement, StateProbe, meas
 from collbench.measuring.open_backends import (
     OpenBackend,
     Work,
-    agreed_defaults,
+    agreed_backends,
     close_backends,
     first_available,
     open_backends,
@@ -176,6 +176,7 @@ class WrongDataStop(Fact, frozen=True):
 class LaunchSession:
     """The state of one launch, the same on all ranks except the folder, the records and the listener, which only rank 0 has.
 
+    sweep        that of the request, with the default backends on which all ranks agree
     order_seed   seed of the order in which the cases are measured
     opened       the backends
     stored       the part of a resumed run that is not measured again
@@ -186,6 +187,7 @@ class LaunchSession:
     request: Request
     world: World
     listener: ProgressListener | None = None
+    sweep: Sweep | Sweeps = field(init=False)
     order_seed: int = 0
     opened: list[OpenBackend] = field(default_factory=list)
     folder: RunFolder | None = None
@@ -204,25 +206,6 @@ class LaunchSession:
         """The limits of the launch's hosts."""
         return Ceilings(self.request, self.world, status=self.status, ends_s=self.ends_s)
 
-    @cached_property
-    def default_backends(self) -> tuple[str, ...]:
-        """The default backends that all ranks mean. All ranks must call it."""
-        return agreed_defaults(self.request, self.world)
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """The names of the backends that all ranks measure."""
-        request = self.request
-        if not self.default_backends:
-            return request.backends
-        return tuple(dict.fromkeys((*self.default_backends, *(name for name in request.backends if name in request.requested))))
-
-    @cached_property
-    def sweep(self) -> Sweep | Sweeps:
-        """The sweep of the request, with the default backends that all ranks mean."""
-        sweep = self.request.sweep
-        return replace(sweep, default_backends=self.default_backends) if isinstance(sweep, Sweeps) else sweep
-
     @property
     def backend(self) -> OpenBackend:
         """The backend of a launch on one backend."""
@@ -237,7 +220,7 @@ class LaunchSession:
         if request.nvtx and (missing := world.first_error(switch_on_ranges(), "opening NVTX")):
             world.refuse(missing)
         task.agree(self)
-        names = self.backends
+        names, self.sweep = agreed_backends(request, world)
         self.status(f"opening {', '.join(names)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
         if task.one_backend:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from collbench.cli import launches as gdr_check
+from collbench.cli.request import pairs_of_launches
 from collbench.errors import UsageError
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -194,9 +195,9 @@ def test_the_format_of_nccl_tests_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["LOC", "loc", "0"])
 def test_equal_sides_are_rejected(level: str) -> None:
     with pytest.raises(UsageError, match=f"{LEVEL}={level} "):
-        gdr_check.pairs(1, {LEVEL: level})
-    assert gdr_check.pairs(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2
-    assert [gdr_check.pairs(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
+        pairs_of_launches(1, {LEVEL: level})
+    assert pairs_of_launches(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2
+    assert [pairs_of_launches(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
 
 
 def test_under_a_launcher_the_error_has_the_manual_steps(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.command import CommandSpec
-from collbench.cli.dry_run import earlier_run
 from collbench.cli.help import HelpEntry
 from collbench.cli.options import ONE_BACKEND, Layout, MeasuringOptions, declare, in_folder, option, some
 from collbench.cli.parser import duration, natural, positive
@@ -166,6 +165,7 @@ def _launch(options: SomePairsOptions, argv: Sequence[str], info: LaunchInfo | N
 
 def planned_pairs(request: PairsRequest, placement: Placement) -> PlannedRounds:
     """Return the rounds of a pairs run. Raises UsageError for options that do not fit."""
+    from collbench.cli.early import earlier_run
     from collbench.measuring.resume import stored_order_seed
     from collbench.plugins.hunt.places import sampled
     from collbench.plugins.hunt.records import read_pairs
@@ -239,6 +239,7 @@ def hunt_request(options: HuntOptions, argv: Sequence[str], info: LaunchInfo | N
 
 def planned_hunt(request: HuntRequest, placement: Placement) -> PlannedRounds:
     """Return the stages of a hunt. Raises UsageError for options that do not fit."""
+    from collbench.cli.early import earlier_run
     from collbench.plugins.hunt.progress import planned_stages
     from collbench.plugins.hunt.records import read_hunt
     from collbench.report.dry_run import PlannedRounds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from collbench.backends.registry import backend_defaults
 from collbench.cli.command import CommandSpec
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import OUTPUT, Layout, MeasuringOptions, in_folder, option, own_options, some
+from collbench.cli.options import OUTPUT, Layout, MeasuringOptions, in_folder, option, some
 from collbench.cli.parser import duration, positive, words
 from collbench.cli.request import request_of
 from collbench.errors import UsageError
@@ -66,7 +66,7 @@ class KvOptions(MeasuringOptions):
 
 
 KV: Layout = {
-    "what to move": own_options(KvOptions),
+    "what to move": some("model tokens block_size cache_dtype layout blocks block_bytes pattern tp prefill_time method", KvOptions),
     "how to measure": some(
         "max_time iterations warmup precision check stop_on_wrong seed",
         max_time={"default": _KV_MAX_TIME_S, "help": f"time limit of the samples of a row (default: {_KV_MAX_TIME_S:g})"},

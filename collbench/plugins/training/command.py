@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from collbench.backends.registry import backend_defaults, missing_backend
 from collbench.cli.command import CommandSpec
-from collbench.cli.dry_run import earlier_run
 from collbench.cli.help import HelpEntry
 from collbench.cli.options import NOT_LIMITED, STEP_MAX_TIME_S, Layout, MeasuringOptions, Option, in_folder, long_option, option, some
 from collbench.cli.parser import duration
@@ -191,6 +190,7 @@ def _trainings(options: WorkloadOptions) -> tuple[Training, ...]:
 
 def planned_workload(workload: WorkloadRequest, placement: Placement) -> PlannedSteps:
     """Return the exchanges of each step and the estimated time. Raises UsageError for a training that does not fit."""
+    from collbench.cli.early import earlier_run
     from collbench.plugins.training.text import STEPS, PlannedSteps
 
     request = workload.launch

@@ -45,13 +45,13 @@ def launch(command: str, folder: Path, ranks: int = 12, slowed: str = "by=100% r
     return Request(command, sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, **known)
 
 
-def pairs(folder: Path, command: str = "pairs", **more: Any) -> PairsRequest:
-    own = {name: more.pop(name) for name in list(more) if name in PairsRequest.__dataclass_fields__}
-    return PairsRequest(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
+def pairs(folder: Path, kind: type[PairsRequest] = PairsRequest, command: str = "pairs", **more: Any) -> PairsRequest:
+    own = {name: more.pop(name) for name in list(more) if name in kind.__dataclass_fields__}
+    return kind(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
 
 
-def hunt(folder: Path, **more: Any) -> HuntRequest:
-    return HuntRequest(launch("hunt", folder, **more), size_bytes=SIZE)
+def hunt(folder: Path, **more: Any) -> PairsRequest:
+    return pairs(folder, HuntRequest, "hunt", **more)
 
 
 def workload(folder: Path, **more: Any) -> WorkloadRequest:
