@@ -64,8 +64,9 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
     if options.ranks == 1 and options.gpus_per_process == 1:
         raise UsageError("--ranks 1: one rank has no partner to exchange data with: use --ranks 2 or more")
     if info is None:
-        return _check_here(Start(spec, request, options, argv if options.out else [*argv, "--out", str(folder)]))
-    start = Start(spec, request, options, argv)
+        typed = argv if options.out else [*argv, "--out", str(folder)]
+        return _check_here(Start(request, options, typed, spec.task, spec.progress))
+    start = Start(request, options, argv, spec.task, spec.progress)
     if info.launcher != "local":
         start = replace(start, measure=partial(_measure_and_judge, start))
     return begin(start, info)

@@ -63,8 +63,7 @@ class CommandSpec:
 
     def add_to(self, commands: Any) -> Parser:
         """Add the command to the parser of all commands, and return its own."""
-        settings: dict[str, Any] = {"entry": self.help} if self.help else {}
-        return add_command(commands, self.name, self.summary, self._call, self._fill, description=self.about, **settings)
+        return add_command(commands, self.name, self.summary, self._call, self._fill, entry=self.help, description=self.about)
 
     def _fill(self, parser: Parser) -> None:
         add_options(parser, self.layout() if callable(self.layout) else self.layout, self.operations)
@@ -100,7 +99,7 @@ def measure_request(
 
     if info is None:
         request.check(placement_of(request.launch, None, os.environ))
-    return begin(Start(spec, request, options, argv), info)
+    return begin(Start(request, options, argv, spec.task, spec.progress), info)
 
 
 def show_plan(spec: CommandSpec, request: TaskRequest, options: MeasuringOptions, info: LaunchInfo | None) -> int:

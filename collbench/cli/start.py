@@ -22,7 +22,6 @@ from collbench.plugin import failed_plugin, loaded
 from collbench.units import plural
 
 if TYPE_CHECKING:
-    from collbench.cli.command import CommandSpec
     from collbench.cli.options import MeasuringOptions
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
@@ -117,14 +116,16 @@ def check_files(request: Request) -> None:
 class Start:
     """A measuring command that is about to start.
 
-    argv     the command line, which started ranks repeat
-    measure  what a rank does, instead of running the task: (world, the listener at rank 0, a callback for the exit code) -> exit code
+    argv      the command line, which started ranks repeat
+    task, progress  as `CommandSpec` has them
+    measure   what a rank does, instead of running the task: (world, the listener at rank 0, a callback for the exit code) -> exit code
     """
 
-    spec: CommandSpec
     request: TaskRequest
     options: MeasuringOptions
     argv: Sequence[str]
+    task: str
+    progress: str
     measure: Callable[[World, Any, Callable[[int], None]], int] | None = None
 
     @property
@@ -136,14 +137,14 @@ class Start:
         """Measure the task of the request on this rank; see `session.run_task`."""
         from collbench.measuring.session import run_task
 
-        return run_task(loaded(self.spec.task)(self.request), self.launch, world, listener, ended)
+        return run_task(loaded(self.task)(self.request), self.launch, world, listener, ended)
 
-    def progress(self) -> ProgressPrinter:
+    def listener(self) -> ProgressPrinter:
         """Return the progress listener at rank 0."""
         from collbench.report.progress import ProgressPrinter, QuietProgressPrinter
 
-        if self.spec.progress:
-            listener: ProgressPrinter = loaded(self.spec.progress)(self.options.output, self.request)
+        if self.progress:
+            listener: ProgressPrinter = loaded(self.progress)(self.options.output, self.request)
             return listener
         if self.launch.launches == 1:
             return ProgressPrinter(self.options.output)
@@ -221,7 +222,6 @@ def _take_part(start: Start, info: LaunchInfo) -> int:
     from collbench.launch.detect import is_elastic, refusal_torchrun
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
-    from collbench.measuring.session import at_rank_0
 
     request = start.launch
     if info.launcher == "local":
@@ -236,9 +236,11 @@ def _take_part(start: Start, info: LaunchInfo) -> int:
             compare(world, None, request.suite["digest"], request.suite["name"])
         same_configuration(request, world)
         if info.launcher != "local":  # a local start has checked them
+            from collbench.measuring.session import at_rank_0
+
             at_rank_0(world, partial(check_files, request), "checking the files of the run")
         measure = start.measure or start.run_task
-        with nullcontext() if world.rank else start.progress() as listener:
+        with nullcontext() if world.rank else start.listener() as listener:
             code = measure(world, listener, partial(record_exit, env=os.environ))
         if listener:
             listener.write_trace(request.trace)
