@@ -54,7 +54,7 @@ class Plugin:
 
     name       of the plug-in; a built-in one is the package collbench.plugins.NAME
     summary    what it is for, in one line
-    commands   by command: the place of a function that adds it to the parser, `add(commands)`
+    commands   by command: the place of its `cli.command.CommandSpec`, or of a function that adds it to the parser, `add(commands)`
     records    by command that stores runs of its own, and continues them with --resume: the file with their records
     kinds      places of the kinds of stored runs that it brings: objects of `collbench.report.kinds.RunKind`
     sections   by place of a section of the page, a function of `collbench.report.material.Material`: the section that it follows
@@ -243,7 +243,7 @@ def broken_plugins() -> Mapping[str, BrokenEntry]:
 
 
 def commands() -> Mapping[str, str]:
-    """Return by command the place of the function that adds it to the parser. Of two plug-ins with a command the first one has it."""
+    """Return by command the place of its specification, or of the function that adds it. Of two plug-ins the first one has it."""
     places: dict[str, str] = {}
     for plugin in plugins().values():
         for command, place in plugin.commands.items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from collbench.api.runs import AnyPath, Runs, read
-from collbench.cli.options import OPTIONS, long_option
+from collbench.cli.options import OperationOptions, Option, declared_options
 from collbench.errors import FINE, NO_VERDICT, USAGE, CollbenchError, NoVerdict, RunFailed, UsageError, nearest
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.spawn import PROGRAM
@@ -23,6 +23,7 @@ Names = str | Sequence[str]
 Sizes = int | str | Sequence[int | str]
 _END_S = 10.0  # for the ranks to end after an interruption
 _PREFIX = "collbench: "
+OPTIONS_OF_OPERATIONS = declared_options(OperationOptions)
 
 
 def measure(
@@ -96,11 +97,11 @@ def measure(
     return read(folder)
 
 
-def option_words(name: str, value: Any) -> list[str]:
-    """Return the words of the command line for an argument of `measure` or `replay`; none for None and False."""
+def option_words(name: str, value: Any, options: Mapping[str, Option] = OPTIONS_OF_OPERATIONS) -> list[str]:
+    """Return the words of the command line for an argument; none for None and False. options: those of its command, by name."""
     if name == "in_place" and value is not None:
         return ["--in-place" if value else "--out-of-place"]
-    option = long_option(name) if name == "only" else OPTIONS[name].flags.split()[-1]
+    option = options[name].flags.split()[-1]
     if value is None or value is False:
         return []
     if value is True:

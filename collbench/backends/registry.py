@@ -60,6 +60,14 @@ def backend_class(name: str) -> type[Any]:
     return _of_entry(name)
 
 
+def missing_backend(name: str) -> str | None:
+    """Return why a backend is not installed, None if it is."""
+    from collbench.backends.backend import Unavailable
+
+    answer = backend_class(name).probe()
+    return str(answer) if isinstance(answer, Unavailable) else None
+
+
 def check_name(name: str) -> None:
     """Raise UsageError with a similar name, or all of them, if this one is unknown. Imports no backend."""
     if name not in BUILTIN and name not in _places() and name not in _entries():

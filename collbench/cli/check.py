@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from collbench.cli.options import CHECK, add_options
-from collbench.cli.parser import add_command
+from collbench.backends.registry import missing_backend
+from collbench.cli.command import CommandSpec, launch_of
+from collbench.cli.options import CHECK, MeasuringOptions
 from collbench.cli.request import CHECK_SIZES, check_request
-from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
+from collbench.cli.start import Start, begin
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.mpi import StartCrashed
 from collbench.plugin import hooks_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
     from collbench.control.world import World
     from collbench.machine.doctor.finding import Finding
-    from collbench.measuring.request import Request
     from collbench.measuring.session import ProgressListener
     from collbench.results.reader import Run
 
@@ -38,64 +37,66 @@ of a rate measured inside the host) with its whole 95 % interval · 1 SLOW: an o
 3 INCONCLUSIVE: noise, an unknown expected bandwidth, no backend · 4 BROKEN: wrong data, a hang or a crash"""
 
 
-def add_health_check(commands: Any) -> None:
-    """Add the command."""
-    add_command(commands, "check", _SUMMARY, call_check, partial(add_options, layout=CHECK), description=_ABOUT)
-
-
-def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
+def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) -> int:
     """Measure, print the verdict, and return the exit code. Raises CollbenchError."""
     import subprocess
 
     from collbench.launch.explain import srun_line, waits_for_srun
     from collbench.launch.slurm import hosts_of
 
-    alone = arguments.ranks is None and waits_for_srun(os.environ)
+    alone = options.ranks is None and waits_for_srun(os.environ)
     if alone and len(hosts_of(os.environ)) > 1:  # on all nodes of the allocation: one task each, which starts a rank for each GPU
         line = srun_line(os.environ)
         if line is None:
             raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
         return subprocess.run([*line, *argv], check=False).returncode
-    request = check_request(arguments, argv)
-    if arguments.html:
+    info = launch_of(1 if alone else options.ranks, argv)
+    folder = options.out
+    if info is None and folder is None:
+        from collbench.results.folder import run_name
+
+        folder = Path("runs") / run_name(spec.name)
+    request = spec.request(replace(options, out=folder), argv, info)
+    if options.html:
         from collbench.report.writers import check_file
 
-        check_file(arguments.html, "--html")
-    if arguments.ranks == 1 and arguments.gpus_per_process == 1:
+        check_file(options.html, "--html")
+    if options.ranks == 1 and options.gpus_per_process == 1:
         raise UsageError("--ranks 1: one rank has no partner to exchange data with: use --ranks 2 or more")
-    info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
-        return _check_here(request, arguments, argv)
-    measure = run_cases if info.launcher == "local" else _measure_and_judge
-    return begin(request, Command(arguments, argv, measure, progress=_PROGRESS), info)
+        typed = argv if options.out else [*argv, "--out", str(folder)]
+        return _check_here(Start(request, options, typed, spec.task, spec.progress))
+    start = Start(request, options, argv, spec.task, spec.progress)
+    if info.launcher != "local":
+        start = replace(start, measure=partial(_measure_and_judge, start))
+    return begin(start, info)
 
 
 # Without a launcher: this process starts the ranks and judges what they stored, so that a crash or a hang has a verdict too.
 
 
-def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+def _check_here(start: Start) -> int:
     from collbench.report.screen import announce
 
-    announce("looking for backends…", arguments.quiet)
+    request, options = start.launch, start.options
+    announce("looking for backends…", options.quiet)
     missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
     if missing and all(missing.values()):  # the start checks the backends that the user named
         reason = "; ".join(f"{name}: {why}" for name, why in missing.items())
-        return _print(_verdict(None, 0, request.requested, reason), None, 1, arguments)
-    from collbench.results.folder import run_name
-
-    folder = request.out or Path("runs") / run_name(request.command)
-    own = [] if request.out else ["--out", str(folder)]
+        return _print(_verdict(None, 0, request.requested, reason), None, 1, options)
+    folder = request.out
+    assert folder is not None
     try:
-        code = begin(replace(request, out=folder), Command(arguments, [*argv, *own], progress=_PROGRESS), None)
+        code = begin(start, None)
     except StartCrashed as crash:
         from collbench.analysis.health import verdict_of
 
-        return _print(verdict_of([], _findings(None), crash.fact), None, 1, arguments)
+        return _print(verdict_of([], _findings(None), crash.fact), None, 1, options)
     if code in (USAGE, INTERRUPTED, TERMINATED):
         run = _read(folder)
         if run is None or not run.rows:
             return code
-    return _judge(folder, code, request.requested, arguments)
+    return _judge(folder, code, request.requested, options)
 
 
 def _read(folder: Path) -> Run | None:
@@ -107,14 +108,14 @@ def _read(folder: Path) -> Run | None:
         return None
 
 
-def _judge(folder: Path, code: int, requested: frozenset[str], arguments: argparse.Namespace) -> int:
+def _judge(folder: Path, code: int, requested: frozenset[str], options: MeasuringOptions) -> int:
     """Print the verdict about a run and return its exit code."""
     run = _read(folder)
     hosts = run.info.get("hosts") if run else None
     nodes = len(hosts) if isinstance(hosts, list) else 1
     if code in (INTERRUPTED, TERMINATED):
         return code
-    return _print(_verdict(run, code, requested), folder if run else None, nodes, arguments)
+    return _print(_verdict(run, code, requested), folder if run else None, nodes, options)
 
 
 def _verdict(run: Run | None, code: int, requested: frozenset[str], reason: str = "") -> CheckVerdict:
@@ -169,16 +170,16 @@ def _findings(run: Run | None) -> list[Finding]:
     return worst_first([*examine(machines), *software, *settings.examined(own, os.environ)])
 
 
-def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: argparse.Namespace) -> int:
+def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, options: MeasuringOptions) -> int:
     """Store the verdict with the run, write the page if requested, print the verdict, and return its exit code."""
     from collbench.report.health import CheckAnswer, store_check, write_check
 
     answer = CheckAnswer(verdict, folder, nodes)
     if folder is not None:
         store_check(answer, folder)
-    if arguments.html:
-        _write_page(verdict, folder, arguments.html)
-    code = write_check(answer, arguments.format, sys.stdout, color=arguments.color, quiet=arguments.quiet)
+    if options.html:
+        _write_page(verdict, folder, options.html)
+    code = write_check(answer, options.format, sys.stdout, color=options.color, quiet=options.quiet)
     sys.stdout.flush()
     return code
 
@@ -200,20 +201,25 @@ def _write_page(verdict: CheckVerdict, folder: Path | None, where: Path) -> None
 # Under a launcher: rank 0 judges.
 
 
-def _measure_and_judge(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+def _measure_and_judge(start: Start, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure on all ranks; rank 0 prints the verdict. Return its exit code on all ranks. Raises CollbenchError."""
     from collbench.report.progress import QuietProgressPrinter
 
     printer = listener if isinstance(listener, QuietProgressPrinter) else None
     try:
-        code = run_cases(request, world, listener, ended)
+        code = start.run_task(world, listener, ended)
     except RunFailed as error:
         if printer:
             from collbench.analysis.health import RunFailedEarly, verdict_of
 
             run = _read(printer.folder)
             failed = RunFailedEarly(error.exit_code, str(error))
-            _print(verdict_of(run.rows if run else [], [], failed), printer.folder, len(world.hosts), printer.arguments)
+            _print(verdict_of(run.rows if run else [], [], failed), printer.folder, len(world.hosts), start.options)
         raise
-    own = _judge(printer.folder, code, request.requested, printer.arguments) if printer else code
+    own = _judge(printer.folder, code, start.launch.requested, start.options) if printer else code
     return world.broadcast(own, "printing the verdict")
+
+
+CHECK_COMMAND = CommandSpec(
+    name="check", summary=_SUMMARY, about=_ABOUT, layout=CHECK, request=check_request, progress=_PROGRESS, run=_check
+)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collbench.cli.request import GDR_LEVEL, GDR_NEVER, LAUNCH_INDEX
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from collbench.launch.info import LaunchInfo
     from collbench.measuring.request import Request
+    from collbench.report.progress import Output
 
-_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `repeat` starts
-Start = Callable[[Sequence[str], Mapping[str, str]], int]
+StartOnce = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
@@ -29,27 +28,7 @@ class PlannedLaunch:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
-    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which starts only one.
-
-    `instead` is the remedy where another option than --launches needs several launches.
-    """
-    if request.launches == 1:
-        return request
-    if info.launcher == "local" and _INDEX in env:
-        from collbench.launch.info import number
-
-        return replace(request, launch_index=number(env, _INDEX))
-    refusal = UsageError(
-        instead.format(launcher=info.launcher)
-        or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
-        f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
-    )
-    refusal.reported = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
-    raise refusal
-
-
-def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def repeat(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the launches one after the other and print their common result; the first failure ends them.
 
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
@@ -58,8 +37,8 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     folder, allocation = new_folder(request, env)
     numbers = range(request.launches)
     launches = [PlannedLaunch(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
-    code = in_turn(launches, arguments, [*argv, *allocation], env, start)
-    _print_all(folder, arguments)
+    code = in_turn(launches, output, [*argv, *allocation], env, start)
+    _print_all(folder, request.trace, output)
     return code
 
 
@@ -76,16 +55,14 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
     return folder, [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
 
 
-def in_turn(
-    launches: Sequence[PlannedLaunch], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start
-) -> int:
+def in_turn(launches: Sequence[PlannedLaunch], output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the launches one after the other, up to the first failure. Return 0, or its code."""
     code, one, left = 0, launches[0], len(launches)
     try:
         for one in launches:
-            print_lines(one.title, arguments)
+            print_lines(one.title, output)
             left -= 1
-            code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
+            code = start([*argv, "--out", str(one.folder)], {**env, LAUNCH_INDEX: str(one.index), **one.env})
             if code:
                 break
     except Interrupted as error:  # no supervisor of ranks was running to handle it
@@ -111,51 +88,34 @@ def _why_it_ended(code: int, title: str, rest: int) -> str:
     return f"{title} {how}{f', {rest} more not started' if rest else ''}"
 
 
-def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
+def _print_all(folder: Path, trace: Path | None, output: Output) -> None:
     """Print the combined rows, as `collbench report` does, if there are any."""
     from collbench.analysis.launches import launch_folders
-    from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
     if not launch_folders(folder):
         return
-    view, trace = view_of(arguments), arguments.trace
-    report_run([folder], None, arguments.format, sys.stdout, color=arguments.color, trace=trace, view=view, measured=str(folder))
-    print_lines(f"folder of the launches: {folder}", arguments)
+    report_run([folder], None, output.format, sys.stdout, color=output.color, trace=trace, view=output.view, measured=str(folder))
+    print_lines(f"folder of the launches: {folder}", output)
 
 
-def print_lines(sentence: str, arguments: argparse.Namespace) -> None:
+def print_lines(sentence: str, output: Output) -> None:
     """Print a sentence to stderr, unless --quiet."""
-    if not arguments.quiet:
+    if not output.quiet:
         print(sentence, file=sys.stderr, flush=True)
 
 
 # --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows.
 
-_LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"
-BY_HAND = (
-    "--gdr-check starts the ranks itself, but {launcher} has already started them: "
-    f"run the command twice in the allocation without it, the second time with {_LEVEL}={_NEVER} exported, "
-    "each with its own --out, then `collbench compare A B`"
-)
 
 
-def pairs(launches: int, env: Mapping[str, str]) -> int:
-    """Return the number of pairs of launches, at least two for an interval. Raises UsageError if both sides would be equal."""
-    if env.get(_LEVEL, "").strip().upper() in (_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
-        raise UsageError(
-            f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, or neither side uses GPUDirect RDMA"
-        )
-    return max(2, launches)
-
-
-def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def check(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed launch's code.
 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
     """
-    if arguments.format == "nccl-tests":
+    if output.format == "nccl-tests":
         raise UsageError("--gdr-check prints a comparison, which --format nccl-tests does not support: use table, csv or json")
     if request.trace:
         raise UsageError("--gdr-check has no trace of its own: leave out --trace, then use `collbench report RUN --trace FILE`")
@@ -163,16 +123,16 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     for side in (_WITH, _WITHOUT):
         refuse_a_used(folder / side)
     launches = _launches(folder, request.launches)
-    code = in_turn(launches, arguments, [*argv, *allocation], env, start)
+    code = in_turn(launches, output, [*argv, *allocation], env, start)
     if not code:
-        _print_verdict(folder, request.launches, arguments)
-    print_lines(f"folder of the launches: {folder}", arguments)
+        _print_verdict(folder, request.launches, output)
+    print_lines(f"folder of the launches: {folder}", output)
     return code
 
 
 def _launches(folder: Path, n: int) -> list[PlannedLaunch]:
     """Return launches in the order A B A B …, so that drift affects both sides alike."""
-    sides = {_WITH: {}, _WITHOUT: {_LEVEL: _NEVER}}
+    sides = {_WITH: {}, _WITHOUT: {GDR_LEVEL: GDR_NEVER}}
     return [
         PlannedLaunch(
             f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more
@@ -182,11 +142,11 @@ def _launches(folder: Path, n: int) -> list[PlannedLaunch]:
     ]
 
 
-def _print_verdict(folder: Path, n: int, arguments: argparse.Namespace) -> None:
+def _print_verdict(folder: Path, n: int, output: Output) -> None:
     from collbench.analysis.gdr_check import verdict
     from collbench.report.compare import compare_runs
 
-    compare_runs(folder / _WITH, folder / _WITHOUT, arguments.format, sys.stdout, color=arguments.color)
+    compare_runs(folder / _WITH, folder / _WITHOUT, output.format, sys.stdout, color=output.color)
     a, b = ([folder / side / f"launch-{index + 1}" for index in range(n)] for side in (_WITH, _WITHOUT))
-    where = sys.stdout if arguments.format == "table" else sys.stderr
+    where = sys.stdout if output.format == "table" else sys.stderr
     print(*verdict(a, b), sep="\n", file=where, flush=True)

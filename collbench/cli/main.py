@@ -106,7 +106,7 @@ All commands: `collbench --help`. Options of a command: `collbench allreduce --h
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 # Where the commands of the core are that do not measure, but for `check`; those of plug-ins have the same form.
 _PLACES = {
-    "check": "collbench.cli.check:add_health_check", "backends": "collbench.cli.machine:add_backends",
+    "check": "collbench.cli.check:CHECK_COMMAND", "backends": "collbench.cli.machine:add_backends",
     "probe": "collbench.cli.machine:add_probe", "peak": "collbench.cli.machine:add_peak", "doctor": "collbench.cli.machine:add_doctor",
     "explain": "collbench.cli.machine:add_explain", "report": "collbench.cli.results:add_report",
     "runs": "collbench.cli.results:add_runs", "compare": "collbench.cli.results:add_compare",
@@ -196,6 +196,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     With the name of a command that measures, or of a plug-in, only this one and the other measuring ones of the core are there: ranks
     start faster without the others.
     """
+    from collbench.cli.command import CommandSpec
     from collbench.cli.measure import add_collective, add_run
     from collbench.operations.registry import reserve
 
@@ -204,12 +205,14 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    adders: dict[str, Callable[[Any], None]] = {"OPERATION": add_collective, "run": add_run}
+    adders: dict[str, Callable[[Any], object]] = {"OPERATION": add_collective, "run": add_run}
     if command != "run" and command not in operation_commands():
         places = {**_PLACES, **{name: place for name, place in plugin_commands().items() if name not in (*_CORE, *operation_commands())}}
         if command in places and command not in _PLACES:
             places = {command: places[command]}
-        adders |= {name: add for name, place in places.items() for add in loaded_parts([place])}
+        for name, place in places.items():
+            for part in loaded_parts([place]):
+                adders[name] = part.add_to if isinstance(part, CommandSpec) else part
     for add in adders.values():
         add(commands)
     return parser, dict(commands.choices)

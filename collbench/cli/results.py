@@ -94,7 +94,7 @@ def _add_report_options(parser: Parser) -> None:
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the runs and return the exit code."""
-    from collbench.report.progress import view_of
+    from collbench.report.blocks import View
     from collbench.report.runs import report_run
 
     for answer in hooks_of("report"):
@@ -113,7 +113,7 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
         report_error(printable(f"newest run: {arguments.runs[0]}"))
     writers = [writer_of(arguments) for writer_of in hooks_of("report_writer")]
     files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace")}
-    view = view_of(arguments)
+    view = View.of(arguments.columns, arguments.verbose)
     return report_run(
         arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, writers=writers, color=arguments.color, view=view, runs=runs
     )

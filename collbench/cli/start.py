@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -11,21 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli import launches
-from collbench.cli.launches import placed, repeat
-from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
+from collbench.backends.registry import missing_backend
+from collbench.cli.request import local_ranks, node_ranks, refuse_launcher, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 from collbench.plugin import failed_plugin, loaded
 from collbench.units import plural
 
 if TYPE_CHECKING:
+    from collbench.cli.options import MeasuringOptions
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measuring.request import Request
+    from collbench.measuring.request import Request, TaskRequest
     from collbench.measuring.session import ProgressListener
     from collbench.report.progress import ProgressPrinter
 
@@ -63,13 +63,7 @@ def report_exception(error: BaseException) -> None:
     error.reported = True  # type: ignore[attr-defined]
 
 
-# The check that all ranks have read the same suite, since each reads the file of its own host.
-
-
-def same_suite(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it first."""
-    if request.suite:
-        compare(world, None, request.suite["digest"], request.suite["name"])
+# The checks that all ranks have read the same suite and configuration, since each reads the files of its own host.
 
 
 def same_configuration(request: Request, world: World) -> None:
@@ -118,103 +112,89 @@ def check_files(request: Request) -> None:
     check_new(folder if request.launches == 1 else folder / "launch-1")
 
 
-def check_files_of_rank_0(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks, before libraries are opened, as `check_files` does at rank 0. A local start has checked them."""
-    if world.info.launcher != "local":
-        from collbench.measuring.session import at_rank_0
-
-        at_rank_0(world, partial(check_files, request), "checking the files of the run")
-
-
-def make_progress(request: Request, command: Command) -> ProgressPrinter:
-    """Return the progress listener of a command at rank 0."""
-    from collbench.report import progress
-
-    if command.progress:
-        listener: ProgressPrinter = loaded(command.progress)(command.arguments)
-        return listener
-    if request.launches == 1:
-        return progress.ProgressPrinter(command.arguments)
-    return progress.QuietProgressPrinter(command.arguments, notes=request.launch_index == 0)
-
-
-Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]
-
-
-def run_cases(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure the request's cases on this rank; see `tasks.cases.run`. Most commands use it."""
-    from collbench.measuring.tasks.cases import run
-
-    return run(request, world, listener, ended)
-
-
 @dataclass(frozen=True)
-class Command:
-    """A measuring command as typed.
+class Start:
+    """A measuring command that is about to start.
 
-    argv      the arguments, which started ranks repeat
-    measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
-    cases     the request with the sweep of its cases, if `request.sweep` has only their options, for checks before the start
-    progress  "module:class" of its listener at rank 0, a ProgressPrinter; "": the one of cases
+    argv      the command line, which started ranks repeat
+    task, progress  as `CommandSpec` has them
+    measure   what a rank does, instead of running the task: (world, the listener at rank 0, a callback for the exit code) -> exit code
     """
 
-    arguments: argparse.Namespace
+    request: TaskRequest
+    options: MeasuringOptions
     argv: Sequence[str]
-    measure: Measure = run_cases
-    cases: Request | None = None
-    progress: str = ""
+    task: str
+    progress: str
+    measure: Callable[[World, Any, Callable[[int], None]], int] | None = None
+
+    @property
+    def launch(self) -> Request:
+        """Return the request of the launch."""
+        return self.request.launch
+
+    def run_task(self, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+        """Measure the task of the request on this rank; see `session.run_task`."""
+        from collbench.measuring.session import run_task
+
+        return run_task(loaded(self.task)(self.request), self.launch, world, listener, ended)
+
+    def listener(self) -> ProgressPrinter:
+        """Return the progress listener at rank 0."""
+        from collbench.report.progress import ProgressPrinter, QuietProgressPrinter
+
+        if self.progress:
+            listener: ProgressPrinter = loaded(self.progress)(self.options.output, self.request)
+            return listener
+        if self.launch.launches == 1:
+            return ProgressPrinter(self.options.output)
+        return QuietProgressPrinter(self.options.output, notes=self.launch.launch_index == 0)
 
 
-def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
-    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError if that is unclear."""
-    from collbench.launch.detect import LocalRequest, detect
-
-    return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
-
-
-def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
+def begin(start: Start, info: LaunchInfo | None) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code. Raises CollbenchError."""
     from collbench.launch.spawn import node_workers
 
-    arguments, argv = command.arguments, command.argv
-    check_options(request, arguments.gdr_check)
+    request, argv = start.launch, start.argv
+    request.check_options()
     if info is None:
-        return _start_here(request, command)
-    request = placed(request, info, os.environ, launches.BY_HAND if arguments.gdr_check else "")
-    if arguments.ranks_per_node and "worker" not in info.facts:
-        _refuse_too_many(arguments.ranks_per_node, "--ranks-per-node", request, arguments)
-        return node_workers(info, arguments.ranks_per_node, argv, os.environ)
-    ranks = 1 if arguments.ranks_per_node else node_ranks(request, info, os.environ)
-    return node_workers(with_ranks(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
+        return _start_here(start)
+    refuse_launcher(request, info, os.environ)
+    if request.ranks_per_node and "worker" not in info.facts:
+        _refuse_too_many(request.ranks_per_node, "--ranks-per-node", request)
+        return node_workers(info, request.ranks_per_node, argv, os.environ)
+    ranks = 1 if request.ranks_per_node else node_ranks(request, info, os.environ)
+    return node_workers(with_ranks(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(start, info)
 
 
-def _start_here(request: Request, command: Command) -> int:
+def _start_here(start: Start) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+    from collbench.cli import launches
     from collbench.cli.early import check_cases, check_sizes, report_finished
     from collbench.launch.mpi import StartCrashed, without_crashed
     from collbench.launch.spawn import BEGAN, command_began_s, find_mpiexec, start_local
     from collbench.report.screen import announce
 
-    arguments, argv = command.arguments, command.argv
+    request, output, argv = start.launch, start.options.output, start.argv
     check_files(request)
     ranks = local_ranks(request, os.environ)
-    _refuse_too_many(ranks, "--ranks", request, arguments)
+    _refuse_too_many(ranks, "--ranks", request)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
-    check_installed(request)
-    cases = command.cases or request
+    request.check_installed()
+    cases = start.request.cases
     check_cases(cases, ranks)
     check_sizes(cases, ranks)
-    code = report_finished(request, arguments)
+    code = report_finished(request, output)
     if code is not None:
         return code
 
-    def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
-        announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
+    def start_once(argv: Sequence[str], env: Mapping[str, str]) -> int:
+        announce(f"starting {plural(ranks, 'rank')}…", output.quiet)
         began_s = command_began_s(env) if request.launches == 1 else time.monotonic()
         env = {**env, BEGAN: f"{began_s:.3f}"}
         if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
             return start_local([argv[0], "--ranks", str(ranks), *argv[1:]], 1, env=env)  # a "--" ends the options
-        mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
+        mpiexec = find_mpiexec(env) if "mpi" in request.backends and find_spec("mpi4py") else None
         try:
             return start_local(argv, ranks, env=env, mpiexec=mpiexec)
         except StartCrashed as crash:
@@ -222,49 +202,28 @@ def _start_here(request: Request, command: Command) -> int:
                 raise
             return start_local(argv, ranks, env=without_crashed(env, crash), mpiexec=None if crash.fact.backend == "mpi" else mpiexec)
 
-    if arguments.gdr_check:
-        return launches.check(request, arguments, argv, os.environ, start)
-    return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
+    if request.gdr_check:
+        return launches.check(request, output, argv, os.environ, start_once)
+    return start_once(argv, os.environ) if request.launches == 1 else launches.repeat(request, output, argv, os.environ, start_once)
 
 
-def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argparse.Namespace) -> None:
+def _refuse_too_many(ranks: int, option: str, request: Request) -> None:
     """Raise UsageError if so many ranks do not fit on this host. Virtual ranks are all in one process."""
     from collbench.launch.limits import refuse_few_files, refuse_too_many
 
     if set(request.backends) != {"simulated"}:
-        torch = bool({"gloo", "torch-nccl", "horovod", "torchcomms"} & set(request.backends)) and _has("torch")
-        refuse_too_many(ranks, option, torch=torch, oversubscribe=arguments.oversubscribe)
+        torch = bool({"gloo", "torch-nccl", "horovod", "torchcomms"} & set(request.backends)) and find_spec("torch") is not None
+        refuse_too_many(ranks, option, torch=torch, oversubscribe=request.oversubscribe)
         refuse_few_files(ranks, option, [name for name in request.backends if not missing_backend(name)])
 
 
-def check_installed(request: Request) -> None:
-    """Raise UsageError for a requested backend that is not installed, before any rank is started."""
-    for name in request.requested - {"mpi"} if _has("mpi4py") else request.requested:
-        if why := missing_backend(name):
-            raise UsageError(f"backend {name} is not available: {why}")
-
-
-def missing_backend(name: str) -> str | None:
-    """Return why a backend is not installed, None if it is."""
-    from collbench.backends.backend import Unavailable
-    from collbench.backends.registry import backend_class
-
-    answer = backend_class(name).probe()
-    return str(answer) if isinstance(answer, Unavailable) else None
-
-
-def _has(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
-
-
-def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
+def _take_part(start: Start, info: LaunchInfo) -> int:
     """Run as a rank: join the others, measure, and exit with their code."""
     from collbench.launch.detect import is_elastic, refusal_torchrun
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
 
+    request = start.launch
     if info.launcher == "local":
         die_with_parent()
         record_start(os.environ)
@@ -273,14 +232,18 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         restarts = world.first_error(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
         if restarts:  # samples of two starts do not belong to one run
             world.refuse(refusal_torchrun(restarts))
-        same_suite(request, world)
+        if request.suite:
+            compare(world, None, request.suite["digest"], request.suite["name"])
         same_configuration(request, world)
-        meant = agree_on_backends(request, world)
-        check_files_of_rank_0(request, world)
-        with nullcontext() if world.rank else make_progress(meant, command) as listener:
-            code = command.measure(meant, world, listener, partial(record_exit, env=os.environ))
+        if info.launcher != "local":  # a local start has checked them
+            from collbench.measuring.session import at_rank_0
+
+            at_rank_0(world, partial(check_files, request), "checking the files of the run")
+        measure = start.measure or start.run_task
+        with nullcontext() if world.rank else start.listener() as listener:
+            code = measure(world, listener, partial(record_exit, env=os.environ))
         if listener:
-            listener.write_trace()
+            listener.write_trace(request.trace)
         return code
 
     return together(info, request.timeout_s, work)

@@ -6,24 +6,26 @@ options replace them in every sweep.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_names, check_name
-from collbench.cli import launches
 from collbench.cli.configuration import parse_configured, read_configuration
+from collbench.cli.options import OperationOptions
 from collbench.cli.parser import Parser, from_environment, options_typed
-from collbench.cli.request import default_backends, make_sweep, request_of
+from collbench.cli.request import default_backends, make_sweep, pairs_of_launches, request_of
 from collbench.errors import UsageError
-from collbench.measuring.request import Request
+from collbench.measuring.request import TaskRequest
 from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
 from collbench.operations.sweep import Sweep, Sweeps
+
+if TYPE_CHECKING:
+    from collbench.launch.info import LaunchInfo
 
 # Keys of a sweep with values that one option takes together. Values of other keys are combined with each other.
 _TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
@@ -38,32 +40,30 @@ _MOST_COMBINATIONS = 2000
 _NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
 
 
-def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
-    """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
-    arguments.mode = "overlap" if arguments.overlap else arguments.mode
-    make_sweep(arguments, ())  # raises for invalid typed options, before an error can name the suite
-    for name in arguments.backend or ():
+def suite_request(parser: Parser, options: OperationOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
+    """Return the request of `collbench run SUITE …`. Raises UsageError."""
+    make_sweep(options, ())  # raises for invalid typed options, before an error can name the suite
+    for name in options.backend or ():
         check_name(name)
-    suite = read_suite(arguments.suite)
+    suite = read_suite(options.suite)
     check_names(suite, backend_names())
     _check_number(suite)
-    typed = options_typed(parser, argv[1:]) & _OF_A_SWEEP
+    typed = options_typed(parser, list(argv[1:])) & _OF_A_SWEEP
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
-    whole.configuration = _in_use(whole.configuration, suite)
-    if whole.gdr_check:
-        whole.launches = launches.pairs(whole.launches, os.environ)
+    starts = pairs_of_launches(whole.launches, os.environ) if whole.gdr_check else whole.launches
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
     default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
-    values, plain = {name: getattr(arguments, name) for name in sorted(typed)}, (bool, int, float, list, type(None))
+    values, plain = {name: getattr(options, name) for name in sorted(typed)}, (bool, int, float, list, type(None))
     facts = suite.as_json() | {"typed": {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}}
     word = _NOT_FOR_NAMES.sub("-", suite.name)[:60].strip("-") or "suite"
     request = request_of(
-        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), argv, command=f"run-{word}", suite=facts,
-        backends=tuple(dict.fromkeys((*default_names, *named))), requested=frozenset(named),
+        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), argv, info, command=f"run-{word}", suite=facts,
+        backends=tuple(dict.fromkeys((*default_names, *named))), requested=frozenset(named), launches=starts,
+        configuration=_in_use(whole.configuration, suite),
     )  # fmt: skip
-    return request, whole
+    return TaskRequest(request)
 
 
 def _check_number(suite: Suite) -> None:
@@ -85,17 +85,17 @@ def _check_use(typed: set[str], suite: Suite) -> None:
             raise UsageError(f"--{option} is for {operations_with(key)}, but suite {suite.name} has none: remove it")
 
 
-def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
+def _sweeps_of(table: SuiteSweep, parser: Parser, argv: Sequence[str], suite: Suite) -> Iterator[Sweep]:
     """Yield the sweeps of a table: all combinations of its lists. Values from [defaults] that its operations do not have are left out."""
     operations = operations_of(table.values["operations"])
     values = {key: value for key, value in table.values.items() if concerns(key, operations)}
-    for options in _combinations(values):
-        arguments = _parsed(parser, argv, _variables([*suite.run.items(), *options]), suite, table)
+    for combination in _combinations(values):
+        options = _parsed(parser, argv, _variables([*suite.run.items(), *combination]), suite, table)
         try:
-            sweep = make_sweep(arguments, operations)
+            sweep = make_sweep(options, operations)
         except UsageError as error:
             raise UsageError(f"suite {table.file}, {table.where}: {error}") from error
-        yield replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), where=table.where, place=table.place)
+        yield replace(sweep, backends=tuple(dict.fromkeys(options.backend or ())), where=table.where, place=table.place)
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
@@ -116,16 +116,15 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
+def _parsed(parser: Parser, argv: Sequence[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> OperationOptions:
     """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
     try:
-        typed = from_environment(parser, argv[1:], variables)
-        found = parse_configured(read_configuration(argv[1:], os.environ), "run", parser, typed, parser.parse_args)
+        typed = from_environment(parser, list(argv[1:]), variables)
+        arguments = parse_configured(read_configuration(argv[1:], os.environ), "run", parser, typed, parser.parse_args)
     except UsageError as error:
         place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
         raise UsageError(f"suite {place}: {error}") from error
-    found.command = "run"
-    return found
+    return replace(OperationOptions.of(arguments), command="run")
 
 
 def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Backend, Settings, Unavailable
@@ -20,6 +20,7 @@ from collbench.launch.spawn import process_began_s, recorded_opening
 from collbench.measuring.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.operations.sweep import Sweep, Sweeps
 from collbench.plugin import failed_plugin
 from collbench.reason import Fact, Text, as_json, decode_or_text
 
@@ -69,8 +70,26 @@ class OpenBackend:
 PlannedCase = tuple[Operation, Case, OpenBackend]
 
 
-def open_backends(request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None) -> list[OpenBackend]:
-    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
+def agreed_backends(request: Request, world: World) -> tuple[tuple[str, ...], Sweep | Sweeps]:
+    """Return the names of the backends, and the sweep, with the default backends of all hosts. All ranks must call it.
+
+    Where only some hosts have GPUs, all ranks report why nccl is missing.
+    """
+    sweep = request.sweep
+    unnamed = () if request.requested else request.backends
+    defaults = sweep.default_backends if isinstance(sweep, Sweeps) else unnamed
+    if not defaults or world.info.launcher == "local":
+        return request.backends, sweep
+    views = world.allgather(list(defaults), "choosing the backends")
+    defaults = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+    names = tuple(dict.fromkeys((*defaults, *(name for name in request.backends if name in request.requested))))
+    return names, replace(sweep, default_backends=defaults) if isinstance(sweep, Sweeps) else sweep
+
+
+def open_backends(
+    names: Sequence[str], request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None
+) -> list[OpenBackend]:
+    """Open these backends on all ranks. Default backends may be missing; a missing requested one ends the run.
 
     ends_s: when the last case must have ended, on CLOCK_MONOTONIC. A default backend that would open later is left out if another is open.
 
@@ -78,7 +97,7 @@ def open_backends(request: Request, world: World, note: Callable[[Fact | str], N
     launch.
     """
     opened: list[OpenBackend] = []
-    for name in request.backends:
+    for name in names:
         if name not in request.requested and any(other.backend for other in opened):
             late = _opens_too_late(name, world, ends_s)
             if late:
@@ -105,10 +124,10 @@ def _opens_too_late(name: str, world: World, ends_s: float | None) -> BackendOpe
     return BackendOpensTooLate(name, needed_s, left_s) if needed_s > left_s else None
 
 
-def first_available(request: Request, world: World, note: Callable[[str], None]) -> OpenBackend:
-    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
+def first_available(names: Sequence[str], request: Request, world: World, note: Callable[[str], None]) -> OpenBackend:
+    """Return the first of these backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
-    for name in request.backends:
+    for name in names:
         one = _open_one(name, request, world, note)
         if one and one.backend:
             return one

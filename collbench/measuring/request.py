@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from collbench.backends.registry import missing_backend
 from collbench.backends.slowing import Slowing
+from collbench.errors import UsageError
 from collbench.operations.sweep import Sweep, Sweeps
 
 # The user's limits for one case: the time limit takes precedence over counts. Without numpy, since every command imports this module.
@@ -119,6 +122,9 @@ class Request:
     evidence       "on": counters and logs are read around each case; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   samples per second of clocks, power and temperatures meanwhile; 0: none
     slowed         which cases are slowed down on purpose, as a test
+    oversubscribe  whether more than 16 ranks per core are allowed
+    ranks_per_node  how many processes a single task of a node starts, or None
+    gdr_check      whether launches with and without GPUDirect RDMA are compared
     stop_on_wrong  whether the launch ends after the first case with wrong data
     trace          the file for the timeline, None: none is written; with it, rows store when their samples began
     nvtx           whether every rank makes NVTX ranges around cases and their phases
@@ -150,6 +156,9 @@ class Request:
     evidence: str = "on"
     telemetry_hz: float = 0.0
     slowed: Slowing = field(default_factory=Slowing)
+    oversubscribe: bool = False
+    ranks_per_node: int | None = None
+    gdr_check: bool = False
     stop_on_wrong: bool = False
     trace: Path | None = None
     nvtx: bool = False
@@ -166,3 +175,79 @@ class Request:
         from collbench.results.folder import holds_a_run
 
         return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume
+
+    def ranks_of(self, backend: str, processes: int) -> int:
+        """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
+        return processes * (self.gpus_per_process if self.sweep.defaults(backend).device == "cuda" else 1)
+
+    def check_options(self) -> None:
+        """Raise UsageError for options of nccl or socket if that backend is not measured."""
+        sweep = self.sweep
+        values_by_option = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
+             "-g": self.gpus_per_process > 1}  # fmt: skip
+        typed = next((option for option, value in values_by_option.items() if value), None)
+        if typed and not any(sweep.defaults(name).tuned for name in self.backends):
+            raise self._not_measured(typed)
+        if self.gdr_check and not any(sweep.defaults(name).device == "cuda" for name in self.backends):
+            raise self._not_measured("--gdr-check")
+        several = any((part.streams or 1) > 1 for part in sweep.each)
+        if several and not any(sweep.defaults(name).streamed for name in self.backends):
+            raise self._not_measured("--streams", "socket")
+
+    def _not_measured(self, option: str, backend: str = "nccl") -> UsageError:
+        backends = ", ".join(self.backends)
+        return UsageError(
+            f"{option} concerns {backend}, which is not among the backends ({backends}): add --backend {backend}, or remove {option}"
+        )
+
+    def check_installed(self) -> None:
+        """Raise UsageError for a requested backend that is not installed, before any rank is started."""
+        names = self.requested
+        if find_spec("mpi4py"):
+            names -= {"mpi"}
+        for name in names:
+            missing = missing_backend(name)
+            if missing:
+                raise UsageError(f"backend {name} is not available: {missing}")
+
+
+# What the commands with tasks of their own add to it.
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of a launch run, as far as one process knows it before they join.
+
+    processes  their number
+    host_of    the number of the host of each rank: the ranks fill one host after the other
+    names      the names of the hosts
+    is_here    whether no launcher has started this process: all ranks will be on this host
+    """
+
+    processes: int
+    host_of: tuple[int, ...]
+    names: tuple[str, ...]
+    is_here: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return len(self.host_of)
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """The request of a command, made once and complete. Commands whose tasks need more than the request of the launch have subclasses.
+
+    launch  what all commands share
+    """
+
+    launch: Request
+
+    @property
+    def cases(self) -> Request:
+        """Return the request whose sweep has the cases, for the checks before ranks are started."""
+        return self.launch
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError if it does not fit the ranks that will be started on this host."""

@@ -28,6 +28,7 @@ from collbench.measuring.monitored import StateProbe, state_probe
 from collbench.measuring.open_backends import (
     OpenBackend,
     PlannedCase,
+    agreed_backends,
     close_backends,
     first_available,
     open_backends,
@@ -38,7 +39,7 @@ from collbench.measuring.request import Request
 from collbench.measuring.resume import Stored, open_folder, options_of, stored_order_seed
 from collbench.measuring.sync import HostSync, host_sync
 from collbench.operations.case import Case
-from collbench.operations.sweep import rounding_note, tuning_note
+from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
 from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import CASES, RunFolder
@@ -113,6 +114,10 @@ class Task(ABC):
     what: str = "case"
     in_order: bool = False
 
+    def agree(self, session: LaunchSession) -> None:
+        """Find out what rank 0 alone can read, before the backends are open. Raises UsageError, on all ranks, if it cannot."""
+        return
+
     @abstractmethod
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
@@ -176,6 +181,7 @@ class WrongDataStop(Fact, frozen=True):
 class LaunchSession:
     """The state of one launch, the same on all ranks except the folder, the records and the listener, which only rank 0 has.
 
+    sweep        that of the request, with the default backends on which all ranks agree
     order_seed   seed of the order in which the cases are measured
     opened       the backends
     stored       the part of a resumed run that is not measured again
@@ -186,6 +192,7 @@ class LaunchSession:
     request: Request
     world: World
     listener: ProgressListener | None = None
+    sweep: Sweep | Sweeps = field(init=False)
     order_seed: int = 0
     opened: list[OpenBackend] = field(default_factory=list)
     folder: RunFolder | None = None
@@ -217,9 +224,14 @@ class LaunchSession:
         self.order_seed = world.broadcast(self._draw_order_seed(task), "beginning")
         if request.nvtx and (missing := world.first_error(switch_on_ranges(), "opening NVTX")):
             world.refuse(missing)
-        self.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
+        task.agree(self)
+        names, self.sweep = agreed_backends(request, world)
+        self.status(f"opening {', '.join(names)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
-        self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note, self.ends_s)
+        if task.one_backend:
+            self.opened = [first_available(names, request, world, note)]
+        else:
+            self.opened = open_backends(names, request, world, note, self.ends_s)
         plan = task.plan(self)
         of_hosts = software_of_hosts(world, self.opened)
         self._waiting += [software.difference(name, versions) for name, versions in software.differing(of_hosts).items()]

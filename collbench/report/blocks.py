@@ -46,6 +46,12 @@ class View:
     verbose: bool = False
     quiet: bool = False
 
+    @classmethod
+    def of(cls, columns: str | None, verbose: bool, quiet: bool = False) -> View:
+        """Return the view of --columns, --verbose and --quiet."""
+        names, added = parse_columns(columns) if columns else ((), False)
+        return cls(names, added, verbose, quiet)
+
 
 DEFAULT_VIEW = View()
 

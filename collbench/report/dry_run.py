@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -26,9 +27,20 @@ MEASUREMENTS = 3  # of each round of pairs: the latency, then the bandwidth each
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 
+class PlannedWork(ABC):
+    """What --dry-run of a command prints."""
+
+    @abstractmethod
+    def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
+        """Print a table with the time below it, or each record as JSON or CSV, with the time on `talk` (None: nowhere).
+
+        Raises UsageError for a format that plans do not have.
+        """
+
+
 @dataclass(frozen=True)
-class Planned:
-    """A plan of what would be measured.
+class Planned(PlannedWork):
+    """The cases that would be measured.
 
     title       of the suite
     ranks       number of processes
@@ -71,18 +83,14 @@ class Planned:
         each = len(self.cases) * self.max_time_s
         return self.launches * (each if self.total_s is None else min(each, self.total_s))
 
-
-def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | None) -> None:
-    """Print a table with the time below it, or each case as JSON or CSV, with the time on `talk` (None: nowhere).
-
-    Raises UsageError for a format that plans do not have.
-    """
-    if format == "nccl-tests":
-        raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
-    if format == "table":
-        print_lines((Line(line.text) for line in table_lines(_frame(planned), width_of(out))), out)
-    else:
-        _write_facts([case_facts(label, case) for label, case in planned.cases], sentences(planned), format, out, talk)
+    def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
+        """Print the sweeps as a table, or each case."""
+        if format == "nccl-tests":
+            raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
+        if format == "table":
+            print_lines((Line(line.text) for line in table_lines(_frame(self), width_of(out))), out)
+        else:
+            _write_facts([case_facts(label, case) for label, case in self.cases], sentences(self), format, out, talk)
 
 
 def _write_facts(facts: Sequence[Mapping[str, Any]], remarks: Iterable[str], format: str, out: TextIO, talk: TextIO | None) -> None:
@@ -99,7 +107,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class PlannedRounds:
+class PlannedRounds(PlannedWork):
     """The plan of a pairs run or a hunt.
 
     title    "pairs of 8 ranks"
@@ -124,20 +132,19 @@ class PlannedRounds:
             )
         yield from self.notes
 
+    def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
+        """Print the parts as a table, or each of them."""
+        if format != "table":
+            _write_facts(self.parts, self.sentences(), format, out, talk)
+            return
 
-def write_planned_rounds(planned: PlannedRounds, format: str, out: TextIO, talk: TextIO | None) -> None:
-    """Print as `write_dry_run`."""
-    if format != "table":
-        _write_facts(planned.parts, planned.sentences(), format, out, talk)
-        return
+        def column(name: str) -> Column[Mapping[str, Any]]:
+            right = all(isinstance(part[name], int) for part in self.parts)
+            return Column("", name.replace("_", " "), lambda part: _text(part[name]), right=right, cut=not right)
 
-    def column(name: str) -> Column[Mapping[str, Any]]:
-        right = all(isinstance(each[name], int) for each in planned.parts)
-        return Column("", name.replace("_", " "), lambda each: _text(each[name]), right=right, cut=not right)
-
-    names = list(planned.parts[0]) if planned.parts else []
-    frame = Frame(tuple(map(column, names)), list(planned.parts), foot=_below(planned.parts, planned.sentences()))
-    print_lines((Line(line.text) for line in table_lines(frame, width_of(out))), out)
+        names = list(self.parts[0]) if self.parts else []
+        frame = Frame(tuple(map(column, names)), list(self.parts), foot=_below(self.parts, self.sentences()))
+        print_lines((Line(line.text) for line in table_lines(frame, width_of(out))), out)
 
 
 def sentences(planned: Planned) -> Iterator[str]:

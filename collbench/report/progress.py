@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from collbench.report import FORMATS
-from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
+from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
@@ -119,22 +118,28 @@ class Reporter:
             self._screen.data(line)
 
 
-def view_of(arguments: argparse.Namespace) -> View:
-    """Return the view of `--columns` and `--verbose`; the default for commands without them."""
-    wanted = getattr(arguments, "columns", None)
-    columns, added = parse_columns(wanted) if wanted else ((), False)
-    return View(columns, added, bool(getattr(arguments, "verbose", False)), bool(getattr(arguments, "quiet", False)))
+@dataclass(frozen=True)
+class Output:
+    """How a command prints: the values of --format, --color and --quiet, and the view of a table of cases."""
+
+    format: str = "table"
+    color: str = "auto"
+    quiet: bool = False
+    view: View = DEFAULT_VIEW
 
 
 # Progress of a sweep: the runner's events as rank 0 prints them.
 
 
 class ProgressPrinter(Reporter):
-    """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends."""
+    """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends.
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
-        self._arguments = arguments
+    request  that of the command, for listeners that decide by it
+    """
+
+    def __init__(self, output: Output, request: Any = None) -> None:
+        super().__init__(output.format, color=output.color, quiet=output.quiet, view=output.view)
+        self._output, self._request = output, request
         self._began_s = time.monotonic()
         self._folder, self._ended = "", ""
         self._about: Mapping[str, Any] = {}
@@ -174,9 +179,9 @@ class ProgressPrinter(Reporter):
         """Print the records of the run, or a result with records, in the format of the command. headed: see `forms.write`."""
         from collbench.report.forms import write
 
-        color, quiet = wants_color(sys.stdout, self._arguments.color), self._arguments.quiet
+        color = wants_color(sys.stdout, self._output.color)
         name = Path(self._folder).name
-        write(kind, records, self._arguments.format, sys.stdout, color=color, run=name, headed=headed, quiet=quiet)
+        write(kind, records, self._output.format, sys.stdout, color=color, run=name, headed=headed, quiet=self._output.quiet)
         sys.stdout.flush()
 
     def _name_folder(self) -> None:
@@ -184,12 +189,11 @@ class ProgressPrinter(Reporter):
             self.note(f"run folder: {self._folder}")
             self._folder, self._ended = "", self._folder
 
-    def write_trace(self) -> None:
-        """Write the file of --trace, once the run has ended. Raises UsageError if it cannot be written.
+    def write_trace(self, path: Path | None) -> None:
+        """Write the file of --trace (None: without it), once the run has ended. Raises UsageError if it cannot be written.
 
         Of several launches `--launches` writes it, with all of them.
         """
-        path = getattr(self._arguments, "trace", None)
         if path is None or not self._ended:
             return
         from collbench.report.trace import write_trace
@@ -198,7 +202,7 @@ class ProgressPrinter(Reporter):
 
         for sentence in write_trace([read_run(Path(self._ended))], path):
             self.note(sentence)
-        if not self._arguments.quiet:
+        if not self._output.quiet:
             confirm_written((path,), sys.stderr)
 
 
@@ -208,9 +212,9 @@ class ProgressPrinter(Reporter):
 class QuietProgressPrinter(ProgressPrinter):
     """A listener that shows only what is measured now, and the runner's notes if wanted; it keeps the run's folder."""
 
-    def __init__(self, arguments: argparse.Namespace, notes: bool = False) -> None:
-        super().__init__(arguments)
-        self.arguments, self.folder, self._notes = arguments, Path(), notes
+    def __init__(self, output: Output, request: Any = None, notes: bool = False) -> None:
+        super().__init__(output, request)
+        self.folder, self._notes = Path(), notes
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Store the folder."""
@@ -231,8 +235,8 @@ class QuietProgressPrinter(ProgressPrinter):
 class RecordsProgressPrinter(ProgressPrinter):
     """A listener that keeps the records of a run. Use it in a `with`, as `ProgressPrinter`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
+    def __init__(self, output: Output, request: Any = None) -> None:
+        super().__init__(output, request)
         self._rows: list[Any] = []
 
     def begin(self, plan: Plan, folder: str) -> None:

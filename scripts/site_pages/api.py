@@ -87,9 +87,9 @@ def _options(name: str, function: Any) -> Iterator[str]:
     if name == "measure":
         options = OPTIONS
     elif name == "replay":
-        from collbench.plugins.traces.replay_command import REPLAY
+        from collbench.plugins.traces.replay_command import REPLAY_COMMAND
 
-        options = {option.name: option for group in REPLAY.values() for option in group}
+        options = REPLAY_COMMAND.declared
     else:
         return
     yield f"#### Arguments of {name} that are options"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr
 from dataclasses import replace
@@ -19,15 +18,16 @@ from unittest.mock import patch
 import pytest
 
 from collbench.backends.backend import Unavailable
-from collbench.cli import dry_run, launches, main, request, start
+from collbench.cli import early, launches, main, request, start
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.info import LaunchInfo
 from collbench.launch.slurm import RANKS_NOT_ENDED
 from collbench.machine.peak.job import job_on, repeated
 from collbench.machine.peak.node import UserOverride, node_from_user
-from collbench.measuring.request import Request
+from collbench.measuring.request import Placement, Request, TaskRequest
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, Sweep
+from collbench.report.progress import Output
 from tests.cli.command import environment
 from tests.helpers import Call, said
 from tests.machine.machines import dgx
@@ -71,7 +71,7 @@ def suites(*read: tuple[str | None, str]) -> Call:
 def unavailable() -> None:
     missing = Unavailable("cupy is not installed", "pip install 'collbench[cuda]'")
     with patch("collbench.backends.registry.backend_class", lambda name: SimpleNamespace(probe=lambda: missing)):
-        start.check_installed(_request("nccl"))
+        _request("nccl").check_installed()
 
 
 def advised(info: LaunchInfo) -> Call:
@@ -93,7 +93,7 @@ def used(file: str) -> Call:
 def plan_of_missing() -> None:
     missing = Unavailable("torch is not installed", "pip install 'collbench[torch]'")
     with patch("collbench.backends.registry.backend_class", lambda name: SimpleNamespace(probe=lambda: missing)):
-        dry_run.plan(_request(), 2)
+        early.plan_cases(TaskRequest(_request()), Placement(2, (0, 0), ("a",)))
 
 
 def no_output() -> str:
@@ -136,16 +136,16 @@ WORDS: dict[str, tuple[Call, str]] = {
         "SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"),
     "processes for GPUs, pod": (advised(replace(SRUN, launcher="kubernetes")),
         "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"),
-    "--launches under a launcher": (lambda: launches.placed(_request("mpi", launches=3), SRUN, {}),
+    "--launches under a launcher": (lambda: request.refuse_launcher(_request("mpi", launches=3), SRUN, {}),
         "--launches 3 is for a start without a launcher, but srun has started the ranks: run the command 3 times in the allocation, "
         "with the same --allocation NAME, then `collbench report RUN…`"),
-    "--gdr-check under a launcher": (lambda: launches.placed(_request("nccl", launches=2), SRUN, {}, launches.BY_HAND),
+    "--gdr-check under a launcher": (lambda: request.refuse_launcher(_request("nccl", launches=2, gdr_check=True), SRUN, {}),
         "--gdr-check starts the ranks itself, but srun has already started them: run the command twice in the allocation without it, "
         "the second time with NCCL_NET_GDR_LEVEL=LOC exported, each with its own --out, then `collbench compare A B`"),
-    "--gdr-check, both sides alike": (lambda: launches.pairs(1, {"NCCL_NET_GDR_LEVEL": "LOC"}),
+    "--gdr-check, both sides alike": (lambda: request.pairs_of_launches(1, {"NCCL_NET_GDR_LEVEL": "LOC"}),
         "--gdr-check sets NCCL_NET_GDR_LEVEL itself, but NCCL_NET_GDR_LEVEL=LOC is exported: unset it, or neither side uses "
         "GPUDirect RDMA"),
-    "--gdr-check, format": (lambda: launches.check(_request("nccl"), Namespace(format="nccl-tests"), [], {}, lambda argv, env: 0),
+    "--gdr-check, format": (lambda: launches.check(_request("nccl"), Output("nccl-tests"), [], {}, lambda argv, env: 0),
         "--gdr-check prints a comparison, which --format nccl-tests does not support: use table, csv or json"),
     "--out holds a launch": (used("old/launch-7/run.json"),
         "--out old already holds a run (launch-7): use a new folder, so that no data is lost"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from collbench.cli import request as requests
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.slurm import RANKS_NOT_ENDED, SINGLE_TASK
+from collbench.measuring.open_backends import agreed_backends
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
@@ -66,13 +68,13 @@ def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, 
 )
 def test_hosts_with_and_without_gpus_use_the_same_backends(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
-    assert requests.agree_on_backends(request(*views[0], default=True), world).backends == agreed
-    assert requests.agree_on_backends(request("mpi"), world).backends == ("mpi",)
+    assert agreed_backends(request(*views[0], default=True), world)[0] == agreed
+    assert agreed_backends(request("mpi"), world)[0] == ("mpi",)
 
 
 def test_ranks_of_one_host_exchange_no_backends() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert requests.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
+    assert agreed_backends(request("mpi", default=True), world)[0] == ("mpi",)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +134,10 @@ def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
 )
 def test_options_of_nccl_are_rejected_without_nccl(asked: Request, gdr_check: bool, option: str) -> None:
     with pytest.raises(UsageError) as refused:
-        requests.check_options(asked, gdr_check)
+        replace(asked, gdr_check=gdr_check).check_options()
     assert str(refused.value).startswith(f"{option} ") and f"({', '.join(asked.backends)})" in str(refused.value)
 
 
 def test_options_of_nccl_are_accepted_with_nccl() -> None:
-    requests.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
-    requests.check_options(request("torch-nccl"), True)
+    request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2, gdr_check=True).check_options()
+    request("torch-nccl", gdr_check=True).check_options()

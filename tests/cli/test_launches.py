@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import signal
@@ -15,10 +14,12 @@ from typing import Any
 import pytest
 
 from collbench.cli import launches as gdr_check
+from collbench.cli.request import pairs_of_launches
 from collbench.errors import UsageError
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import Sweep
+from collbench.report.progress import Output
 from collbench.results.reader import read_run
 from collbench.stats.launches import over_launches
 from tests.cli.command import one_sentence, run, run_here, start, until
@@ -140,8 +141,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def check(folder: Path, start: Starts, format: str = "table", quiet: bool = False) -> int:
     request = Request("allreduce", Sweep((ALLREDUCE,), None, ()), ("nccl",), launches=2, out=folder / "both")
-    arguments = argparse.Namespace(format=format, color="never", quiet=quiet)
-    return gdr_check.check(request, arguments, ["allreduce", "--gdr-check"], {"HOME": "/"}, start)
+    return gdr_check.check(request, Output(format, "never", quiet), ["allreduce", "--gdr-check"], {"HOME": "/"}, start)
 
 
 def test_the_sides_alternate_and_only_one_runs_without_gpudirect(
@@ -195,9 +195,9 @@ def test_the_format_of_nccl_tests_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["LOC", "loc", "0"])
 def test_equal_sides_are_rejected(level: str) -> None:
     with pytest.raises(UsageError, match=f"{LEVEL}={level} "):
-        gdr_check.pairs(1, {LEVEL: level})
-    assert gdr_check.pairs(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2
-    assert [gdr_check.pairs(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
+        pairs_of_launches(1, {LEVEL: level})
+    assert pairs_of_launches(1, {LEVEL: level, "COLLBENCH_LOCAL": "/tmp/x"}) == 2
+    assert [pairs_of_launches(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
 
 
 def test_under_a_launcher_the_error_has_the_manual_steps(tmp_path: Path) -> None:

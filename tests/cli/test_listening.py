@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from typing import Any
 
 import pytest
 
 from collbench.report import progress
-from collbench.report.progress import ProgressPrinter
+from collbench.report.progress import Output, ProgressPrinter
 
 
 class Shown:
@@ -31,7 +30,7 @@ def test_the_time_left_is_estimated_from_the_finished_cases(monkeypatch: pytest.
     clock = [100.0]
     monkeypatch.setattr(progress, "make_screen", lambda *_, **__: shown)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    actual = ProgressPrinter(Namespace(format="table", color="never", quiet=False))
+    actual = ProgressPrinter(Output(color="never"))
     actual.progress("first", 0, 10, None)
     clock[0] += 20.0
     actual.progress("fifth", 4, 10, None)

@@ -52,9 +52,10 @@ def test_what_the_options_of_nccl_tests_mean() -> None:
 
 
 def test_all_types_and_all_reduction_ops() -> None:
+    from collbench.cli.options import OperationOptions
     from collbench.cli.request import make_sweep
 
-    sweep = make_sweep(parsed("allreduce -d all -o all"), commands()["allreduce"])
+    sweep = make_sweep(OperationOptions.of(parsed("allreduce -d all -o all")), commands()["allreduce"])
     assert ([dtype.name for dtype in sweep.dtypes], sweep.redops) == (list(DTYPES), ("sum", "prod", "min", "max", "avg"))
 
 

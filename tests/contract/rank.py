@@ -70,11 +70,12 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measuring.tasks.cases import run
+    from collbench.measuring.session import run_task
+    from collbench.measuring.tasks.cases import CasesTask
 
     world = World(info, 30)
     try:
-        return run(request_of(asked), world, None, lambda code: record_exit(code, os.environ))
+        return run_task(CasesTask(), request_of(asked), world, None, lambda code: record_exit(code, os.environ))
     except CollbenchError as error:
         world.abort(error)
         print(error, file=sys.stderr)

@@ -10,6 +10,7 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
+from collbench.measuring.session import Task, run_task
 
 ALONE = LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone")
 SPOILT = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
@@ -52,11 +53,11 @@ class RecordingListener:
         return [record for _, record in sorted(self.records, key=lambda pair: pair[0] or 0)]
 
 
-def run_alone(run: Callable[..., int], request: Any, listener: Any = None) -> int:
-    """Return the exit code of a launch of one process, which `ended` received as well."""
+def run_alone(task_of: Callable[[Any], Task], request: Any, listener: Any = None) -> int:
+    """Return the exit code of a launch of one process, which `ended` received as well. request: of the launch, or one that contains it."""
     codes, world = list[int](), World(ALONE, 10.0)
     try:
-        code = run(request, world, listener, codes.append)
+        code = run_task(task_of(request), getattr(request, "launch", request), world, listener, codes.append)
     finally:
         world.close()
     assert codes == [code]

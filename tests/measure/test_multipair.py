@@ -13,7 +13,7 @@ import pytest
 from collbench.cli.parser import pair_numbers
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.cases import run
+from collbench.measuring.tasks.cases import task_of
 from collbench.operations.builtin import init
 from collbench.operations.builtin.p2p import MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH
 from collbench.operations.dtypes import dtype_named
@@ -29,7 +29,7 @@ def rows_of(folder: Path, *operations: Any, pairs: tuple[int, ...] = (), ranks: 
     budget = Budget(2, 20, 2)
     request = Request("multipair", sweep, ("simulated",), frozenset(["simulated"]), budget=budget, ranks=ranks, out=folder / "run")
     listener = RecordingListener()
-    assert run_alone(run, request, listener) == 0
+    assert run_alone(task_of, request, listener) == 0
     return listener.in_order
 
 

@@ -22,7 +22,7 @@ from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import difference, resumed_note, rows_by_place, topology_difference
-from collbench.measuring.tasks.cases import run
+from collbench.measuring.tasks.cases import task_of
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY
@@ -48,7 +48,7 @@ def start(sweep=PLAN, fails_at=None, **more):
     actual = RecordingListener()
     if fails_at is not None:
         actual.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
-    code = run_alone(run, request, actual)
+    code = run_alone(task_of, request, actual)
     return SimpleNamespace(code=code, listener=actual, rows=actual.in_order)
 
 

@@ -13,7 +13,7 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import UsageError
 from collbench.measuring import memory as checks
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.cases import run, shuffled
+from collbench.measuring.tasks.cases import shuffled, task_of
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -45,7 +45,7 @@ def start(tmp_path):
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
         )  # fmt: skip
         actual = RecordingListener()
-        code = run_alone(run, request, actual)
+        code = run_alone(task_of, request, actual)
         return SimpleNamespace(code=code, rows=actual.in_order, listener=actual, folder=tmp_path / "run")
 
     return these

@@ -12,7 +12,7 @@ from collbench.backends.registry import backend_defaults
 from collbench.backends.torch_distributed import GlooBackend
 from collbench.launch.spawn import BEGAN, command_began_s
 from collbench.measuring.request import Budget, Request, SharedTime
-from collbench.measuring.tasks.cases import run
+from collbench.measuring.tasks.cases import task_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
@@ -125,7 +125,7 @@ class TestLaunch:
         budget = Budget(0.02, total_s=5.0, wall_s=wall_s)
         listener = RecordingListener()
         request = Request("allreduce", sweep, ("simulated",), frozenset(["simulated"]), budget, 4, out=folder / "run")
-        assert run_alone(run, request, listener) == 0
+        assert run_alone(task_of, request, listener) == 0
         return listener, folder / "run"
 
     def test_cases_that_do_not_fit_are_noted_and_not_stored(self, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ class TestBackendThatOpensLate:
         sweep = Sweep((operations()["allreduce"],), (8,), (DTYPES["float32"],), defaults=backend_defaults)
         budget = Budget(0.02, total_s=5.0, wall_s=time.monotonic() - command_began_s({}) + 30.0)
         request = Request("allreduce", sweep, ("simulated", "gloo"), requested, budget, 4, out=folder / "run")
-        assert run_alone(run, request, RecordingListener()) == 0
+        assert run_alone(task_of, request, RecordingListener()) == 0
         found = read_run(folder / "run")
         reasons = [event["reason"] for event in found.events if "reason" in event]
         return [reason for reason in reasons if reason["kind"] == "backend_opens_too_late"], {row.backend for row in found.rows}

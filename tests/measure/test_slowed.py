@@ -6,7 +6,7 @@ from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import request_difference
-from collbench.measuring.tasks.cases import run
+from collbench.measuring.tasks.cases import task_of
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
@@ -28,7 +28,7 @@ def measured(tmp_path):
             "allreduce", Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"],)), ("simulated",), frozenset(["simulated"]), ranks=4,
             budget=Budget(2, 20, 2), out=tmp_path / name, timeout_s=10.0, order_seed=1, slowed=parse_slowing(specs),
         )  # fmt: skip
-        assert run_alone(run, request) == 0
+        assert run_alone(task_of, request) == 0
         return read_run(tmp_path / name)
 
     return of

@@ -12,7 +12,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.operations.case import Split
 from collbench.operations.traffic import EVEN
-from collbench.report.dry_run import Planned, write_dry_run
+from collbench.report.dry_run import Planned
 from tests.helpers import make_case
 
 CASES = [
@@ -25,7 +25,7 @@ CASES = [
 def printed(format: str = "table", quiet: bool = False, **changes: Any) -> tuple[str, str]:
     out, talk = io.StringIO(), io.StringIO()
     planned = Planned(**{"title": "suite a", "ranks": 2, "cases": CASES, "max_time_s": 0.5, **changes})
-    write_dry_run(planned, format, out, None if quiet else talk)
+    planned.write(format, out, None if quiet else talk)
     return out.getvalue(), talk.getvalue()
 
 

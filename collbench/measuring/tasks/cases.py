@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, PlannedCase
 from collbench.measuring.phases import Phase, nvtx_range
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare
-from collbench.measuring.request import Budget, Request, SharedTime
+from collbench.measuring.request import Budget, SharedTime, TaskRequest
 from collbench.measuring.resume import planned, requested_of, rows_by_place
 from collbench.measuring.row import RowContext, make_row, row_without
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, member_places, run_task
+from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop, member_places
 from collbench.measuring.verification import DataError, check_fields, left_early, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups
@@ -56,7 +56,7 @@ class CasesTask(Task):
         for one in opened:
             if one.backend:
                 request.sweep.check_ranks(one.backend.ranks)
-        work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, one.ranks(world))]
+        work = [(operations()[case.operation], case, one) for one in opened for case in session.sweep.cases(one.name, one.ranks(world))]
         if any(case.mode == "overlap" for _, case, _ in work) and not measurement_mode("overlap"):
             world.refuse("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
         ranks = max(one.ranks(world) for one in opened)
@@ -178,9 +178,9 @@ class TimeWasOver(Fact, frozen=True):
         )
 
 
-def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure the cases of the request on all ranks of `world`; see `run_task`."""
-    return run_task(CasesTask(), request, world, listener, ended)
+def task_of(request: TaskRequest) -> CasesTask:
+    """Return the task of a launch that measures cases. The session has all of its request."""
+    return CasesTask()
 
 
 def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:

@@ -80,4 +80,4 @@ def probe(arguments: argparse.Namespace) -> int | None:
     if arguments.scratch_size and not arguments.scratch:
         raise UsageError("--scratch-size is for --scratch: add the folder, or leave out --scratch-size")
     scratch = Scratch(arguments.scratch, arguments.scratch_size or _SCRATCH_BYTES) if arguments.scratch else None
-    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments), scratch=scratch)
+    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments.tools), scratch=scratch)

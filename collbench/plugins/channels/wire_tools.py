@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import time
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -626,8 +625,8 @@ def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, l
     return {"figure": asdict(figure), "left": left}
 
 
-def requested_tools(arguments: Namespace) -> tuple[str, ...]:
+def requested_tools(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of the requested external tools. Raises UsageError for an unknown name."""
-    if not arguments.tools:
+    if not names:
         return ()
-    return tuple(tool.name for tool in tools_named(arguments.tools))
+    return tuple(tool.name for tool in tools_named(names))

@@ -7,7 +7,7 @@ HUNT_FILE, PAIRS_FILE, TOOLS_FILE = "hunt.jsonl", "pairs.jsonl", "tools.jsonl"
 PLUGIN = Plugin(
     name="hunt",
     summary="pairs of ranks or nodes, and the slow node, NIC or link among them",
-    commands={"pairs": "collbench.plugins.hunt.command:add_pairs", "hunt": "collbench.plugins.hunt.command:add_hunt"},
+    commands={"pairs": "collbench.plugins.hunt.command:PAIRS_COMMAND", "hunt": "collbench.plugins.hunt.command:HUNT_COMMAND"},
     records={
         "pairs": RecordFile(PAIRS_FILE, "round", named_by="round", more_files=(TOOLS_FILE,)),
         "hunt": RecordFile(HUNT_FILE, "round", named_by="round"),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
-from collbench.cli.dry_run import earlier_run, planned_hosts, show_rounds
+from collbench.cli.command import CommandSpec
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import ONE_BACKEND, Layout, Option, add_options, in_folder, some
-from collbench.cli.parser import add_command, duration, natural, positive
+from collbench.cli.options import ONE_BACKEND, Layout, MeasuringOptions, declare, in_folder, option, some
+from collbench.cli.parser import duration, natural, positive
 from collbench.cli.request import request_of
-from collbench.cli.start import Command, begin, check_installed, launch_of, missing_backend
 from collbench.errors import UsageError
-from collbench.operations.registry import operations
+from collbench.measuring.request import Placement
 from collbench.operations.sweep import Sweep
 from collbench.plugins.channels.probe import tools_option
 from collbench.units import parse_size, plural
@@ -27,12 +23,62 @@ from collbench.units import parse_size, plural
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measuring.request import Request
-    from collbench.operations.groups import Schedule
-    from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
+    from collbench.plugins.hunt.places import HuntRequest, PairsRequest
+    from collbench.report.dry_run import PlannedRounds
 
 _PAIR_MAX_TIME_S = 0.5
 _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 _BUDGET_S = 600.0
+_BY = "{}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else rank)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SomePairsOptions(MeasuringOptions):
+    """The options that pairs and hunt share."""
+
+    # fmt: off
+    by: str | None = option("--by", _BY.format("what to pair"), choices=("rank", "node"))
+    size: str = option("--size", "size of the bandwidth messages (default: 1M)", "SIZE", default="1M")
+    latency_size: str = option("--latency-size", "size of the latency messages (default: 8)", "SIZE", default="8")
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsOptions(SomePairsOptions):
+    """The options of `collbench pairs`."""
+
+    # fmt: off
+    one_to_all: int | None = option("--one-to-all", "only the pairs of this rank, or of its node, one at a time (RANK: 0)", "RANK", natural,
+        more={"nargs": "?", "const": 0})
+    sample: int | None = option("--sample", "number of partners of each rank or node; for an odd number some have one more (default: all)",
+        "N", positive)
+    concurrent: int | None = option("--concurrent", "most pairs at the same time (default: all of a round)", "K", positive)
+    budget: float = option("--budget", f"time limit of the whole matrix: if not all pairs fit, measure a sample in which each rank or node "
+        f"has at least one partner (default: {_BUDGET_S:g}: all pairs of 400 nodes)", "SECONDS", duration, _BUDGET_S)
+    tools: list[str] | None = declare(tools_option("that run between the same pairs as well, as separate rows"))
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuntOptions(SomePairsOptions):
+    """The options of `collbench hunt`."""
+
+    # fmt: off
+    method: str = option("--method", "rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so "
+        "many rounds fit into the budget)", choices=("auto", "pairs", "groups"), default="auto")
+    rounds: int | None = option("--rounds", "most rounds of the sweep (default: by the number of endpoints)", "N", positive)
+    cover_links: Path | None = option("--cover-links", "choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed",
+        "FILE", Path)
+    no_isolation: bool = option("--no-isolation", "do not measure confirmed suspects alone (inside, and per interface)")
+    no_growing: bool = option("--no-growing", "do not search for faults that only larger groups show")
+    apply: bool = option("--apply", "drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it "
+        "(default: print and store the lines only)")
+    max_drain: str = option("--max-drain", "--apply: so many nodes at most are out of use by collbench at a time, else none is drained "
+        "(default: 2%%, and one at least)", "N|PCT%", default="2%")
+    budget: float = option("--budget", f"for all rounds (default: {_BUDGET_S:g})", "SECONDS", duration, _BUDGET_S)
+    # fmt: on
+
+
 _SAMPLES = some(
     "iterations warmup precision max_time",
     warmup={"help": "exactly N warm-up calls (default: 10 ping-pongs, 1 window)"},
@@ -41,59 +87,34 @@ _SAMPLES = some(
 _CHECKS = some("check stop_on_wrong", check={"help": "calls per measurement that verify the data; 0: off (default: 1)"})
 
 
-def _messages(subject: str) -> list[Option]:
-    """Return the options for the pairs (the help text begins with `subject`), and for the messages."""
-    return [
-        Option("--by", f"{subject}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else rank)",
-               choices=("rank", "node")),
-        Option("--size", "size of the bandwidth messages (default: 1M)", "SIZE", default="1M"),
-        Option("--latency-size", "size of the latency messages (default: 8)", "SIZE", default="8"),
-        *some("window", window={"default": _PAIR_WINDOW, "help": f"messages in flight (default: {_PAIR_WINDOW})"}),
-    ]  # fmt: skip
-
-
+_MESSAGES = "by size latency_size window"
+_WINDOW = {"default": _PAIR_WINDOW, "help": f"messages in flight (default: {_PAIR_WINDOW})"}
 PAIRS: Layout = {
-    "what to measure": [
-        *_messages("what to pair"),
-        Option("--one-to-all", "only the pairs of this rank, or of its node, one at a time (RANK: 0)", "RANK", natural,
-               more={"nargs": "?", "const": 0}),
-        Option("--sample", "number of partners of each rank or node; for an odd number some have one more (default: all)", "N", positive),
-        *some("backend device", backend=ONE_BACKEND),
-        tools_option("that run between the same pairs as well, as separate rows"),
-        *some("streams", streams={"help": "socket: TCP connections per pair of ranks (default: 1)"}),
-    ],
+    "what to measure": some(
+        f"{_MESSAGES} one_to_all sample backend device tools streams", PairsOptions, window=_WINDOW, backend=ONE_BACKEND,
+        streams={"help": "socket: TCP connections per pair of ranks (default: 1)"},
+    ),
     "how to measure": [
-        Option("--concurrent", "most pairs at the same time (default: all of a round)", "K", positive),
+        *some("concurrent", PairsOptions),
         *_SAMPLES,
-        Option("--budget", "time limit of the whole matrix: if not all pairs fit, measure a sample in which each rank or node has at least "
-               f"one partner (default: {_BUDGET_S:g}: all pairs of 400 nodes)", "SECONDS", duration, _BUDGET_S),
+        *some("budget", PairsOptions),
         *_CHECKS,
         *some("seed slowed", seed={"help": "seed of the inputs and of the order of rounds (default: 0, random order)"}),
     ],
     "launch and output": in_folder("pairs", "the rounds, their pairs and the estimated time"),
 }  # fmt: skip
 HUNT: Layout = {
-    "what to measure": [*_messages("what is compared"), *some("backend device", backend=ONE_BACKEND)],
-    "how to hunt": [
-        Option("--method", "rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so many "
-               "rounds fit into the budget)", choices=("auto", "pairs", "groups"), default="auto"),
-        Option("--rounds", "most rounds of the sweep (default: by the number of endpoints)", "N", positive),
-        Option("--budget", f"for all rounds (default: {_BUDGET_S:g})", "SECONDS", duration, _BUDGET_S),
-        Option("--cover-links", "choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed", "FILE", Path),
-        Option("--no-isolation", "do not measure confirmed suspects alone (inside, and per interface)"),
-        Option("--no-growing", "do not search for faults that only larger groups show"),
-    ],
+    "what to measure": some(
+        f"{_MESSAGES} backend device", HuntOptions, window=_WINDOW, backend=ONE_BACKEND,
+        by={"help": _BY.format("what is compared")},
+    ),
+    "how to hunt": some("method rounds budget cover_links no_isolation no_growing", HuntOptions),
     "how to measure": [
         *_SAMPLES,
         *_CHECKS,
         *some("seed slowed", seed={"help": "seed of the inputs and of the pairs (default: 0)"}),
     ],
-    "what to do about it": [
-        Option("--apply", "drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it (default: print "
-               "and store the lines only)"),
-        Option("--max-drain", "--apply: so many nodes at most are out of use by collbench at a time, else none is drained (default: 2%%, "
-               "and one at least)", "N|PCT%", default="2%"),
-    ],
+    "what to do about it": some("apply max_drain", HuntOptions),
     "launch and output": in_folder("hunt", "the stages, their most rounds and the estimated time"),
 }  # fmt: skip
 
@@ -117,61 +138,68 @@ _PAIRS_HELP = HelpEntry(
 )
 
 
-def add_pairs(commands: Any) -> None:
-    """Add the command."""
-    add_command(
-        commands, "pairs", _PAIRS_SUMMARY, call_pairs, partial(add_options, layout=PAIRS), entry=_PAIRS_HELP, description=_PAIRS_ABOUT
-    )
-
-
-def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.plugins.hunt.tasks import run_pairs
-
-    pairs, info = pairs_request(arguments, argv), launch_of(arguments, argv)
-    if arguments.dry_run:
-        return show_pairs(pairs, arguments, info)
-    if info is None:
-        planned_pairs(pairs, arguments, None)
-
-    def measure(request: Request, *rank: Any) -> int:
-        return run_pairs(replace(pairs, launch=request), *rank)
-
-    cases, progress = _with_cases(pairs, "p2p_bandwidth"), "collbench.plugins.hunt.progress:PairsProgressPrinter"
-    return begin(pairs.launch, Command(arguments, argv, measure, cases, progress), info)
-
-
-def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
-    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options."""
+def pairs_request(options: PairsOptions, argv: Sequence[str], info: LaunchInfo | None) -> PairsRequest:
+    """Return the request of pairs. Raises UsageError for invalid options."""
     from collbench.plugins.channels.wire_tools import requested_tools
     from collbench.plugins.hunt.places import PairsRequest
 
-    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
-        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
-    from collbench.operations.dtypes import dtype_named
-
-    # Bytes, of any number, and fixed buffers, since every round creates new ones.
-    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window,
-                  seed=arguments.seed or 0, streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
-    request = request_of(arguments, sweep, argv, evidence="off")
-    size, latency_size = parse_size(arguments.size), parse_size(arguments.latency_size)
-    if arguments.command == "hunt":
-        return PairsRequest(request, arguments.by, size, latency_size, budget_s=arguments.budget)
+    launch = _launch(options, argv, info, options.streams)
+    size, latency_size = parse_size(options.size), parse_size(options.latency_size)
     return PairsRequest(
-        request, arguments.by, size, latency_size, arguments.concurrent, arguments.one_to_all, arguments.sample, arguments.budget,
-        requested_tools(arguments),
+        launch, options.by, size, latency_size, options.concurrent, options.one_to_all, options.sample, options.budget,
+        requested_tools(options.tools),
     )  # fmt: skip
 
 
-def _with_cases(pairs: PairsRequest, operation: str, dtype: str = "uint8") -> Request:
-    """Return the request with the sweep of its largest messages, on the first backend that is installed."""
+def _launch(options: SomePairsOptions, argv: Sequence[str], info: LaunchInfo | None, streams: int | None = None) -> Request:
+    """Return the request of the launch: bytes, of any number, and fixed buffers, since every round creates new ones."""
     from collbench.operations.dtypes import dtype_named
 
-    launch = pairs.launch
-    assert isinstance(launch.sweep, Sweep)
-    installed = [name for name in launch.backends if not missing_backend(name)]
-    sweep = replace(launch.sweep, operations=(operations()[operation],), sizes=(pairs.size_bytes,), dtypes=(dtype_named(dtype),))
-    return replace(launch, sweep=sweep, backends=tuple(installed[:1]))
+    names = tuple(dict.fromkeys(options.backend or ()))
+    if len(names) > 1:
+        raise UsageError(f"{options.command} measures one backend, but --backend has {' and '.join(names)}: use one")
+    sweep = Sweep((), None, (dtype_named("uint8"),), device=options.device, buffers="fixed", window=options.window,
+                  seed=options.seed or 0, streams=streams, defaults=backend_defaults)  # fmt: skip
+    return request_of(options, sweep, argv, info, evidence="off")
+
+
+def planned_pairs(request: PairsRequest, placement: Placement) -> PlannedRounds:
+    """Return the rounds of a pairs run. Raises UsageError for options that do not fit."""
+    from collbench.cli.early import earlier_run
+    from collbench.measuring.resume import stored_order_seed
+    from collbench.plugins.hunt.places import sampled
+    from collbench.plugins.hunt.records import read_pairs
+    from collbench.report.dry_run import PlannedRounds
+
+    run = earlier_run(request.launch, request.options)
+    seed = stored_order_seed(run.path) if run else request.launch.order_seed
+    places, schedule = request.planned(placement, seed or 0)
+    stored = read_pairs(run) if run else None
+    met = {pair for pair_round in stored.rounds for pair in pair_round.pairs} if stored else set()
+    parts: list[dict[str, Any]] = []
+    for number, pairs in enumerate(schedule.rounds()):
+        left = [pair for pair in pairs if pair not in met]
+        if left:
+            parts.append({"round": number + 1, "pairs": len(left), f"{places.by}s": left})
+    sample = sampled(request, schedule, schedule.pairs)
+    notes = [sample.render()] if sample else []
+    if places.idle:
+        notes.append(places.idle)
+    if run is None and seed is None:
+        notes.append("without --seed, which pairs meet in which round is drawn at the start")
+    if run and met:
+        notes.append(f"{run.path} has {plural(len(met), 'more pair')}")
+    notes.append("suspects are measured again in further rounds")
+    left_pairs = plural(sum(part["pairs"] for part in parts), "pair")
+    title = f"pairs of {places.n} {places.by}s: {left_pairs} in {plural(len(parts), 'round')}"
+    return PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes)
+
+
+PAIRS_COMMAND = CommandSpec(
+    name="pairs", summary=_PAIRS_SUMMARY, about=_PAIRS_ABOUT, options=PairsOptions, layout=PAIRS, request=pairs_request,
+    plan=planned_pairs, task="collbench.plugins.hunt.tasks:PairsTask",
+    progress="collbench.plugins.hunt.progress:PairsProgressPrinter", help=_PAIRS_HELP,
+)  # fmt: skip
 
 
 # collbench hunt: find the slow node, NIC, rank or link, and clear those that are slow only because of it.
@@ -195,86 +223,30 @@ _HUNT_HELP = HelpEntry(
 )
 
 
-def add_hunt(commands: Any) -> None:
-    """Add the command."""
-    add_command(commands, "hunt", _HUNT_SUMMARY, call_hunt, partial(add_options, layout=HUNT), entry=_HUNT_HELP, description=_HUNT_ABOUT)
-
-
-def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Hunt in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.plugins.hunt.tasks import run_hunt
-
-    hunt, info = hunt_request(arguments, argv), launch_of(arguments, argv)
-    if arguments.dry_run:
-        return show_hunt(hunt, arguments, info)
-    if info is None:
-        from collbench.plugins.hunt.drain import check_apply
-
-        planned_stages(hunt, arguments, None)
-        if arguments.apply:
-            check_apply(os.environ)
-
-    def measure(request: Request, *rank: Any) -> int:
-        return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
-
-    cases = _with_cases(hunt.pairs, "allreduce", "float32") if hunt.method == "groups" else _with_cases(hunt.pairs, "p2p_bandwidth")
-    return begin(hunt.pairs.launch, Command(arguments, argv, measure, cases, "collbench.plugins.hunt.progress:HuntProgressPrinter"), info)
-
-
-def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
+def hunt_request(options: HuntOptions, argv: Sequence[str], info: LaunchInfo | None) -> HuntRequest:
     """Return the request of a hunt. Raises UsageError for invalid options."""
     from collbench.plugins.hunt.drain import parse_cap
     from collbench.plugins.hunt.managers import node_here
     from collbench.plugins.hunt.places import HuntRequest
 
-    parse_cap(arguments.max_drain)
+    parse_cap(options.max_drain)
+    launch = _launch(options, argv, info)
     return HuntRequest(
-        pairs_request(arguments, argv), arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation,
-        node_here(os.environ),
+        launch, options.by, parse_size(options.size), parse_size(options.latency_size), budget_s=options.budget, method=options.method,
+        rounds=options.rounds, growing=not options.no_growing, isolate=not options.no_isolation, node=node_here(os.environ),
+        cover_links=options.cover_links, apply=options.apply, max_drain=options.max_drain,
     )  # fmt: skip
 
 
-# --dry-run: the rounds of a run of pairs, and the stages of a hunt.
-
-
-def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
-    from collbench.measuring.resume import stored_order_seed
-    from collbench.plugins.hunt.places import sampled
-    from collbench.plugins.hunt.records import read_pairs
-    from collbench.report.dry_run import PlannedRounds
-
-    run = earlier_run(request.launch, request.options)
-    seed = stored_order_seed(run.path) if run else request.launch.order_seed
-    places, schedule = planned_pairs(request, arguments, info, seed or 0)
-    stored = read_pairs(run) if run else None
-    met = {pair for pair_round in stored.rounds for pair in pair_round.pairs} if stored else set()
-    parts: list[dict[str, Any]] = []
-    for number, pairs in enumerate(schedule.rounds()):
-        left = [pair for pair in pairs if pair not in met]
-        if left:
-            parts.append({"round": number + 1, "pairs": len(left), f"{places.by}s": left})
-    sample = sampled(request, schedule, schedule.pairs)
-    notes = [sample.render()] if sample else []
-    if places.idle:
-        notes.append(places.idle)
-    if run is None and seed is None:
-        notes.append("without --seed, which pairs meet in which round is drawn at the start")
-    if run and met:
-        notes.append(f"{run.path} has {plural(len(met), 'more pair')}")
-    notes.append("suspects are measured again in further rounds")
-    left_pairs = plural(sum(part["pairs"] for part in parts), "pair")
-    title = f"pairs of {places.n} {places.by}s: {left_pairs} in {plural(len(parts), 'round')}"
-    return show_rounds(PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes), arguments, info)
-
-
-def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """Print the stages of a hunt, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
+def planned_hunt(request: HuntRequest, placement: Placement) -> PlannedRounds:
+    """Return the stages of a hunt. Raises UsageError for options that do not fit."""
+    from collbench.cli.early import earlier_run
+    from collbench.plugins.hunt.progress import planned_stages
     from collbench.plugins.hunt.records import read_hunt
     from collbench.report.dry_run import PlannedRounds
 
-    places, most_rounds, crossed = planned_stages(request, arguments, info)
-    run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
+    places, most_rounds, crossed = planned_stages(request, placement)
+    run = earlier_run(request.launch, {**request.options, "--cover-links": crossed.get("crossed")})
     met = len(read_hunt(run).rounds) if run else 0
     rounds = max(0, sum(most_rounds.values()) - met)
     notes = [places.idle] if places.idle else []
@@ -285,37 +257,10 @@ def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchI
     notes.append("most hunts end after far fewer rounds")
     title = f"hunt among {places.n} {places.by}s: at most {plural(rounds, 'round')}"
     parts = [{"stage": stage, "most_rounds": most} for stage, most in most_rounds.items() if most]
-    return show_rounds(PlannedRounds(title, parts, rounds, request.pairs.launch.budget.max_time_s, notes), arguments, info)
+    return PlannedRounds(title, parts, rounds, request.launch.budget.max_time_s, notes)
 
 
-def planned_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, seed: int = 0) -> tuple[Places, Schedule]:
-    """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
-    from collbench.plugins.hunt.places import schedule_of
-
-    places, by_host = _places(request, arguments, info)
-    return places, schedule_of(request, places, by_host, seed)
-
-
-def planned_stages(
-    request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None
-) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
-    """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
-    from collbench.plugins.hunt.progress import options_of
-    from collbench.plugins.hunt.strategy import stages
-
-    places, _ = _places(request.pairs, arguments, info)
-    about = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width, "no_groups": None, "nics": []}
-    options, crossed = options_of(arguments, about)
-    return places, stages(places.n, options), crossed
-
-
-def _places(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[Places, list[list[int]]]:
-    """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
-    from collbench.plugins.hunt.places import places_of
-
-    check_installed(request.launch)
-    host_of = planned_hosts(request.launch, arguments, info, os.environ)
-    by_host = [[rank for rank, host in enumerate(host_of) if host == number] for number in range(max(host_of) + 1)]
-    names = [socket.gethostname()] if info is None else list(info.hosts)
-    hosts = names if len(names) == len(by_host) else [f"node {place}" for place in range(len(by_host))]
-    return places_of(request, hosts, by_host), by_host
+HUNT_COMMAND = CommandSpec(
+    name="hunt", summary=_HUNT_SUMMARY, about=_HUNT_ABOUT, options=HuntOptions, layout=HUNT, request=hunt_request, plan=planned_hunt,
+    task="collbench.plugins.hunt.tasks:HuntTask", progress="collbench.plugins.hunt.progress:HuntProgressPrinter", help=_HUNT_HELP,
+)  # fmt: skip

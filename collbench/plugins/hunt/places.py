@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,14 @@ from typing import Any
 from msgspec import structs
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback
+from collbench.backends.registry import missing_backend
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.measuring.request import Request
+from collbench.measuring.request import Placement, Request, TaskRequest
+from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Schedule, schedule
+from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import HuntRound
@@ -25,7 +29,7 @@ from collbench.units import format_duration, plural
 
 
 @dataclass(frozen=True)
-class PairsRequest:
+class PairsRequest(TaskRequest):
     """The request of one pairs run.
 
     launch       options of the launch; its budget is that of one measurement, of which a round has three
@@ -38,7 +42,6 @@ class PairsRequest:
     tools        names of external tools that run between the same pairs; none by default
     """
 
-    launch: Request
     by: str | None = None
     size_bytes: int = 2**20
     latency_size_bytes: int = 8
@@ -58,6 +61,35 @@ class PairsRequest:
             "--one-to-all": self.one_to_all, "--sample": self.sample, "--budget": self.budget_s, "--tools": list(self.tools),
             "--device": sweep.device, "--window": sweep.window, "--streams": sweep.streams,
         }  # fmt: skip
+
+    @property
+    def cases(self) -> Request:
+        """Return the request with the sweep of the largest messages, on the first backend that is installed."""
+        return self.with_cases("p2p_bandwidth", "uint8")
+
+    def with_cases(self, operation: str, dtype: str) -> Request:
+        """Return the request with the sweep of the largest messages of an operation."""
+        sweep = self.launch.sweep
+        assert isinstance(sweep, Sweep)
+        installed = [name for name in self.launch.backends if not missing_backend(name)]
+        sweep = replace(sweep, operations=(operations()[operation],), sizes=(self.size_bytes,), dtypes=(dtype_named(dtype),))
+        return replace(self.launch, sweep=sweep, backends=tuple(installed[:1]))
+
+    def places(self, placement: Placement) -> tuple[Places, list[list[int]]]:
+        """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
+        self.launch.check_installed()
+        hosts = range(len(placement.names))
+        by_host = [[rank for rank, host in enumerate(placement.host_of) if host == number] for number in hosts]
+        return places_of(self, placement.names, by_host), by_host
+
+    def planned(self, placement: Placement, seed: int = 0) -> tuple[Places, Schedule]:
+        """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
+        places, by_host = self.places(placement)
+        return places, schedule_of(self, places, by_host, seed)
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError for options that do not fit the ranks on this host."""
+        self.planned(placement)
 
 
 class PairsSampled(Fact, frozen=True):
@@ -176,27 +208,44 @@ def _duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class HuntRequest:
-    """The request of one hunt.
+class HuntRequest(PairsRequest):
+    """The request of one hunt: how pairs are measured, between which places, and the time for all rounds (`budget_s`).
 
-    pairs    how pairs are measured, between which places, and the time for all rounds (`budget_s`)
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
     growing  whether growing groups are measured; isolate: whether confirmed places are measured alone
     node     the scheduler's name of this rank's node, if known
+    cover_links  the file with the links that pairs must cross, or None
+    apply    whether confirmed nodes are drained; max_drain: the most of them, "2" or "2%"
     """
 
-    pairs: PairsRequest
     method: str = "auto"
     rounds: int | None = None
     growing: bool = True
     isolate: bool = True
     node: str | None = None
+    cover_links: Path | None = None
+    apply: bool = False
+    max_drain: str = "2%"
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the options for run.json: a run is resumed only with the same ones."""
         own = {"--method": self.method, "--rounds": self.rounds, "--no-growing": not self.growing, "--no-isolation": not self.isolate}
-        return {**self.pairs.options, **own}
+        return {**super().options, **own}
+
+    @property
+    def cases(self) -> Request:
+        """Return the request with the sweep of the largest messages."""
+        return self.with_cases("allreduce", "float32") if self.method == "groups" else super().cases
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError for options that do not fit the ranks on this host, or if its nodes cannot be drained."""
+        from collbench.plugins.hunt.drain import check_apply
+        from collbench.plugins.hunt.progress import planned_stages
+
+        planned_stages(self, placement)
+        if self.apply:
+            check_apply(os.environ)
 
 
 class Rounds:

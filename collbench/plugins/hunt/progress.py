@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,14 @@ from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, 
 from collbench.plugins.hunt.records import HuntRound, PairRound, StoredHunt, StoredPairs, matrix_of, place_hosts
 from collbench.reason import as_json
 from collbench.report.dry_run import MEASUREMENTS
-from collbench.report.progress import ProgressPrinter
+from collbench.report.progress import Output, ProgressPrinter
 from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
+    from collbench.measuring.request import Placement
     from collbench.measuring.session import Plan
+    from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
 
 # By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
 _NO_DRAIN_FLAGS = {
@@ -31,8 +32,8 @@ _NO_DRAIN_FLAGS = {
 class PairsProgressPrinter(ProgressPrinter):
     """The listener of a pairs run (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
+    def __init__(self, output: Output, request: PairsRequest) -> None:
+        super().__init__(output, request)
         self._pairs: StoredPairs | None = None
         self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
         self._round_request: RoundRequest | None = None
@@ -69,7 +70,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
         try:
             if self._retest is None or self._round_request is None:
-                self._retest = judge(matrix_of(self._about, last), last, self._arguments.seed or 0)
+                self._retest = judge(matrix_of(self._about, last), last, self._request.launch.seed)
                 self._round_request = next(self._retest)
             else:
                 result = result_of_pairs(self._round_request.groups, last, self._about["size_bytes"])
@@ -100,8 +101,8 @@ class PairsProgressPrinter(ProgressPrinter):
 class HuntProgressPrinter(ProgressPrinter):
     """The listener of a hunt (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
+    def __init__(self, output: Output, request: HuntRequest) -> None:
+        super().__init__(output, request)
         self._hunt: Generator[RoundRequest, RoundResult, HuntVerdict] | None = None
         self._result: StoredHunt | None = None
         self._verdict: HuntVerdict | None = None
@@ -114,8 +115,8 @@ class HuntProgressPrinter(ProgressPrinter):
         from collbench.plugins.hunt.drain import check_apply
         from collbench.plugins.hunt.strategy import hunt, promise
 
-        self._manager = check_apply(os.environ) if self._arguments.apply else ""
-        options, crossed = options_of(self._arguments, about)
+        self._manager = check_apply(os.environ) if self._request.apply else ""
+        options, crossed = options_of(self._request, about)
         self._hunt = hunt(about["places"], options, place_hosts(about))
         return {"promised": promise(len(about["places"]), options), "seed": options.seed, **crossed}
 
@@ -170,8 +171,8 @@ class HuntProgressPrinter(ProgressPrinter):
 
         assert self._verdict is not None and self._result is not None
         summary = HuntSummary.here(
-            folder, os.environ, [(host, node) for host, node in self._result.about["nodes"]], allocation=self._arguments.allocation,
-            manager=self._manager, no_drain=_no_drain(self._arguments, self._result.about, self._flags),
+            folder, os.environ, [(host, node) for host, node in self._result.about["nodes"]], allocation=self._request.launch.allocation,
+            manager=self._manager, no_drain=_no_drain(self._request, self._result.about, self._flags),
         )  # fmt: skip
         document = recommendation(self._verdict, summary)
         path = _stored(folder, document)
@@ -185,8 +186,8 @@ class HuntProgressPrinter(ProgressPrinter):
             entries.append(entry)
             _stored(folder, document)
 
-        if self._arguments.apply:
-            applied = apply(document, parse_cap(self._arguments.max_drain), os.environ, note=keep)
+        if self._request.apply:
+            applied = apply(document, parse_cap(self._request.max_drain), os.environ, note=keep)
             self._advice += applied.lines()
             if applied.refused:
                 document["refused"] = applied.refused
@@ -203,38 +204,48 @@ class HuntProgressPrinter(ProgressPrinter):
             if not self._advice:  # a complete run that was resumed has acted before
                 self._advice, _ = advice_of(Path(self._folder))
             self.write_records(SUSPECTS, replace(self._result, advice=self._advice))
-            for line in self._advice if self._arguments.format == "csv" else ():
+            for line in self._advice if self._output.format == "csv" else ():
                 self.note(line)
         super().end()
 
 
-def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+def options_of(request: HuntRequest, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
     """Return (the hunt's options, the entries of a link file for run.json's "hunt"). Raises UsageError.
 
     The entries are sentences about the links that messages cross, and about links without messages.
     """
-    if arguments.method == "groups" and about["no_groups"]:
+    if request.method == "groups" and about["no_groups"]:
         raise UsageError(f"--method groups needs all-reduce, but {about['no_groups']}: choose another --backend, or --method pairs")
     can_reduce = about["no_groups"] is None
     options = Options(
-        method=arguments.method if can_reduce else "pairs",
-        rounds=arguments.rounds,
-        most_rounds=max(1, int(arguments.budget / (MEASUREMENTS * arguments.max_time))),
-        seed=arguments.seed or 0,
-        growing=can_reduce and not arguments.no_growing,
-        isolate=not arguments.no_isolation,
+        method=request.method if can_reduce else "pairs",
+        rounds=request.rounds,
+        most_rounds=max(1, int(request.budget_s / (MEASUREMENTS * request.launch.budget.max_time_s))),
+        seed=request.launch.seed,
+        growing=can_reduce and request.growing,
+        isolate=request.isolate,
         can_inside=can_reduce and about["ranks_per_place"] > 1,
         nics=tuple(about["nics"]),
     )
-    if not arguments.cover_links:
+    if not request.cover_links:
         return options, {}
     from collbench.plugins.hunt.cover import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")
-    cover = cover_links(arguments.cover_links, place_hosts(about))
+    cover = cover_links(request.cover_links, place_hosts(about))
     crossed = {"crossed": [cover.sentence(), *cover.notes], "uncovered": list(cover.uncovered)}
     return replace(options, leaf_of=cover.leaf_of, cover=cover.pairs), crossed
+
+
+def planned_stages(request: HuntRequest, placement: Placement) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
+    """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
+    from collbench.plugins.hunt.strategy import stages
+
+    places, _ = request.places(placement)
+    about = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width, "no_groups": None, "nics": []}
+    options, crossed = options_of(request, about)
+    return places, stages(places.n, options), crossed
 
 
 def _stored(folder: Path, document: Mapping[str, Any]) -> Path:
@@ -246,10 +257,10 @@ def _stored(folder: Path, document: Mapping[str, Any]) -> Path:
         raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): check the folder and its disk") from error
 
 
-def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
+def _no_drain(request: HuntRequest, about: Mapping[str, Any], flags: Collection[str]) -> str:
     """Return why no node may be drained: the launch itself causes the slow ranks. "" if nodes may be drained."""
     if about["virtual"]:
         return f"backend {about['backend']} simulates its ranks"
-    if arguments.slowed:
+    if request.launch.slowed:
         return "ranks were slowed on purpose (--slowed)"
     return next((why for flag, why in _NO_DRAIN_FLAGS.items() if flag in flags), "")

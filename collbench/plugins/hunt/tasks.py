@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageErr
 from collbench.measuring.memory import check_memory
 from collbench.measuring.monitored import state_probe
 from collbench.measuring.open_backends import PlannedCase, members_of, ranks_by_host
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0, run_task
+from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0
 from collbench.measuring.verification import wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.groups import Pair, Schedule
@@ -81,7 +81,7 @@ class RoundsTask(Task):
     """
 
     request: PairsRequest
-    listener: RoundsListener | None
+    listener: RoundsListener | None = None
     places: Places = field(init=False)
     about: dict[str, Any] = field(default_factory=dict)
     rounds: Rounds | None = None
@@ -187,22 +187,24 @@ class RoundsTask(Task):
 class HuntTask(RoundsTask):
     """The rounds of a hunt. rails: the interfaces that all nodes have; no_groups: why groups cannot be measured."""
 
-    hunt: HuntRequest = field(kw_only=True)
+    request: HuntRequest
     rails: Rails = field(default_factory=dict)
     no_groups: str | None = None
     verdict: Mapping[str, Any] | None = None
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan with the number of rounds that the strategy promises. Raises UsageError on all ranks if it rejects the hunt."""
+        self.listener = cast("RoundsListener | None", session.listener)
         backend, world = session.backend.running, session.world
         self.places = places_of(self.request, world.hosts, ranks_by_host(backend, world))
         self.no_groups = no_groups(self.request, backend, world)
         self.check(session, [] if self.no_groups else [(ALLREDUCE, group_case(self.request, backend), session.backend)])
         self.rails = {} if backend.virtual else rails_of(world, self.places)
         self.about = {
-            **self.about_places(backend.name), "virtual": backend.virtual, "method": self.hunt.method, "most_rounds": self.hunt.rounds,
-            "growing": self.hunt.growing, "isolate": self.hunt.isolate, "no_groups": self.no_groups, "nics": list(self.rails),
-            "rounds": None, "ceiling": None, "verdict": None, "nodes": nodes_of(self.hunt, world),
+            **self.about_places(backend.name), "virtual": backend.virtual, "method": self.request.method,
+            "most_rounds": self.request.rounds, "growing": self.request.growing, "isolate": self.request.isolate,
+            "no_groups": self.no_groups, "nics": list(self.rails), "rounds": None, "ceiling": None, "verdict": None,
+            "nodes": nodes_of(self.request, world),
         }  # fmt: skip
         own = at_rank_0(world, lambda: dict(self.listener.plan(self.about)) if self.listener else None, "planning the hunt")
         self.about |= world.broadcast(own or {}, "planning the hunt")
@@ -211,7 +213,7 @@ class HuntTask(RoundsTask):
     @property
     def options(self) -> Mapping[str, Any]:
         """Return the options, and the links that the pairs cross."""
-        return {**self.hunt.options, "--cover-links": self.about.get("crossed")}
+        return {**self.request.options, "--cover-links": self.about.get("crossed")}
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rounds. Raises UsageError if one is missing, or if they are not the rounds of this hunt."""
@@ -293,11 +295,6 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
     return {"bytes_per_s": rate, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-def run_hunt(request: HuntRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:
-    """Hunt on all ranks of `world`; see `run_task`. The exit code is 1 if a place is confirmed."""
-    return run_task(HuntTask(request.pairs, listener, hunt=request), request.pairs.launch, world, listener, ended)
-
-
 # The matrix of pairs: all rounds of the schedule, then those that measure the suspects again, then the external tools.
 
 
@@ -316,6 +313,7 @@ class PairsTask(RoundsTask):
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan with the number of rounds. Raises UsageError for options that do not fit the launch or its memory."""
+        self.listener = cast("RoundsListener | None", session.listener)
         backend, world, tools = session.backend.running, session.world, self.request.tools
         by_host = ranks_by_host(backend, world)
         self.places = places_of(self.request, world.hosts, by_host)
@@ -492,8 +490,3 @@ class PairsTask(RoundsTask):
 
 def _pairs_at_once(pairs: int) -> str:
     return f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
-
-
-def run_pairs(request: PairsRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:
-    """Measure all pairs on all ranks of `world`; see `run_task`."""
-    return run_task(PairsTask(request, listener), request.launch, world, listener, ended)

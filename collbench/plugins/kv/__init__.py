@@ -7,7 +7,7 @@ FILE = "kv.jsonl"
 PLUGIN = Plugin(
     name="kv",
     summary="transfers of scattered blocks, such as those of a key-value cache",
-    commands={"kv": "collbench.plugins.kv.command:add_kv"},
+    commands={"kv": "collbench.plugins.kv.command:KV_COMMAND"},
     records={"kv": RecordFile(FILE, "row", has_cases=True)},
     kinds=("collbench.plugins.kv.text:KV",),
     sections={"collbench.plugins.kv.page:section": "gate"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,10 +24,10 @@ from collbench.measuring.loop import Loop, Timed
 from collbench.measuring.memory import free_memory
 from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
-from collbench.measuring.request import Request
+from collbench.measuring.request import Placement, TaskRequest
 from collbench.measuring.row import make_row
 from collbench.measuring.sampling import Measurement
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop
 from collbench.measuring.verification import Check, check_fields, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
@@ -49,7 +50,7 @@ _COPIES = 9  # repetitions of the copies of "packed"
 
 
 @dataclass(frozen=True)
-class KvRequest:
+class KvRequest(TaskRequest):
     """The request of `collbench kv`.
 
     launch      options of the launch; `budget.max_time_s` is the time of a row's samples
@@ -59,7 +60,6 @@ class KvRequest:
     prefill_s   the user's time of prefill, for the share of the time to first token
     """
 
-    launch: Request
     methods: tuple[str, ...]
     blocks: tuple[ModelBlocks | PlainBlocks, ...]
     pattern: Pattern = "prefill-decode"
@@ -97,6 +97,13 @@ class KvRequest:
     def plan(self, blocks: ModelBlocks | PlainBlocks, ranks: int) -> BlockPlan:
         """Return what all ranks send. Raises UsageError if blocks and ranks do not fit."""
         return make_plan(blocks, self.pattern, *self.sides(ranks), self.launch.seed)
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError if the blocks do not fit the ranks on this host, or its memory."""
+        plans = [self.plan(blocks, placement.ranks) for blocks in self.blocks]
+        wrong = too_large(plans, range(placement.ranks), socket.gethostname())
+        if wrong:
+            raise UsageError(wrong)
 
 
 def _missing(backend: str) -> Fact:
@@ -348,8 +355,3 @@ class KvTask(Task):
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return run.json's "kv"."""
         return {"kv": self.about(session)}
-
-
-def run_kv(kv: KvRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure transfers of blocks on all ranks of `world`; see `run_task`."""
-    return run_task(KvTask(kv), kv.launch, world, listener, ended)

@@ -7,7 +7,7 @@ FILE = "load.jsonl"
 PLUGIN = Plugin(
     name="load",
     summary="how much slower an operation is while other ranks use the same links",
-    commands={"load": "collbench.plugins.load.command:add_load"},
+    commands={"load": "collbench.plugins.load.command:LOAD_COMMAND"},
     records={"load": RecordFile(FILE, "row", has_cases=True)},
     kinds=("collbench.plugins.load.text:LOAD",),
     sections={"collbench.plugins.load.page:section": "gate"},

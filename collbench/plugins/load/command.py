@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collbench.backends.registry import backend_defaults
-from collbench.cli.dry_run import planned_hosts, show_rounds
+from collbench.cli.command import CommandSpec
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import ONE_BACKEND, OUTPUT, Layout, Option, add_options, in_folder, some
-from collbench.cli.parser import add_command, positive, words
+from collbench.cli.options import ONE_BACKEND, OUTPUT, Layout, MeasuringOptions, in_folder, option, some
+from collbench.cli.parser import positive, words
 from collbench.cli.request import request_of
-from collbench.cli.start import Command, begin, check_installed, launch_of
 from collbench.errors import UsageError
+from collbench.measuring.request import Placement
 from collbench.operations.case import parse_split
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import commands
@@ -26,8 +23,8 @@ from collbench.units import parse_size, plural
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
-    from collbench.measuring.request import Request
     from collbench.plugins.load.task import LoadRequest
+    from collbench.report.dry_run import PlannedRounds
 
 _LOAD_SUMMARY = "how much slower an operation is while other ranks use the same links"
 _LOAD_ABOUT = (
@@ -35,30 +32,40 @@ _LOAD_ABOUT = (
     "an interval, and the row shows the aggressors' rate. By default victims and aggressors are on different nodes."
 )
 _LOAD_MAX_TIME_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(MeasuringOptions):
+    """The options of `collbench load`."""
+
+    # fmt: off
+    victim: str = option("--victim", "operation that is timed (default: allreduce); p2p: p2p_latency", "OPERATION", default="allreduce")
+    size: str = option("--size", "size of the victims' operation (default: 8)", "SIZE", default="8")
+    against: list[str] = option("--against", "patterns of the aggressors: incast, alltoall, broadcast, random-pairs, ring; a row for each, "
+        "or at the same time with +: incast+ring (default: incast)", "PATTERNS", words, ["incast"])
+    message: str = option("--message", "size of the aggressors' messages (default: 128K)", "SIZE", default="128K")
+    levels: list[str] = option("--levels", "target rates of the aggressors in percent of their full rate; 0: none, a control (default: "
+        "100)", "PCT", words, ["100"])
+    ramp: bool = option("--ramp", "the levels 0, 25, 50, 75 and 100")
+    preset: str | None = option("--preset", "victim and aggressors of a published test: gpcnet-latency, gpcnet-bandwidth or "
+        "gpcnet-allreduce", "NAME", choices=("gpcnet-latency", "gpcnet-bandwidth", "gpcnet-allreduce"))
+    aggressors: int | None = option("--aggressors", "number of nodes with aggressors (default: half of them)", "N", positive)
+    blocks: int = option("--blocks", "pairs of blocks, with aggressors off and on, of each row (default: 8)", "N", positive, 8)
+    # fmt: on
+
+
 LOAD: Layout = {
-    "what to measure": [
-        Option("--victim", "operation that is timed (default: allreduce); p2p: p2p_latency", "OPERATION", default="allreduce"),
-        Option("--size", "size of the victims' operation (default: 8)", "SIZE", default="8"),
-        Option("--against", "patterns of the aggressors: incast, alltoall, broadcast, random-pairs, ring; a row for each, or at the same "
-               "time with +: incast+ring (default: incast)", "PATTERNS", words, ["incast"]),
-        Option("--message", "size of the aggressors' messages (default: 128K)", "SIZE", default="128K"),
-        Option("--levels", "target rates of the aggressors in percent of their full rate; 0: none, a control (default: 100)", "PCT",
-               words, ["100"]),
-        Option("--ramp", "the levels 0, 25, 50, 75 and 100"),
-        Option("--preset", "victim and aggressors of a published test: gpcnet-latency, gpcnet-bandwidth or gpcnet-allreduce", "NAME",
-               choices=("gpcnet-latency", "gpcnet-bandwidth", "gpcnet-allreduce")),
-        *some("split", split={"help": "the first group are victims, the others aggressors: 'MOD 2' with two ranks per node (default: by "
-                              "node)", "needs": None}),
-        Option("--aggressors", "number of nodes with aggressors (default: half of them)", "N", positive),
-        *some("backend device", backend=ONE_BACKEND),
-    ],
-    "how to measure": [
-        Option("--blocks", "pairs of blocks, with aggressors off and on, of each row (default: 8)", "N", positive, 8),
-        *some("max_time check stop_on_wrong seed", max_time={"default": _LOAD_MAX_TIME_S, "help": "time limit of all samples of a row "
-              f"(default: {_LOAD_MAX_TIME_S:g})"}, check={"help": "calls of each operation that verify the data; 0: off (default: 1)"},
-              seed={"help": "seed of the inputs, of the order of the blocks and of the random pairs (default: 0, random order)"}),
-        *some("slowed"),
-    ],
+    "what to measure": some(
+        "victim size against message levels ramp preset split aggressors backend device", LoadOptions, backend=ONE_BACKEND,
+        split={"help": "the first group are victims, the others aggressors: 'MOD 2' with two ranks per node (default: by node)",
+               "needs": None},
+    ),
+    "how to measure": some(
+        "blocks max_time check stop_on_wrong seed slowed", LoadOptions,
+        max_time={"default": _LOAD_MAX_TIME_S, "help": f"time limit of all samples of a row (default: {_LOAD_MAX_TIME_S:g})"},
+        check={"help": "calls of each operation that verify the data; 0: off (default: 1)"},
+        seed={"help": "seed of the inputs, of the order of the blocks and of the random pairs (default: 0, random order)"},
+    ),
     "launch and output": in_folder(
         "load", "the victims, the aggressors and the estimated time", f"ranks oversubscribe ranks_per_node {OUTPUT}"
     ),
@@ -76,25 +83,6 @@ _LOAD_HELP = HelpEntry(
 )
 
 
-def add_load(commands: Any) -> None:
-    """Add the command."""
-    add_command(commands, "load", _LOAD_SUMMARY, call_load, partial(add_options, layout=LOAD), entry=_LOAD_HELP, description=_LOAD_ABOUT)
-
-
-def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.plugins.load.task import run_load
-
-    load, info = load_request(arguments, argv), launch_of(arguments, argv)
-    if info is None or arguments.dry_run:
-        return show_load(load, arguments, info, os.environ)
-
-    def measure(request: Request, *rank: Any) -> int:
-        return run_load(replace(load, launch=request), *rank)
-
-    return begin(load.launch, Command(arguments, argv, measure, progress="collbench.plugins.load.progress:LoadProgressPrinter"), info)
-
-
 _PRESETS = {  # GPCNeT 1.3, network_load_test.c: 8-byte messages, or 131,072; congestors of 4,096 bytes on 80 % of the nodes
     "gpcnet-latency": ("sendrecv", 8), "gpcnet-bandwidth": ("sendrecv", 131_072), "gpcnet-allreduce": ("allreduce", 8),
 }  # fmt: skip
@@ -102,36 +90,36 @@ _CONGESTORS, _CONGESTOR_BYTES = (("alltoall", "incast", "broadcast"),), 4096
 _RAMP = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def load_request(arguments: argparse.Namespace, argv: Sequence[str]) -> LoadRequest:
+def load_request(options: LoadOptions, argv: Sequence[str], info: LaunchInfo | None) -> LoadRequest:
     """Return the request of `collbench load`. Raises UsageError for invalid options."""
     from collbench.plugins.load.task import PATTERNS, LoadRequest
     from collbench.results.row import stored_operation
 
-    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
+    if len(names := tuple(dict.fromkeys(options.backend or ()))) > 1:
         raise UsageError(f"load measures one backend, but --backend has {' and '.join(names)}: use one")
-    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", seed=arguments.seed or 0,
+    sweep = Sweep((), None, (dtype_named("uint8"),), device=options.device, buffers="fixed", seed=options.seed or 0,
                   window=1, defaults=backend_defaults)  # fmt: skip
-    request = request_of(arguments, sweep, argv, evidence="off")
-    victim, size = stored_operation(arguments.victim), parse_size(arguments.size)
-    mixes, message = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in arguments.against)), parse_size(arguments.message)
-    if arguments.preset:
-        (victim, size), mixes, message = _PRESETS[arguments.preset], _CONGESTORS, _CONGESTOR_BYTES
+    request = request_of(options, sweep, argv, info, evidence="off")
+    victim, size = stored_operation(options.victim), parse_size(options.size)
+    mixes, message = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in options.against)), parse_size(options.message)
+    if options.preset:
+        (victim, size), mixes, message = _PRESETS[options.preset], _CONGESTORS, _CONGESTOR_BYTES
     known = {name: found for name, found in known_operations().items() if not found.is_barrier}
     if victim in commands():
         victim = commands()[victim][0].name  # of p2p, put and get the latency
     if victim not in known:
-        raise UsageError(f"--victim '{arguments.victim}' is unknown: choose from {', '.join(sorted(known))}")
+        raise UsageError(f"--victim '{options.victim}' is unknown: choose from {', '.join(sorted(known))}")
     for pattern in (pattern for mix in mixes for pattern in mix):
         if pattern not in PATTERNS:
             raise UsageError(f"--against '{pattern}' is not a valid pattern: choose from {', '.join(PATTERNS)}")
-    if arguments.split and arguments.aggressors:
+    if options.split and options.aggressors:
         raise UsageError("--split and --aggressors both choose the aggressors: use one of them")
-    if arguments.ramp and arguments.levels != ["100"]:
+    if options.ramp and options.levels != ["100"]:
         raise UsageError("--ramp and --levels both set the aggressors' rates: use one of them")
-    levels = _RAMP if arguments.ramp else tuple(dict.fromkeys(map(_level, arguments.levels)))
-    split = None if arguments.split is None else parse_split(arguments.split)
+    levels = _RAMP if options.ramp else tuple(dict.fromkeys(map(_level, options.levels)))
+    split = None if options.split is None else parse_split(options.split)
     return LoadRequest(
-        request, known[victim], size, mixes, message, levels, arguments.blocks, split, arguments.aggressors, arguments.preset or ""
+        request, known[victim], size, mixes, message, levels, options.blocks, split, options.aggressors, options.preset or ""
     )
 
 
@@ -147,15 +135,12 @@ def _level(text: str) -> float:
     return value
 
 
-def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Print the victims, the aggressors and the estimated time, at rank 0 of a launch. Return 0. Raises UsageError for bad sides."""
-    from collbench.plugins.load.task import sides_of
+def planned_load(load: LoadRequest, placement: Placement) -> PlannedRounds:
+    """Return the victims, the aggressors and the estimated time. Raises UsageError for bad sides."""
     from collbench.report.dry_run import PlannedRounds
 
-    check_installed(load.launch)
-    hosts = planned_hosts(load.launch, arguments, info, env)
-    names = list(info.hosts) if info and len(info.hosts) == max(hosts) + 1 else [f"node {place}" for place in range(max(hosts) + 1)]
-    sides = sides_of(load, [names[place] for place in hosts])
+    load.launch.check_installed()
+    sides = load.sides(placement)
     parts = [
         {
             "aggressors": "+".join(mix),
@@ -166,5 +151,10 @@ def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo
         for mix, level in load.rows
     ]
     notes = [f"{load.victim.name} is timed in {plural(load.blocks, 'pair')} of blocks per row; finding the full rates comes on top"]
-    title = f"load of {plural(len(parts), 'row')}"
-    return show_rounds(PlannedRounds(title, parts, len(parts), load.launch.budget.max_time_s, notes), arguments, info)
+    return PlannedRounds(f"load of {plural(len(parts), 'row')}", parts, len(parts), load.launch.budget.max_time_s, notes)
+
+
+LOAD_COMMAND = CommandSpec(
+    name="load", summary=_LOAD_SUMMARY, about=_LOAD_ABOUT, options=LoadOptions, layout=LOAD, request=load_request, plan=planned_load,
+    task="collbench.plugins.load.task:LoadTask", progress="collbench.plugins.load.progress:LoadProgressPrinter", help=_LOAD_HELP,
+)  # fmt: skip

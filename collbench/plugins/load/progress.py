@@ -21,7 +21,7 @@ class LoadProgressPrinter(RecordsProgressPrinter):
     def begin(self, plan: Plan, folder: str) -> None:
         """Prepare the table of the planned rows."""
         super().begin(plan, folder)
-        self._lines = LoadWriter(self._arguments.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
+        self._lines = LoadWriter(self._output.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
 
     def record(self, record: Any, place: int | None) -> None:
         """Print the row."""
@@ -42,6 +42,6 @@ class LoadProgressPrinter(RecordsProgressPrinter):
     def _end_table(self) -> None:
         self.close()
         if self._rows:
-            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._arguments.color), quiet=self._arguments.quiet)
+            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._output.color), quiet=self._output.quiet)
             sys.stdout.flush()
             self._rows = []

@@ -26,9 +26,9 @@ from collbench.measuring.crossing import LeastBytes, least
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.loop import Loop, Timed, TimedLoop
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase, placed, prepare, release
-from collbench.measuring.request import Budget, Request
+from collbench.measuring.request import Budget, Placement, TaskRequest
 from collbench.measuring.sampling import Measurement, SamplingPlan, WarmUp
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop
 from collbench.measuring.verification import DataError, check_fields, checks_of_buffers, verify, wrong_evidence
 from collbench.operations.case import Case, Split
 from collbench.operations.dtypes import dtype_named
@@ -67,7 +67,7 @@ _SETTLE = 0.1  # share of a block before its samples, while the aggressors fill 
 
 
 @dataclass(frozen=True)
-class LoadRequest:
+class LoadRequest(TaskRequest):
     """The request of `collbench load`.
 
     launch         options of the launch; `budget.max_time_s` is the time of a row's samples
@@ -81,7 +81,6 @@ class LoadRequest:
     preset         name of the published test, or ""
     """
 
-    launch: Request
     victim: Operation
     size_bytes: int
     mixes: tuple[tuple[str, ...], ...]
@@ -105,6 +104,15 @@ class LoadRequest:
     def rows(self) -> list[tuple[tuple[str, ...], float]]:
         """The mix and level of each row."""
         return [(mix, level) for mix in self.mixes for level in self.levels]
+
+    def sides(self, placement: Placement) -> Sides:
+        """Return the sides of a launch whose ranks are so placed. Raises UsageError if they do not fit."""
+        return sides_of(self, [placement.names[number] for number in placement.host_of])
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError if victims and aggressors share no link, as on one host."""
+        self.launch.check_installed()
+        self.sides(placement)
 
 
 @dataclass(frozen=True)
@@ -737,8 +745,3 @@ def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, secon
         algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=factor | why if on else {},
         checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags, evidence=dict(row.evidence),
     )  # fmt: skip
-
-
-def run_load(load: LoadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure interference on all ranks of `world`; see `run_task`."""
-    return run_task(LoadTask(load), load.launch, world, listener, ended)

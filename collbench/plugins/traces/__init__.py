@@ -6,7 +6,7 @@ PLUGIN = Plugin(
     name="traces",
     summary="traces of jobs: recording, replay, and autopsy of hung ones",
     commands={
-        "replay": "collbench.plugins.traces.replay_command:add_replay",
+        "replay": "collbench.plugins.traces.replay_command:REPLAY_COMMAND",
         "autopsy": "collbench.plugins.traces.autopsy_command:add_autopsy",
         "trace": "collbench.plugins.traces.trace_command:add_trace",
     },

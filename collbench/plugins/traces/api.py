@@ -14,6 +14,7 @@ from collbench.plugins.traces import autopsy_text as autopsy_report
 from collbench.plugins.traces.autopsy import AutopsyVerdict
 from collbench.plugins.traces.autopsy import autopsy as find_cause
 from collbench.plugins.traces.reading import FOR_AUTOPSY, read_traces
+from collbench.plugins.traces.replay_command import REPLAY_COMMAND
 from collbench.report.frame import html_paragraph, html_text, printable
 from collbench.results.folder import run_name
 from collbench.untrusted import uncollected
@@ -81,20 +82,12 @@ def replay(
     The other arguments are the options of `collbench replay`. `Runs.workloads` has the result as a table, and `Runs.rows` a row of the
     step that `compare` and `gate` use. Raises UsageError and RunFailed as `measure` does, also for traces that cannot be replayed.
     """
-    options = dict(locals())
-    for name in ("traces", "step", "compute", "iterations", "parts", "out"):
-        del options[name]
+    options = {name: value for name, value in locals().items() if name not in ("traces", "compute", "parts", "out")}
     refuse_launcher("replay", ranks)
     folder = Path("runs") / run_name("replay") if out is None else Path(out)
-    words = [word for name, value in options.items() for word in option_words(name, value)]
-    if step is not None:
-        words.append(f"--step={step}")
-    if compute is not None:
-        words.append(f"--compute={compute if isinstance(compute, str) else f'scale={compute}'}")
-    if iterations is not None:
-        words.append(f"--steps={iterations}")
-    if not parts:
-        words.append("--no-parts")
+    options["no_parts"] = not parts
+    options["compute"] = f"scale={compute}" if isinstance(compute, int | float) else compute
+    words = [word for name, value in options.items() for word in option_words(name, value, REPLAY_COMMAND.declared)]
     paths = [traces] if isinstance(traces, str | os.PathLike) else list(traces)
     run_command(["replay", *words, f"--out={folder}", "--format=jsonl", "--quiet", "--", *(os.fspath(path) for path in paths)], folder)
     return read(folder)

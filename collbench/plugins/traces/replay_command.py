@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 from collbench.backends.registry import backend_defaults
+from collbench.cli.command import CommandSpec
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import NOT_LIMITED, OUTPUT, STEP_MAX_TIME_S, Layout, Option, add_options, in_folder, some
-from collbench.cli.parser import add_command, amount, positive
+from collbench.cli.options import NOT_LIMITED, OUTPUT, STEP_MAX_TIME_S, Layout, MeasuringOptions, in_folder, option, some
+from collbench.cli.parser import amount
 from collbench.cli.request import request_of
-from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
+from collbench.measuring.request import Placement
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.sweep import Sweep
 from collbench.plugins.training.command import CHECKED_STEPS, NO_PARTS
+from collbench.report.dry_run import PlannedWork
 
 if TYPE_CHECKING:
-    from collbench.measuring.request import Request
-    from collbench.plugins.traces.recording import Recording
+    from collbench.launch.info import LaunchInfo
     from collbench.plugins.traces.replay_task import ReplayRequest
 
 _REPLAY_SUMMARY = "the communication of a recorded job's step: its time here, and what limits it"
@@ -31,14 +30,6 @@ _REPLAY_ABOUT = (
     f"{_REPLAY_SUMMARY}. Reads Flight Recorder dumps, Chakra and Kineto traces, NCCL Inspector files and NCCL_DEBUG logs. The "
     "operations of a step run in their recorded order with verified data, on the recorded number of ranks or fewer."
 )
-_STEP_OPTIONS = some(
-    "backend device iterations warmup precision max_time",
-    backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
-    iterations={"flags": "-n --steps", "help": "exactly N steps, unless --max-time ends first (default: until --precision is reached)",
-                "dest": "iterations"},
-    warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-    max_time={"default": STEP_MAX_TIME_S, "help": f"time limit of the steps per backend; {NOT_LIMITED}"},
-)  # fmt: skip
 
 
 def step_choice(text: str) -> str:
@@ -60,23 +51,41 @@ def compute_scale(text: str) -> float | None:
     return amount(value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommandOptions(MeasuringOptions):
+    """The options of `collbench replay`."""
+
+    # fmt: off
+    traces: list[Path] = option("traces", "files of a trace, or folders with them: those of all ranks", "TRACE", Path, more={"nargs": "+"})
+    step: str | None = option("--step", "number of the step from 0, first, median (by recorded time), or all: the whole trace (default: "
+        "median, where the trace has step boundaries or repeats exactly)", "N", step_choice)
+    compute: float | None = option("--compute", "computing between and during operations: none; gaps: as recorded, else the gaps between "
+        "operations; scale=X: X times gaps (default: none)", "HOW", compute_scale)
+    suite: Path | None = option("--suite", "write the operations, sizes and groups of the step as a suite for `collbench run`, and exit",
+        "FILE", Path)
+    no_parts: bool = option("--no-parts", NO_PARTS)
+    # fmt: on
+
+    @property
+    def shows_plan(self) -> bool:
+        """Return whether the plan is shown, or written as a suite."""
+        return self.dry_run or self.suite is not None
+
+
 REPLAY: Layout = {
-    "what to replay": [
-        Option("traces", "files of a trace, or folders with them: those of all ranks", "TRACE", Path, more={"nargs": "+"}),
-        Option("--step", "number of the step from 0, first, median (by recorded time), or all: the whole trace (default: median, where the "
-               "trace has step boundaries or repeats exactly)", "N", step_choice),
-        Option("--compute", "computing between and during operations: none; gaps: as recorded, else the gaps between operations; scale=X: "
-               "X times gaps (default: none)", "HOW", compute_scale),
-        Option("--suite", "write the operations, sizes and groups of the step as a suite for `collbench run`, and exit", "FILE", Path),
-    ],
-    "how to measure": [
-        *_STEP_OPTIONS,
-        Option("--no-parts", NO_PARTS),
-        *some("check stop_on_wrong ceiling oversubscription seed slowed", check={"help": CHECKED_STEPS}),
-    ],
+    "what to replay": some("traces step compute suite", ReplayCommandOptions),
+    "how to measure": some(
+        "backend device iterations warmup precision max_time no_parts check stop_on_wrong ceiling oversubscription seed slowed",
+        ReplayCommandOptions,
+        backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
+        iterations={"flags": "-n --steps", "help": "exactly N steps, unless --max-time ends first (default: until --precision is reached)"},
+        warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
+        max_time={"default": STEP_MAX_TIME_S, "help": f"time limit of the steps per backend; {NOT_LIMITED}"},
+        check={"help": CHECKED_STEPS},
+    ),
     "launch and output": [
-        Option("--ranks", "replay on N ranks, which must divide the recorded number: the data-parallel dimension shrinks (default: as "
-               "recorded)", "N", positive, fills="ranks"),
+        *some("ranks", ranks={"help": "replay on N ranks, which must divide the recorded number: the data-parallel dimension shrinks "
+                              "(default: as recorded)"}),
         *in_folder("replay", "the exchanges of the step and the number of ranks", f"oversubscribe ranks_per_node {OUTPUT}"),
     ],
 }  # fmt: skip
@@ -93,72 +102,66 @@ _REPLAY_HELP = HelpEntry(
 )
 
 
-def add_replay(commands: Any) -> None:
-    """Add the command."""
-    add_command(
-        commands, "replay", _REPLAY_SUMMARY, call_replay, partial(add_options, layout=REPLAY), entry=_REPLAY_HELP, description=_REPLAY_ABOUT
-    )
+def replay_request(options: ReplayCommandOptions, argv: Sequence[str], info: LaunchInfo | None) -> ReplayRequest:
+    """Return the request of `collbench replay`. Raises UsageError for invalid options, and for a trace that cannot be replayed.
 
-
-def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure in the launch of this process, or start the recorded number of ranks on this host. Return the exit code."""
-    from collbench.plugins.traces.replay_task import recording_of, run_replay
-
-    replay, info = replay_request(arguments, argv), launch_of(arguments, argv)
-    if info is None or arguments.dry_run or arguments.suite:  # before ranks are started, the trace gives their number
-        if info is not None and info.rank:
-            return 0
-        recording = recording_of(replay.paths, replay.options, replay.ranks)
-        if arguments.dry_run:
-            return show_replay(replay, recording, arguments)
-        if arguments.suite:
-            return _write_suite(recording, arguments)
-        replay = replace(replay, launch=replace(replay.launch, ranks=recording.ranks))
-
-    def measure(request: Request, *rank: Any) -> int:
-        return run_replay(replace(replay, launch=request), *rank)
-
-    return begin(
-        replay.launch, Command(arguments, argv, measure, progress="collbench.plugins.training.progress:WorkloadProgressPrinter"), info
-    )
-
-
-def _write_suite(recording: Recording, arguments: argparse.Namespace) -> int:
-    """Write the file of --suite. Return 0. Raises UsageError if it cannot be written."""
-    from collbench.plugins.traces.suite import suite_text
-    from collbench.report.screen import announce
-
-    text = suite_text(recording, f"the operations of a recorded step ({recording.form}, {recording.ranks} ranks)")
-    try:
-        arguments.suite.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--suite {arguments.suite}: {error.strerror or error}: choose another file") from error
-    announce(f"wrote {arguments.suite}", arguments.quiet)
-    return 0
-
-
-def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:
-    """Return the request of `collbench replay`. Raises UsageError for invalid options."""
-    from collbench.plugins.traces.replay_task import ReplayRequest
+    Before ranks are started, the trace gives their number. In a launch rank 0 reads it when all have joined.
+    """
+    from collbench.plugins.traces.replay_task import ReplayRequest, recording_of
     from collbench.plugins.traces.step import ReplayOptions
 
-    sweep = Sweep((), None, (dtype_named("float32"),), device=arguments.device, mode="isolated", seed=arguments.seed or 0,
+    sweep = Sweep((), None, (dtype_named("float32"),), device=options.device, mode="isolated", seed=options.seed or 0,
                   defaults=backend_defaults)  # fmt: skip
-    options = ReplayOptions(arguments.step or "", arguments.compute)
-    return ReplayRequest(request_of(arguments, sweep, argv), tuple(arguments.traces), options, arguments.ranks, not arguments.no_parts)
+    choice, paths = ReplayOptions(options.step or "", options.compute), tuple(options.traces)
+    recording, ranks = None, options.ranks
+    if info is None or (options.shows_plan and info.rank == 0):
+        recording = recording_of(paths, choice, options.ranks)
+        ranks = recording.ranks
+    launch = request_of(options, sweep, argv, info, ranks=ranks)
+    suite = None if options.dry_run else options.suite
+    return ReplayRequest(launch, paths, choice, options.ranks, not options.no_parts, recording, suite)
 
 
-def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse.Namespace) -> int:
-    """Print the exchanges of the step, the ranks that it needs, and what the trace does not contain. Return 0."""
+def planned_replay(replay: ReplayRequest, placement: Placement) -> PlannedWork:
+    """Return the exchanges of the step, and what the trace does not contain; with --suite the suite of the step."""
     from collbench.plugins.traces.replay_task import training_of
     from collbench.plugins.traces.replay_text import trace_sentences
-    from collbench.plugins.training.command import planned_steps
     from collbench.plugins.training.records import ReplayedTrace
-    from collbench.plugins.training.text import write_plan
-    from collbench.report.screen import write_line
+    from collbench.plugins.training.task import WorkloadRequest
+    from collbench.plugins.training.text import PlannedSteps
 
-    planned, _ = planned_steps([training_of(recording, replay.paths)], (0,) * recording.ranks)
-    write_plan(planned, arguments.format, sys.stdout)
-    for sentence in () if arguments.quiet else trace_sentences(ReplayedTrace.of(recording)):
-        write_line(sys.stderr, sentence)
-    return 0
+    recording = replay.recording
+    assert recording is not None
+    if replay.suite:
+        from collbench.plugins.traces.suite import suite_text
+
+        what = f"the operations of a recorded step ({recording.form}, {recording.ranks} ranks)"
+        return SuiteOfStep(suite_text(recording, what), replay.suite)
+    training = training_of(recording, replay.paths)
+    steps, _ = WorkloadRequest(replay.launch, (training,)).planned((0,) * recording.ranks)
+    return PlannedSteps(steps, trace_sentences(ReplayedTrace.of(recording)))
+
+
+@dataclass(frozen=True)
+class SuiteOfStep(PlannedWork):
+    """The suite of --suite, and its file."""
+
+    text: str
+    file: Path
+
+    def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
+        """Write the file. Raises UsageError if it cannot be written."""
+        from collbench.report.screen import announce
+
+        try:
+            self.file.write_text(self.text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--suite {self.file}: {error.strerror or error}: choose another file") from error
+        announce(f"wrote {self.file}", quiet=talk is None)
+
+
+REPLAY_COMMAND = CommandSpec(
+    name="replay", summary=_REPLAY_SUMMARY, about=_REPLAY_ABOUT, options=ReplayCommandOptions, layout=REPLAY, request=replay_request,
+    plan=planned_replay, task="collbench.plugins.traces.replay_task:ReplayTask",
+    progress="collbench.plugins.training.progress:WorkloadProgressPrinter", help=_REPLAY_HELP,
+)  # fmt: skip

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 from collbench.backends.backend import Backend, NonBlockingBackend, unsupported_reason
-from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.measuring.request import Request
-from collbench.measuring.session import ProgressListener, at_rank_0
+from collbench.measuring.request import Request, TaskRequest
+from collbench.measuring.session import LaunchSession, at_rank_0
 from collbench.plugins.traces.flight_recorder import FORM as FLIGHT_RECORDER
 from collbench.plugins.traces.matching import check_agreement, match
 from collbench.plugins.traces.model import Trace
@@ -21,14 +20,14 @@ from collbench.plugins.traces.recording import GroupsMixed, Recording, TraceFact
 from collbench.plugins.traces.shrink import shrunk
 from collbench.plugins.traces.step import ReplayOptions, step_of
 from collbench.plugins.training.step_task import Training, plan_of
-from collbench.plugins.training.task import WorkloadRequest, run_workload
+from collbench.plugins.training.task import WorkloadRequest, WorkloadTask
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, operation_of
 
 NAME = "replay"
 
 
 @dataclass(frozen=True)
-class ReplayRequest:
+class ReplayRequest(TaskRequest):
     """The request of one replay on some backends.
 
     launch    options of the launch; its budget is that of a step
@@ -36,13 +35,16 @@ class ReplayRequest:
     options   which step, and how much of its computing
     ranks     of the replay; None: as many as recorded
     parts     whether each exchange is also measured alone
+    recording  the step, as it was read before ranks are started; None in a launch
+    suite     the file of --suite, or None
     """
 
-    launch: Request
     paths: tuple[Path, ...]
     options: ReplayOptions
     ranks: int | None = None
     parts: bool = True
+    recording: Recording | None = None
+    suite: Path | None = None
 
 
 def recording_of(paths: Sequence[Path], options: ReplayOptions, ranks: int | None = None) -> Recording:
@@ -72,12 +74,19 @@ def _trace_of(paths: Sequence[Path]) -> tuple[Trace, tuple[TraceFact, ...]]:
     return dumps, (GroupsMixed(trace.form, dumps.form),)
 
 
-def run_replay(replay: ReplayRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure the replay on every backend on all ranks of `world`; see `run_task`. Raises UsageError, on all ranks, for a bad trace."""
-    text = at_rank_0(world, lambda: encode(recording_of(replay.paths, replay.options, replay.ranks)), "reading the trace")
-    recording = decode(world.broadcast(text or "", "sending the step"), world.rank)
-    training = training_of(recording, replay.paths)
-    return run_workload(WorkloadRequest(replay.launch, (training,), replay.parts), world, listener, ended)
+class ReplayTask(WorkloadTask):
+    """The replay as a training. It has its `request` when rank 0 has read the step."""
+
+    def __init__(self, replay: ReplayRequest) -> None:
+        self.replay = replay
+        self.runs = []
+
+    def agree(self, session: LaunchSession) -> None:
+        """Read the trace at rank 0, and send each rank its part of the step. Raises UsageError, on all ranks, for a bad trace."""
+        replay, world = self.replay, session.world
+        text = at_rank_0(world, lambda: encode(recording_of(replay.paths, replay.options, replay.ranks)), "reading the trace")
+        recording = decode(world.broadcast(text or "", "sending the step"), world.rank)
+        self.request = WorkloadRequest(replay.launch, (training_of(recording, replay.paths),), replay.parts)
 
 
 def training_of(recording: Recording, paths: Sequence[Path]) -> Training:

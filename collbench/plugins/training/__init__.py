@@ -7,7 +7,7 @@ FILE = "workload.jsonl"
 PLUGIN = Plugin(
     name="training",
     summary="the exchanges of training steps, and frameworks that train",
-    commands={"workload": "collbench.plugins.training.command:add_workload"},
+    commands={"workload": "collbench.plugins.training.command:WORKLOAD_COMMAND"},
     records={"workload": RecordFile(FILE, "row", has_cases=True, named_by="regime")},
     kinds=("collbench.plugins.training.text:TRAINING",),
     sections={"collbench.plugins.training.page:section": "gate"},

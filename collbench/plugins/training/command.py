@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from collbench.backends.registry import backend_defaults
-from collbench.cli.dry_run import earlier_run, planned_hosts
+from collbench.backends.registry import backend_defaults, missing_backend
+from collbench.cli.command import CommandSpec
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import NOT_LIMITED, STEP_MAX_TIME_S, Layout, Option, add_options, in_folder, long_option, some
-from collbench.cli.parser import Parser, add_command, duration
+from collbench.cli.options import NOT_LIMITED, STEP_MAX_TIME_S, Layout, MeasuringOptions, Option, in_folder, long_option, option, some
+from collbench.cli.parser import duration
 from collbench.cli.request import request_of
-from collbench.cli.start import Command, begin, launch_of, missing_backend
 from collbench.errors import UsageError
+from collbench.measuring.request import Placement
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.sweep import Sweep
 from collbench.units import format_duration, plural
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
-    from collbench.measuring.request import Request
     from collbench.plugins.training.step_task import Training
     from collbench.plugins.training.task import WorkloadRequest
-    from collbench.plugins.training.text import PlannedStep
+    from collbench.plugins.training.text import PlannedSteps
     from collbench.plugins.training.workloads.step import Regime
 
 NO_PARTS = "measure only the whole step; without it each exchange is measured too, in a fifth of the time"
@@ -45,38 +43,53 @@ _METAVARS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(MeasuringOptions):
+    """The options of `collbench workload`.
+
+    of_trainings  the options of trainings that are set, as text, by name; --seed belongs to the launch, too
+    """
+
+    # fmt: off
+    names: str = option("names", "trainings", "NAME")
+    step_time: float | None = option("--step-time", "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency "
+        "that the network allows", "SECONDS", duration)
+    compute: str = option("--compute", "computing of a step: none; real: measure each step also with arithmetic that lasts --step-time "
+        "(default: as long as its exchanges), for its overlap and scaling efficiency; takes up to --max-time more (default: none)",
+        default="none", choices=("none", "real"))
+    no_parts: bool = option("--no-parts", NO_PARTS)
+    # fmt: on
+    of_trainings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Return the values of a parsed command line. --dtype is that of trainings, not of cases."""
+        values = vars(arguments)
+        typed = {name: str(values[name]) for name in options_of_trainings() if values.get(name) is not None}
+        return replace(super().of(arguments), dtype=[], of_trainings=typed)
+
+
 def workload_options() -> Layout:
     """Return the arguments of `collbench workload`, of which some depend on the training."""
     from collbench.plugins.training.workloads.registry import every_regime
 
-    names = Option("names", f"{', '.join(every_regime())}; several separated by commas, or {ALL}", "NAME")
-    step_time = "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network allows"
-    compute = Option(
-        "--compute", "computing of a step: none; real: measure each step also with arithmetic that lasts --step-time (default: as long as "
-        "its exchanges), for its overlap and scaling efficiency; takes up to --max-time more (default: none)", default="none",
-        choices=("none", "real"),
-    )  # fmt: skip
     steps = (
         "exactly N steps, unless --max-time ends first; asynchronous training: N rounds of each worker "
         "(default: until --precision is reached)"
     )
+    names = {"help": f"{', '.join(every_regime())}; several separated by commas, or {ALL}"}
     return {
-        "what to train": [names, *_of_trainings(), Option("--step-time", step_time, "SECONDS", duration), compute],
-        "how to measure": [
-            *some(
-                "backend device iterations warmup precision max_time",
-                backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
-                iterations={"flags": "-n --steps", "help": steps, "dest": "iterations"},
-                warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-                max_time={"default": STEP_MAX_TIME_S, "help": f"time limit of the steps per training and backend; {NOT_LIMITED}"},
-            ),
-            Option("--no-parts", NO_PARTS),
-            *some(
-                "check stop_on_wrong ceiling oversubscription seed slowed",
-                check={"help": CHECKED_STEPS},
-                seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
-            ),
-        ],
+        "what to train": [*some("names", WorkloadOptions, names=names), *_of_trainings(), *some("step_time compute", WorkloadOptions)],
+        "how to measure": some(
+            "backend device iterations warmup precision max_time no_parts check stop_on_wrong ceiling oversubscription seed slowed",
+            WorkloadOptions,
+            backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
+            iterations={"flags": "-n --steps", "help": steps},
+            warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
+            max_time={"default": STEP_MAX_TIME_S, "help": f"time limit of the steps per training and backend; {NOT_LIMITED}"},
+            check={"help": CHECKED_STEPS},
+            seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
+        ),
         "launch and output": in_folder("workload", "the exchanges of a step, their bytes and the estimated time"),
     }
 
@@ -97,7 +110,7 @@ def _of_trainings() -> list[Option]:
         only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in owners)}"
         text = f"{help_of(owners[0])[name]}{f' (default: {default})' if default else ''}{only_for}".replace("%", "%%")
         flags = f"{'-d ' if name == 'dtype' else ''}{long_option(name)}"
-        found.append(Option(flags, text, _METAVARS.get(name, "N")))
+        found.append(Option(flags, text, _METAVARS.get(name, "N"), name=name))
     return found
 
 
@@ -126,67 +139,41 @@ _WORKLOAD_HELP = HelpEntry(
 )
 
 
-def add_workload(commands: Any) -> None:
-    """Add the command."""
-
-    def fill(parser: Parser) -> None:
-        add_options(parser, workload_options())
-
-    add_command(commands, "workload", _WORKLOAD_SUMMARY, call_workload, fill, entry=_WORKLOAD_HELP, description=_WORKLOAD_ABOUT)
-
-
-def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.plugins.training.task import run_workload
-
-    workload, info = workload_request(arguments, argv), launch_of(arguments, argv)
-    if arguments.dry_run:
-        return show_workload(workload, arguments, info, os.environ)
-    if info is None:
-        planned_steps(workload.trainings, (0,) * len(planned_hosts(workload.launch, arguments, None, os.environ)))
-
-    def measure(request: Request, *rank: Any) -> int:
-        return run_workload(replace(workload, launch=request), *rank)
-
-    return begin(
-        workload.launch, Command(arguments, argv, measure, progress="collbench.plugins.training.progress:WorkloadProgressPrinter"), info
-    )
-
-
-def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
+def workload_request(options: WorkloadOptions, argv: Sequence[str], info: LaunchInfo | None) -> WorkloadRequest:
     """Return the request of `collbench workload`. Raises UsageError for invalid options, and for those that no training has."""
     from collbench.device.present import visible_gpus
     from collbench.plugins.training.computing import unsupported
     from collbench.plugins.training.task import WorkloadRequest
 
-    trainings = _trainings(arguments)
+    trainings = _trainings(options)
     dtype = dtype_named(trainings[0].shape((0,)).dtype)
-    sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)
-    request = request_of(arguments, sweep, argv)
+    sweep = Sweep((), None, (dtype,), device=options.device, mode="isolated", seed=options.seed or 0, defaults=backend_defaults)
     framework = next((training.regime.name for training in trainings if training.regime.models), None)
-    if framework and not request.requested:
-        request = replace(request, backends=("torch-nccl",) if visible_gpus(os.environ) else ("gloo",))
+    more: dict[str, Any] = {}
+    if framework and not options.backend:
+        more["backends"] = ("torch-nccl",) if visible_gpus(os.environ) else ("gloo",)
+    request = request_of(options, sweep, argv, info, **more)
     if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
         raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
-    compute = arguments.compute == "real"
+    compute = options.compute == "real"
     for training in trainings if compute else ():
         if not training.optional and (reason := unsupported(training.regime)):
             raise UsageError(reason.render())
-    return WorkloadRequest(request, trainings, not arguments.no_parts, arguments.step_time, compute)
+    return WorkloadRequest(request, trainings, not options.no_parts, options.step_time, compute)
 
 
-def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
+def _trainings(options: WorkloadOptions) -> tuple[Training, ...]:
     """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
     from collbench.plugins.training.step_task import Training
     from collbench.plugins.training.workloads.registry import regime_named, regimes
     from collbench.plugins.training.workloads.shape import shape_of, words
 
-    everything = arguments.names.strip().lower() == ALL
-    names = [name for name in arguments.names.split(",") if name.strip()] or [arguments.names]
+    everything = options.names.strip().lower() == ALL
+    names = [name for name in options.names.split(",") if name.strip()] or [options.names]
     by_name = regimes() if everything else {regime.name: regime for regime in map(regime_named, names)}
     chosen = list(by_name.values())
     owners = options_of_trainings()
-    typed = {name: str(value) for name in owners if (value := getattr(arguments, name)) is not None}
+    typed = dict(options.of_trainings)
     if not any(regime in owners["seed"] for regime in chosen):
         typed.pop("seed", None)  # it belongs to the launch, too
     for name in typed if len(chosen) > 1 else ():  # for one training `shape_of` refuses it
@@ -201,54 +188,36 @@ def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
     return tuple(found)
 
 
-def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Print the exchanges of each step and the estimated time, for ranks that fill one host after the other. Return 0.
+def planned_workload(workload: WorkloadRequest, placement: Placement) -> PlannedSteps:
+    """Return the exchanges of each step and the estimated time. Raises UsageError for a training that does not fit."""
+    from collbench.cli.early import earlier_run
+    from collbench.plugins.training.text import STEPS, PlannedSteps
 
-    Raises UsageError for a training that does not fit.
-    """
-    from collbench.plugins.training.text import STEPS, write_plan
-    from collbench.report.screen import write_line
-
-    if info and info.rank:
-        return 0
     request = workload.launch
     run = earlier_run(request, workload.options)
-    planned, left_out = planned_steps(workload.trainings, planned_hosts(request, arguments, info, env))
+    planned, left_out = workload.planned(placement.host_of)
     backends = [name for name in request.backends if not missing_backend(name)]
     stored = {(row.regime, row.backend) for row in STEPS.read(run.path)[0]} if run else set()
-    left = sum((step.regime.name, name) not in stored for step in planned for name in backends)
-    computing = sum((step.regime.name, name) not in stored and workload.compute and step.regime.with_computing is not None
-                    for step in planned for name in backends)  # fmt: skip
-    longest = format_duration(ceil((left + computing) * request.budget.max_time_s))
-    remarks = [
-        *left_out, *([f"{run.path} has {plural(len(stored), 'more row')}"] if run and stored else []),
-        *([f"{plural(computing, 'row')} also measured with computing, which takes the same time again"] if computing else []),
-        f"at most {longest} of samples: {plural(left, 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references and "
-        "verification come on top",
-    ]  # fmt: skip
-    write_plan(planned, arguments.format, sys.stdout)
-    for sentence in () if arguments.quiet else remarks:
-        write_line(sys.stderr, sentence)
-    return 0
+    left = [step for step in planned for name in backends if (step.regime.name, name) not in stored]
+    computing = sum(workload.compute and step.regime.with_computing is not None for step in left)
+    longest = format_duration(ceil((len(left) + computing) * request.budget.max_time_s))
+    remarks = list(left_out)
+    if run and stored:
+        remarks.append(f"{run.path} has {plural(len(stored), 'more row')}")
+    if computing:
+        remarks.append(f"{plural(computing, 'row')} also measured with computing, which takes the same time again")
+    remarks.append(
+        f"at most {longest} of samples: {plural(len(left), 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references "
+        "and verification come on top"
+    )
+    return PlannedSteps(planned, remarks)
 
 
-def planned_steps(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
-    """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
-    from collbench.plugins.training.step_task import check_number
-    from collbench.plugins.training.text import PlannedStep
-
-    planned, left_out = [], []
-    for training in trainings:
-        try:
-            shape = training.shape(hosts)
-            step = training.regime.step(shape)
-            check_number(step)
-            planned.append(PlannedStep(training.regime, shape, step, training.model))
-        except UsageError as error:
-            if not training.optional:
-                raise
-            left_out.append(f"{training.regime.name} is skipped: {error}")
-    return planned, left_out
+WORKLOAD_COMMAND = CommandSpec(
+    name="workload", summary=_WORKLOAD_SUMMARY, about=_WORKLOAD_ABOUT, options=WorkloadOptions, layout=workload_options,
+    request=workload_request, plan=planned_workload, task="collbench.plugins.training.task:WorkloadTask",
+    progress="collbench.plugins.training.progress:WorkloadProgressPrinter", help=_WORKLOAD_HELP,
+)  # fmt: skip
 
 
 def completed_words() -> dict[str, Iterable[str]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from collbench.report.progress import ProgressPrinter
+from collbench.report.progress import Output, ProgressPrinter
 
 if TYPE_CHECKING:
     from collbench.measuring.session import Plan
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 class WorkloadProgressPrinter(ProgressPrinter):
     """The listener of a workload run. Use it in a `with`, as `ProgressPrinter`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
+    def __init__(self, output: Output, request: Any = None) -> None:
+        super().__init__(output, request)
         self._waiting: list[StepRow] = []
         self._printed = 0
 
@@ -35,7 +34,7 @@ class WorkloadProgressPrinter(ProgressPrinter):
     def record(self, record: Any, place: int | None) -> None:
         """Print a row at once for programs; for people together with the other rows of its training."""
         self._waiting.append(record.replace(step_time_s=self._about.get("step_time_s")))
-        if self._arguments.format != "table":
+        if self._output.format != "table":
             self._print(1)
         elif not self._live:
             backends = len(self._about["backends"])

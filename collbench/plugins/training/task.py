@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,10 @@ from collbench.measuring.engine import Measured
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, ranks_by_host
 from collbench.measuring.prepared_case import BackendContext
-from collbench.measuring.request import Request
+from collbench.measuring.request import Placement, TaskRequest
 from collbench.measuring.row import RowContext, make_row
 from collbench.measuring.sampling import Measurement, slowest
-from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop
 from collbench.measuring.verification import check_fields, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
@@ -42,6 +42,7 @@ from collbench.plugins.training.step_task import (
     Training,
     TrainingRun,
     agree,
+    check_number,
     library_too_large,
     limits_of,
     path_s,
@@ -52,7 +53,7 @@ from collbench.plugins.training.step_task import (
     too_large,
     with_figures,
 )
-from collbench.plugins.training.text import STEPS
+from collbench.plugins.training.text import STEPS, PlannedStep
 from collbench.reason import Fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -60,7 +61,7 @@ from collbench.units import format_duration
 
 
 @dataclass(frozen=True)
-class WorkloadRequest:
+class WorkloadRequest(TaskRequest):
     """The request of one workload launch: every training on every backend.
 
     launch     options of the launch; its budget is that of a step. At most a fifth of it is used to measure parts alone. For asynchronous
@@ -72,7 +73,6 @@ class WorkloadRequest:
     compute    whether each step is also measured with a computation that lasts so long, see `computing`
     """
 
-    launch: Request
     trainings: tuple[Training, ...]
     parts: bool = True
     step_time_s: float | None = None
@@ -85,6 +85,25 @@ class WorkloadRequest:
         assert isinstance(sweep, Sweep)
         computing = {"--compute": "real"} if self.compute else {}  # runs of earlier versions have no such key
         return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s, **computing}
+
+    def planned(self, hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
+        """Return the steps for these hosts, and why optional trainings have none. Raises UsageError for another training without one."""
+        steps, left_out = [], []
+        for training in self.trainings:
+            try:
+                shape = training.shape(hosts)
+                step = training.regime.step(shape)
+                check_number(step)
+                steps.append(PlannedStep(training.regime, shape, step, training.model))
+            except UsageError as error:
+                if not training.optional:
+                    raise
+                left_out.append(f"{training.regime.name} is skipped: {error}")
+        return steps, left_out
+
+    def check(self, placement: Placement) -> None:
+        """Raise UsageError for a training that does not fit the ranks on this host."""
+        self.planned((0,) * placement.ranks)
 
 
 _OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
@@ -296,11 +315,6 @@ def replayed_case(
     context = RowContext(hosts, row.ceiling, withheld=row.comparison is None, evidence=row.evidence)
     found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
     return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
-
-
-def run_workload(workload: WorkloadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-    """Measure every training on every backend on all ranks of `world`; see `run_task`."""
-    return run_task(WorkloadTask(workload), workload.launch, world, listener, ended)
 
 
 def check_deadline(

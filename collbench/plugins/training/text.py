@@ -28,9 +28,10 @@ from collbench.plugins.training.workloads.registry import every_regime
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
+from collbench.report.dry_run import PlannedWork
 from collbench.report.frame import Column, Display, Frame, Line, R, csv_of, printable, table_lines, without_empty
 from collbench.report.kinds import DeclaredKind, StoredRecords
-from collbench.report.screen import print_lines, width_of, wrapped
+from collbench.report.screen import print_lines, width_of, wrapped, write_line
 from collbench.results.estimate import Estimate
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
@@ -205,15 +206,25 @@ class PlannedStep:
     model: str
 
 
-def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
-    """Print the plan: table, csv (a record per exchange) or json (an object per exchange)."""
-    facts = [fact for each in planned for fact in exchange_facts(each)]
-    found: Iterable[Line] = (Line(json.dumps(fact)) for fact in facts)
-    if format == "table":
-        width = width_of(out)
-        tables = [[*([Line("")] if number else []), *table_lines(_plan_frame(each), width)] for number, each in enumerate(planned)]
-        found = [*(Line(line.text) for table in tables for line in table), *wrapped([Line(_MOVES)] if planned else [], width)]
-    print_lines(csv_of(facts) if format == "csv" else found, out)
+@dataclass(frozen=True)
+class PlannedSteps(PlannedWork):
+    """The steps that would be measured; remarks: sentences about them."""
+
+    steps: Sequence[PlannedStep]
+    remarks: Iterable[str] = ()
+
+    def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
+        """Print a table for each step, or each exchange; the remarks always on `talk`."""
+        facts = [fact for step in self.steps for fact in exchange_facts(step)]
+        lines: Iterable[Line] = (Line(json.dumps(fact)) for fact in facts)
+        if format == "table":
+            width = width_of(out)
+            tables = [[*([Line("")] if number else []), *table_lines(_plan_frame(step), width)] for number, step in enumerate(self.steps)]
+            lines = [*(Line(line.text) for table in tables for line in table), *wrapped([Line(_MOVES)] if self.steps else [], width)]
+        print_lines(csv_of(facts) if format == "csv" else lines, out)
+        if talk:
+            for sentence in self.remarks:
+                write_line(talk, sentence)
 
 
 def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:

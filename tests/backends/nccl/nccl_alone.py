@@ -26,7 +26,8 @@ from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.cases import run
+from collbench.measuring.session import run_task
+from collbench.measuring.tasks.cases import CasesTask
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of
@@ -66,7 +67,7 @@ def measured(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         command="contract", sweep=sweep, backends=("nccl",), requested=frozenset(["nccl"]), budget=Budget(0.02, 1, 1),
         gpus_per_process=case["k"], timeout_s=case.get("timeout", 20), out=folder / "run",
     )  # fmt: skip
-    return {"code": run(request, World(ALONE, request.timeout_s), None, lambda code: None)}
+    return {"code": run_task(CasesTask(), request, World(ALONE, request.timeout_s), None, lambda code: None)}
 
 
 def captured(case: dict[str, Any], _folder: Path) -> dict[str, Any]:

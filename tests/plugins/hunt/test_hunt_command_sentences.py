@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collbench.backends.slowing import parse_slowing
+from collbench.measuring.request import Budget, Request
+from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt import progress
+from collbench.plugins.hunt.places import HuntRequest
 from tests.helpers import Call, said
+
+LAUNCH = Request("hunt", Sweep((), None, ()), ("simulated",), budget=Budget(0.5))
 
 
 def hunting(method: str, **about: Any) -> Call:
-    arguments = Namespace(method=method, rounds=None, budget=600.0, max_time=0.5, seed=None, no_growing=False, no_isolation=False,
-                          cover_links=Path("links"))  # fmt: skip
-    return lambda: progress.options_of(arguments, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
+    request = HuntRequest(LAUNCH, method=method, cover_links=Path("links"))
+    return lambda: progress.options_of(request, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
 
 
 def no_drain(*flags: str, virtual: bool = False, slowed: tuple[str, ...] = ()) -> Call:
-    return lambda: progress._no_drain(Namespace(slowed=slowed), {"virtual": virtual, "backend": "simulated"}, flags)
+    return lambda: progress._no_drain(
+        HuntRequest(replace(LAUNCH, slowed=parse_slowing(slowed))), {"virtual": virtual, "backend": "simulated"}, flags
+    )
 
 
 WORDS: dict[str, tuple[Call, str]] = {

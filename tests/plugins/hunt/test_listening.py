@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from collbench.backends.slowing import parse_slowing
 from collbench.errors import Interrupted, RunFailed, UsageError
+from collbench.measuring.request import Budget, Request
 from collbench.measuring.session import Plan
+from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt import drain
 from collbench.plugins.hunt.managers import CommandOutcome
+from collbench.plugins.hunt.places import HuntRequest
 from collbench.plugins.hunt.progress import HuntProgressPrinter, options_of
 from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect, result_of
 from collbench.plugins.hunt.records import HuntRound
+from collbench.report.progress import Output
 from tests.plugins.hunt.test_cover import FAT_TREE, nodes
 from tests.plugins.hunt.test_records import a_round
 
@@ -30,21 +35,20 @@ ABOUT: dict[str, Any] = {
 FAULTY = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
 
 
-def typed(**changes: Any) -> argparse.Namespace:
-    known = {
-        "method": "auto", "rounds": None, "budget": 600.0, "max_time": 0.5, "seed": None, "no_growing": False, "no_isolation": False,
-        "cover_links": None, "apply": False, "max_drain": "2%", "allocation": None, "slowed": [], "format": "table", "color": "never",
-        "quiet": True,
-    }  # fmt: skip
-    return argparse.Namespace(**{**known, **changes})
+OUTPUT = Output(color="never", quiet=True)
+
+
+def typed(max_time_s: float = 0.5, seed: int = 0, slowed: tuple[str, ...] = (), **changes: Any) -> HuntRequest:
+    launch = Request("hunt", Sweep((), None, ()), ("mpi",), budget=Budget(max_time_s), seed=seed, slowed=parse_slowing(slowed))
+    return HuntRequest(launch, **changes)
 
 
 def test_the_budget_bounds_the_rounds_of_three_measurements_each() -> None:
     options, crossed = options_of(typed(), ABOUT)
     assert (options.most_rounds, options.method, options.growing, options.isolate, options.seed) == (400, "auto", True, True, 0)
     assert (options.can_inside, options.nics, options.cover, crossed) == (True, ("eth0", "eth1"), None, {})
-    assert options_of(typed(budget=0.1), ABOUT)[0].most_rounds == 1
-    assert options_of(typed(max_time=2.0, seed=7, no_growing=True, no_isolation=True), ABOUT)[0].most_rounds == 100
+    assert options_of(typed(budget_s=0.1), ABOUT)[0].most_rounds == 1
+    assert options_of(typed(max_time_s=2.0, seed=7, growing=False, isolate=False), ABOUT)[0].most_rounds == 100
 
 
 def test_without_a_reduction_there_are_pairs_alone() -> None:
@@ -71,9 +75,9 @@ def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
     )  # fmt: skip
 
 
-def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
+def concluded(request: HuntRequest, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
     """Return the listener of a hunt that has its verdict."""
-    listening = HuntProgressPrinter(arguments)
+    listening = HuntProgressPrinter(OUTPUT, request)
     listening._verdict = FAULTY
     listening.verdict([], about)
     return listening
@@ -92,19 +96,19 @@ def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "about", "value"),
-    [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=["by=10%"]), ABOUT, "--slowed")],
+    ("request_of_hunt", "about", "value"),
+    [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=("by=10%",)), ABOUT, "--slowed")],
     ids=["simulated", "slowed"],
 )
-def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespace, about: Any, value: str, tmp_path: Path) -> None:
-    concluded(arguments, about).act(tmp_path, events([]))
+def test_simulated_and_slowed_ranks_are_not_drained(request_of_hunt: HuntRequest, about: Any, value: str, tmp_path: Path) -> None:
+    concluded(request_of_hunt, about).act(tmp_path, events([]))
     actual = json.loads((tmp_path / "recommendation.json").read_text())
     assert value in actual["no_drain"] and actual["drains"] == []
 
 
 @pytest.mark.parametrize(("flag", "value"), [("oversubscribed", "more ranks than cores"), ("shared_gpu", "one GPU"), ("few_samples", None)])
 def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
-    listening = HuntProgressPrinter(typed())
+    listening = HuntProgressPrinter(OUTPUT, typed())
     listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
     last: list[HuntRound] = []
     while asked := listening.next(last):
@@ -127,7 +131,7 @@ def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Pat
         there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
         for action in ("begun", "drained"):
             note({"node": NAMES[3], "action": action})
-        return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
+        return SimpleNamespace(lines=lambda: ["undo it with: this"], refused="")
 
     monkeypatch.setattr("collbench.plugins.hunt.drain.apply", apply)
     kept: list[Any] = []
@@ -140,7 +144,7 @@ def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Pat
 
 
 def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> None:
-    listening = concluded(typed(apply=True, slowed=["by=10%"]))
+    listening = concluded(typed(apply=True, slowed=("by=10%",)))
     listening.act(tmp_path, events([]))
     actual = json.loads((tmp_path / "recommendation.json").read_text())
     assert actual["applied"] == [] and "--slowed" in actual["refused"]
@@ -203,7 +207,7 @@ def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.Monk
         raise UsageError("no cluster manager")
 
     monkeypatch.setattr("collbench.plugins.hunt.drain.check_apply", refuse)
-    planned = HuntProgressPrinter(typed()).plan(ABOUT)
+    planned = HuntProgressPrinter(OUTPUT, typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match="no cluster manager"):
-        HuntProgressPrinter(typed(apply=True)).plan(ABOUT)
+        HuntProgressPrinter(OUTPUT, typed(apply=True)).plan(ABOUT)

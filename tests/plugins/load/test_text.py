@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from collbench.reason import as_json
 from collbench.report.forms import FORMATS, write
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
+from collbench.report.progress import Output
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
@@ -109,8 +109,7 @@ class TestRowsAtOnce:
     def test_each_row_is_printed_and_flushed_before_the_next_is_measured(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
         out = Pipe()
         monkeypatch.setattr("sys.stdout", out)
-        arguments = Namespace(format=format, color="never", quiet=False, columns=None, verbose=False)
-        with LoadProgressPrinter(arguments) as listener:
+        with LoadProgressPrinter(Output(format, "never")) as listener:
             listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
             seen = []
             for place, row in enumerate((CONTROL, ROW)):
@@ -127,7 +126,7 @@ class TestRowsAtOnce:
     def test_a_run_that_is_stopped_has_the_sentences_of_its_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         out = Pipe()
         monkeypatch.setattr("sys.stdout", out)
-        with pytest.raises(RunFailed), LoadProgressPrinter(Namespace(format="table", color="never", quiet=False)) as listener:
+        with pytest.raises(RunFailed), LoadProgressPrinter(Output(color="never")) as listener:
             listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
             listener.record(ROW, 1)
             raise RunFailed("a rank died")

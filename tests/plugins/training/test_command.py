@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -10,13 +9,14 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from collbench.cli import dry_run
+from collbench.cli import request as requests
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
+from collbench.operations.sweep import Sweep
 from collbench.plugins.training.records import StepRow
 from collbench.plugins.training.workloads.registry import regimes
 from tests.cli.command import BIN, run, run_here
@@ -73,10 +73,10 @@ ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
 def test_hosts_of_a_launch_that_is_only_planned(
     info: LaunchInfo | None, ranks_per_node: int | None, gpus_each: int, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dry_run, "local_ranks", lambda request, env: 6)
-    monkeypatch.setattr(dry_run, "node_ranks", lambda request, info, env: 3)
-    request = cast(Request, argparse.Namespace(gpus_per_process=gpus_each))
-    assert dry_run.planned_hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info, {}) == hosts
+    monkeypatch.setattr(requests, "local_ranks", lambda request, env: 6)
+    monkeypatch.setattr(requests, "node_ranks", lambda request, info, env: 3)
+    request = Request("workload", Sweep((), None, ()), ("mpi",), gpus_per_process=gpus_each, ranks_per_node=ranks_per_node)
+    assert requests.placement_of(request, info, {}).host_of == hosts
 
 
 def test_a_plan_for_people(tmp_path: Path) -> None:

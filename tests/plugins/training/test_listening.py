@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from collbench.measuring.session import Plan
 from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.records import StepRow
+from collbench.report.progress import Output
 from collbench.results.row import Times
 
 # Output of a workload: a training is printed after its last backend, records at once, and the rest at any end of the run.
@@ -28,7 +28,7 @@ def row(regime: str, backend: str) -> StepRow:
 
 
 def listening(format: str = "table") -> WorkloadProgressPrinter:
-    actual = WorkloadProgressPrinter(argparse.Namespace(format=format, color="never", quiet=False))
+    actual = WorkloadProgressPrinter(Output(format, "never"))
     actual.begin(Plan(2, {"workload": ABOUT}), "run")
     return actual
 

@@ -17,7 +17,7 @@ from collbench.operations.unsupported import TimelineUnsupported
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
 from collbench.plugins.traces.replay_text import replay_sentences
 from collbench.plugins.training.records import PartRow, ReplayedTrace, Staleness, StepRow
-from collbench.plugins.training.text import MOST_SHOWN, STEPS, PlannedStep, folded, lines, shown_steps, span, trainings, write_plan
+from collbench.plugins.training.text import MOST_SHOWN, STEPS, PlannedStep, PlannedSteps, folded, lines, shown_steps, span, trainings
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
 from collbench.reason import as_json
 from collbench.report.forms import FORMATS, write
@@ -346,7 +346,7 @@ def planned(*exchanges: Exchange, note: str = "") -> PlannedStep:
 
 def plan_of(*those: PlannedStep, format: str = "table") -> str:
     out = io.StringIO()
-    write_plan(those, format, out)
+    PlannedSteps(those).write(format, out, None)
     return out.getvalue()
 
 

@@ -20,7 +20,7 @@ from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
 from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import PairRound, read_hunt
 from collbench.plugins.hunt.round_runner import no_groups, of_pairs
-from collbench.plugins.hunt.tasks import ceiling_of_rounds, nodes_of, run_hunt
+from collbench.plugins.hunt.tasks import HuntTask, ceiling_of_rounds, nodes_of
 from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
@@ -78,7 +78,7 @@ def hunt(tmp_path: Path) -> Any:
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
         actual = ScriptedHunter(list(asks), result, refusal)
-        code = run_alone(run_hunt, HuntRequest(PairsRequest(request, size_bytes=SIZE)), actual)
+        code = run_alone(HuntTask, HuntRequest(request, size_bytes=SIZE), actual)
         run = read_run(tmp_path / "run")
         stored = read_hunt(run)
         assert code == run.info["exit_code"] and actual.ended and not stored.warnings
@@ -144,7 +144,7 @@ def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any,
 
 def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
     world: Any = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
-    assert nodes_of(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
+    assert nodes_of(HuntRequest(cast("Request", None), node="n1"), world) == [("a", "n1"), ("b", "n2")]
 
 
 def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:

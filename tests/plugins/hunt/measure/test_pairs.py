@@ -19,7 +19,7 @@ from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.places import PairsRequest, PairsSampled, Places, places_of, sampled, schedule_of
 from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import read_pairs
-from collbench.plugins.hunt.tasks import run_pairs
+from collbench.plugins.hunt.tasks import PairsTask
 from collbench.reason import decode
 from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
@@ -57,7 +57,7 @@ def play(tmp_path):
             order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
         actual = Requesting(again, result)
-        code = run_alone(run_pairs, PairsRequest(launch, **{"size_bytes": SIZE, **asked}), actual)
+        code = run_alone(PairsTask, PairsRequest(launch, **{"size_bytes": SIZE, **asked}), actual)
         stored = read_pairs(read_run(tmp_path / "run"))
         assert actual.ended and not stored.warnings
         return SimpleNamespace(

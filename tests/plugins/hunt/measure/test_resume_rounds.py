@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -23,23 +22,19 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.places import HuntRequest, PairsRequest
 from collbench.plugins.hunt.progress import HuntProgressPrinter, PairsProgressPrinter
-from collbench.plugins.hunt.tasks import run_hunt, run_pairs
+from collbench.plugins.hunt.tasks import HuntTask, PairsTask
 from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.step_task import Training
-from collbench.plugins.training.task import WorkloadRequest, run_workload
+from collbench.plugins.training.task import WorkloadRequest, WorkloadTask
 from collbench.plugins.training.workloads.registry import regime_named
 from collbench.plugins.training.workloads.shape import shape_of
+from collbench.report.progress import Output
 from collbench.results.reader import read_run
 from collbench.results.store import read_object
 from tests.conftest import sample
 from tests.measure.launches import Careless, Fussy, run_alone
 
 SIZE = 2**16
-TYPED = {
-    "method": "auto", "rounds": None, "budget": 600.0, "max_time": 0.5, "seed": None, "no_growing": False, "no_isolation": False,
-    "cover_links": None, "apply": False, "max_drain": "2%", "allocation": None, "slowed": [], "format": "json", "color": "never",
-    "quiet": True,
-}  # fmt: skip
 REGIMES = ("data-parallel", "fsdp", "parameter-server")
 
 
@@ -50,13 +45,13 @@ def launch(command: str, folder: Path, ranks: int = 12, slowed: str = "by=100% r
     return Request(command, sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, **known)
 
 
-def pairs(folder: Path, command: str = "pairs", **more: Any) -> PairsRequest:
-    own = {name: more.pop(name) for name in list(more) if name in PairsRequest.__dataclass_fields__}
-    return PairsRequest(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
+def pairs(folder: Path, kind: type[PairsRequest] = PairsRequest, command: str = "pairs", **more: Any) -> PairsRequest:
+    own = {name: more.pop(name) for name in list(more) if name in kind.__dataclass_fields__}
+    return kind(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
 
 
-def hunt(folder: Path, **more: Any) -> HuntRequest:
-    return HuntRequest(pairs(folder, "hunt", **more))
+def hunt(folder: Path, **more: Any) -> PairsRequest:
+    return pairs(folder, HuntRequest, "hunt", **more)
 
 
 def workload(folder: Path, **more: Any) -> WorkloadRequest:
@@ -67,26 +62,27 @@ def workload(folder: Path, **more: Any) -> WorkloadRequest:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run: its function, its request, its listener, and the file of its records."""
+    """A kind of run: its task, its request, its listener, and the file of its records."""
 
-    run: Callable[..., int]
+    task: Callable[..., Any]
     request: Callable[..., Any]
-    listener: Callable[[argparse.Namespace], Any]
+    listener: Callable[[Output, Any], Any]
     file: str
     code: int = 0
 
 
 KINDS = {
-    "pairs": Kind(run_pairs, pairs, PairsProgressPrinter, "pairs.jsonl", 1),
-    "hunt": Kind(run_hunt, hunt, HuntProgressPrinter, "hunt.jsonl", 1),
-    "workload": Kind(run_workload, workload, WorkloadProgressPrinter, "workload.jsonl"),
+    "pairs": Kind(PairsTask, pairs, PairsProgressPrinter, "pairs.jsonl", 1),
+    "hunt": Kind(HuntTask, hunt, HuntProgressPrinter, "hunt.jsonl", 1),
+    "workload": Kind(WorkloadTask, workload, WorkloadProgressPrinter, "workload.jsonl"),
 }
 
 
 def start(name: str, folder: Path, fails_after: int | None = None, **more: Any) -> SimpleNamespace:
     """Measure, or resume the run in the folder; fails after so many records. Returns the exit code, new titles, records and notes."""
     kind = KINDS[name]
-    listener = kind.listener(argparse.Namespace(**TYPED))
+    request = kind.request(folder, **more)
+    listener = kind.listener(Output("json", "never", quiet=True), request)
     seen = SimpleNamespace(titles=[], records=[], notes=[])
     record, progress = listener.record, listener.progress
 
@@ -100,7 +96,7 @@ def start(name: str, folder: Path, fails_after: int | None = None, **more: Any) 
     listener.note = seen.notes.append
     listener.progress = lambda *about: (seen.titles.append(about), progress(*about))
     with listener:
-        seen.code = run_alone(kind.run, kind.request(folder, **more), listener)
+        seen.code = run_alone(kind.task, request, listener)
     return seen
 
 

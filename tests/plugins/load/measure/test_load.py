@@ -17,7 +17,7 @@ from collbench.measuring.request import Budget, Request
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
-from collbench.plugins.load.command import load_request
+from collbench.plugins.load.command import LoadOptions, load_request
 from collbench.plugins.load.records import LoadRow
 from collbench.plugins.load.task import LoadRequest, sets_of, sides_of
 from collbench.plugins.load.text import INTERFERENCE
@@ -106,7 +106,7 @@ def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Pat
 )
 def test_a_command_names_its_first_operation_as_the_victim(name: str, operation: str) -> None:
     argv = ["load", "--victim", name]
-    assert load_request(parsed(argv), argv).victim.name == operation
+    assert load_request(LoadOptions.of(parsed(argv)), argv, None).victim.name == operation
 
 
 @pytest.mark.hosts

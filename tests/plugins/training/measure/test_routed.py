@@ -20,7 +20,7 @@ from collbench.plugins.training.routed import (
     round_of,
     routed_times,
 )
-from collbench.plugins.training.task import run_workload
+from collbench.plugins.training.task import WorkloadTask
 from collbench.plugins.training.workloads.registry import regime_named
 from collbench.plugins.training.workloads.shape import shape_of
 from tests.measure.launches import RecordingListener, run_alone
@@ -46,7 +46,7 @@ def train(tmp_path):
             "check": check,
         }
         training = {"regime": "expert-parallel", "typed": {**TYPED, **typed}}
-        code = run_alone(run_workload, request_of({**asked, "trainings": [training]}), RecordingListener())
+        code = run_alone(WorkloadTask, request_of({**asked, "trainings": [training]}), RecordingListener())
         _, (row,), warnings = read_workload(tmp_path / "run")
         assert not warnings
         return SimpleNamespace(code=code, row=row, result=row.routing)

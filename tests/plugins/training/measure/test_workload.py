@@ -21,7 +21,7 @@ from collbench.plugins.training import step_task as step_module
 from collbench.plugins.training import task as training
 from collbench.plugins.training.servers import roles_of
 from collbench.plugins.training.step_task import StepPart, StepPlan, _program, library_too_large, must_cross, path_s, time_parts
-from collbench.plugins.training.task import run_workload
+from collbench.plugins.training.task import WorkloadTask
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.measure.launches import RecordingListener, run_alone
 from tests.plugins.training.measure.workload_rank import request_of
@@ -50,7 +50,7 @@ def train(tmp_path):
         asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
         each = [one if isinstance(one, dict) else {"exchanges": one} for one in trainings]
         actual = RecordingListener()
-        code = run_alone(run_workload, request_of({**asked, "trainings": each}, list(slowed)), actual)
+        code = run_alone(WorkloadTask, request_of({**asked, "trainings": each}, list(slowed)), actual)
         about, rows, warnings = read_workload(tmp_path / "run")
         assert actual.ended and not warnings
         assert json.dumps([row.as_json() for row in actual.in_order]) == json.dumps([row.as_json() for row in rows])

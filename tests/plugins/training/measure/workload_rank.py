@@ -65,11 +65,13 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.plugins.training.task import run_workload
+    from collbench.measuring.session import run_task
+    from collbench.plugins.training.task import WorkloadTask
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:
-        return run_workload(request_of(asked), world, None, lambda code: record_exit(code, os.environ))
+        request = request_of(asked)
+        return run_task(WorkloadTask(request), request.launch, world, None, lambda code: record_exit(code, os.environ))
     except CollbenchError as error:
         world.abort(error)
         print(error, file=sys.stderr)
