@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
-from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import grouped, known
 from collbench.columns import column
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.results.folder import topology_of
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import first_of, format_percent, format_rate
@@ -196,7 +196,7 @@ def present_percents(rows: Iterable[Row]) -> list[str]:
 
 def link_rates(run: Run) -> dict[tuple[str, str], float]:
     """Return the rate in bits per second of each network link that is known, by (host, name)."""
-    topology, found = topology_of(run), dict[tuple[str, str], float]()
+    topology, found = topology_of(run.path), dict[tuple[str, str], float]()
     for machine in list_of(topology.get("machines"), dict):
         for nic in list_of(machine.get("nics"), dict):
             ports = list_of(nic.get("ports"), dict)
@@ -212,7 +212,7 @@ def link_rates(run: Run) -> dict[tuple[str, str], float]:
 
 def carrying(run: Run) -> set[tuple[str, str]]:
     """Return (host, name) of the interfaces that carry the traffic between the ranks of a run."""
-    interfaces = list_of(topology_of(run).get("interfaces"), dict)
+    interfaces = list_of(topology_of(run.path).get("interfaces"), dict)
     return {(host, str(interface.get("name"))) for host, interface in zip(hosts_of(run), interfaces, strict=False)}
 
 

@@ -15,10 +15,9 @@ from collbench.launch.software import differing as mixed
 from collbench.machine.merge import written
 from collbench.machine.snapshot import LATER
 from collbench.results.environment import steering
-from collbench.results.folder import TOPOLOGY
+from collbench.results.folder import topology_of
 from collbench.results.reader import Run
-from collbench.results.store import parse_object
-from collbench.untrusted import dict_of, list_of, read_file
+from collbench.untrusted import dict_of, list_of
 
 # Items of a run, by kind and path, with their values as text.
 
@@ -122,7 +121,6 @@ _APART = ("software", "environment", "topology", "hosts")
 _SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
 _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
-_LARGEST_TOPOLOGY = 16 << 20
 _MOST_FACTS, _DEEPEST = 20_000, 8
 # Attributes of a machine that are not compared: its sources, and values that change with every reading.
 _TRANSIENT = {
@@ -208,7 +206,7 @@ def facts(run: Run) -> Facts:
     """Return everything that is compared, as text by item, without idle interfaces."""
     if run.compared is not None:
         return {Item(*item): text for item, text in run.compared.items()}
-    info, topology = run.info, topology_of(run)
+    info, topology = run.info, topology_of(run.path)
     environment, host = dict_of(info.get("environment")), dict_of(info.get("host"))
     # versions that differ between the hosts; which hosts have which varies by allocation
     of_hosts = mixed([one for one in list_of(info.get("software"), dict) if isinstance(one.get("hosts"), list)])
@@ -281,14 +279,6 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[tu
             yield from _leaves(inner, (*names, str(place)), depth - 1)
     else:
         yield names, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def topology_of(run: Run) -> dict[str, Any]:
-    """Return the content of the run's topology.json; empty if it is missing or cannot be read."""
-    try:
-        return parse_object(read_file(run.path / TOPOLOGY, _LARGEST_TOPOLOGY))
-    except (OSError, ValueError):
-        return {}
 
 
 def _without_transient(value: Any) -> Any:

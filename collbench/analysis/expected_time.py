@@ -23,7 +23,6 @@ from itertools import groupby
 from math import isfinite
 from typing import Any
 
-from collbench.analysis.differences import topology_of
 from collbench.analysis.latency import line_fits, reason, series_of
 from collbench.analysis.launches import grouped, median_of, time_of
 from collbench.errors import CollbenchError
@@ -50,6 +49,7 @@ from collbench.results.expectation import (
     TooFewSizes,
     UnreliableTime,
 )
+from collbench.results.folder import topology_of
 from collbench.results.quality import is_unreliable
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -283,7 +283,7 @@ class _NcclModels:
     @cached_property
     def _machines(self) -> Sequence[Machine]:
         try:
-            return machines_of(topology_of(self._run), "topology.json")
+            return machines_of(topology_of(self._run.path), "topology.json")
         except CollbenchError:
             return ()
 

@@ -203,18 +203,20 @@ def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
 
     Launches with different software, settings, hosts or links are kept separate: they do not repeat one another.
     """
-    from collbench.analysis.differences import apart  # a measurement needs no comparison of runs
-
     groups: list[list[Run]] = []
     sentences: list[str] = []
     for run in runs:
         same = [group for group in groups if allocation_of(run) is not None and allocation_of(group[0]) == allocation_of(run)]
+        if not same:
+            groups.append([run])
+            continue
+        from collbench.analysis.differences import apart  # a measurement needs no comparison of runs
+
         fitting = next((group for group in same if not apart(group[0], run)), None)
         if fitting is not None:
             fitting.append(run)
-            continue
-        groups.append([run])
-        if same:
+        else:
+            groups.append([run])
             why = "; ".join(difference.sentence() for difference in apart(same[0][0], run)[:3])
             sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {why}")
     return groups, sentences

@@ -258,10 +258,14 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     from collbench.control.tree import out_of_files
     from collbench.control.world import World
     from collbench.launch.detect import end_of_job
-    from collbench.launch.slurm import end_of_step
 
     early.close()
-    world = World(info, timeout_s, end_of_step(info, os.environ) or end_of_job(info, os.environ))
+    end_others = end_of_job(info, os.environ)
+    if info.launcher == "srun":
+        from collbench.launch.slurm import end_of_step
+
+        end_others = end_of_step(info, os.environ) or end_others
+    world = World(info, timeout_s, end_others)
     try:
         with signals.watch_signals(world.interrupted):
             return work(world)

@@ -31,7 +31,6 @@ from collbench.machine.peak.ceiling import (
 )
 from collbench.measuring.open_backends import members_of, ranks_by_host
 from collbench.measuring.probing import probed
-from collbench.measuring.references import MOST_TOTAL_S, measure_references
 from collbench.measuring.request import Request
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
@@ -92,6 +91,10 @@ class Ceilings:
                 _, parts = by_size.setdefault(case.size_bytes, (case, set()))
                 work = _work_of(operation, case, max(map(len, groups), default=1))
                 parts.update(part for path in paths for recipe in recipes(path, work) for part, _ in recipe)
+        if not by_buffers:
+            return
+        from collbench.measuring.references import MOST_TOTAL_S, measure_references
+
         limit_s = MOST_TOTAL_S
         if self.ends_s is not None:
             limit_s = min(limit_s, _SHARE_OF_COMMAND * max(self.ends_s - time.monotonic(), 0.0))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.control.world import World
 from collbench.measuring import counters
@@ -18,8 +18,10 @@ from collbench.measuring.counters import Counts, Gpus, Grown, entries
 from collbench.measuring.crossing import CaseActivity, MovedBytes, moved_bytes
 from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import PreparedCase
-from collbench.measuring.telemetry import Telemetry
 from collbench.results.row import SharedCores
+
+if TYPE_CHECKING:
+    from collbench.measuring.telemetry import Telemetry
 
 # The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
 
@@ -263,7 +265,11 @@ class Instruments(Listener):
         """Return the opened instruments of a launch; `cuda`: whether any of its cases uses GPUs."""
         first = world.on_host()[0].rank == world.rank
         gpus = Gpus.open() if first and cuda else None
-        return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
+        if gpus is None or telemetry_hz <= 0:
+            return cls(first, gpus)
+        from collbench.measuring.telemetry import Telemetry
+
+        return cls(first, gpus, Telemetry(telemetry_hz))
 
     def begin(self, ready: PreparedCase, world: World) -> None:
         """Read the counters. All ranks must call it. No rank begins to send before every host has read them."""

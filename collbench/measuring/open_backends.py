@@ -14,7 +14,6 @@ from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.mpi import CRASHED_BACKEND, BackendStartFailed, LibraryFailed, earlier_crash
-from collbench.launch.network import loopback_down
 from collbench.launch.shared_memory import remove_names
 from collbench.launch.spawn import process_began_s, recorded_opening
 from collbench.measuring.request import Request
@@ -150,7 +149,11 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
         note(f"{name} is skipped: {missing}")
         return None
     host = world.me.host
-    fault = loopback_down(host) if kind.local_path == "loopback" and len(world.on_host(host)) > 1 else None
+    fault = None
+    if kind.local_path == "loopback" and len(world.on_host(host)) > 1:
+        from collbench.launch.network import loopback_down
+
+        fault = loopback_down(host)
     if fault := world.first_error(fault, f"opening {name}: looking at lo"):
         if requested:
             raise UsageError(fault)

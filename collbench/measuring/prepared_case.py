@@ -164,7 +164,7 @@ class Preparation:
         """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call."""
         own = as_json(found) if isinstance(found, Fact) else None
         reason = self.world.first_error(own, f"{self.case.title()}: {doing}")
-        return decode_reason(reason)
+        return decode_reason(reason) if reason else None
 
     def make_groups(self) -> tuple[Group, ...]:
         """Return this process's groups. All ranks call."""

@@ -43,6 +43,7 @@ from collbench.results.store import (
     to_page,
 )
 from collbench.units import format_bytes, plural
+from collbench.untrusted import read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,6 +84,17 @@ def cannot_resume(path: Path, error: OSError) -> str:
 RUN, TOPOLOGY, CASES, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
+
+
+_LARGEST_TOPOLOGY = 16 << 20
+
+
+def topology_of(run: Path) -> dict[str, Any]:
+    """Return the content of the topology.json of a run folder; empty if it is missing or cannot be read."""
+    try:
+        return parse_object(read_file(run / TOPOLOGY, _LARGEST_TOPOLOGY))
+    except (OSError, ValueError):
+        return {}
 
 
 def files_of_plugins() -> list[str]:

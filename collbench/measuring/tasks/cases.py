@@ -28,7 +28,7 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.operations.sweep import OWN_MODES, Sweep, Sweeps
-from collbench.operations.unsupported import as_fact, decode_reason
+from collbench.operations.unsupported import decode_reason
 from collbench.plugin import measurement_mode
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CASES
@@ -203,12 +203,13 @@ def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
 
 def _reasons(items: list[PlannedCase], world: World) -> list[Fact | None]:
     """Return for each case None, or why it cannot be measured: the reason of the first rank that has one."""
-    own = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
+    own = [one.reason or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
             for operation, case, one in items]  # fmt: skip
     all_ranks = world.allgather(
         [None if reason is None else as_json(reason) for reason in own], f"asking {items[0][2].name} what it can do"
     )
-    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*all_ranks, strict=True)]
+    first = [next((reason for reason in of_case if reason), None) for of_case in zip(*all_ranks, strict=True)]
+    return [decode_reason(reason) if reason else None for reason in first]
 
 
 @dataclass

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, link_rates
-from collbench.analysis.differences import topology_of
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
@@ -23,7 +22,7 @@ from collbench.report.kinds import SuspectLink
 from collbench.report.kinds import kinds as run_kinds
 from collbench.report.machine import part_texts, safe, system_text, title
 from collbench.report.material import Material
-from collbench.results.folder import TOPOLOGY
+from collbench.results.folder import TOPOLOGY, topology_of
 from collbench.results.reader import Run
 from collbench.units import format_percent
 
@@ -52,7 +51,7 @@ def _described(runs: Sequence[Run]) -> tuple[list[_Described], list[str]]:
     described: list[_Described] = []
     doubts: list[str] = []
     for run in runs:
-        listed = topology_of(run).get("machines")
+        listed = topology_of(run.path).get("machines")
         for entry in listed if isinstance(listed, list) else []:
             try:
                 described.append(_read(entry, f"{run.path / TOPOLOGY}"))
