@@ -100,6 +100,11 @@ class Text(Fact, frozen=True):
         return self.text
 
 
+def as_fact(reason: str | Fact | None) -> Fact | None:
+    """Return the reason as a fact: a sentence of a plug-in becomes a `Text`; None stays None."""
+    return Text(reason) if isinstance(reason, str) else reason
+
+
 class CommandText(str):
     """A command or a line of a file for users to paste. Terminals show it with its indent and without line breaks."""
 

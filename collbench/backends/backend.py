@@ -32,7 +32,6 @@ from collbench.operations.unsupported import (
     OperationUnsupported,
     OptionUnsupported,
     TooFewRanks,
-    as_fact,
 )
 from collbench.reason import Fact, as_json
 

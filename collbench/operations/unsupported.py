@@ -308,11 +308,6 @@ Unsupported = (
 )  # fmt: skip
 
 
-def as_fact(reason: str | Fact | None) -> Fact | None:
-    """Return the reason as a fact: a sentence of a plug-in becomes a `Text`; None stays None."""
-    return Text(reason) if isinstance(reason, str) else reason
-
-
 def decode_reason(value: Any) -> Fact | None:
     """Return the reason that another rank sent, or that a run folder holds; a sentence becomes a `Text`."""
     return None if value is None else decode_or_text(value, Unsupported)

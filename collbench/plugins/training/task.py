@@ -24,7 +24,7 @@ from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.operations.unsupported import ServersUnsupported, as_fact
+from collbench.operations.unsupported import ServersUnsupported
 from collbench.plugins.training import FILE
 from collbench.plugins.training.computing import ComputingWork, refused, unsupported, with_own_buffers
 from collbench.plugins.training.framework_steps import FrameworkTraining
@@ -54,7 +54,7 @@ from collbench.plugins.training.step_task import (
     with_figures,
 )
 from collbench.plugins.training.text import STEPS, PlannedStep
-from collbench.reason import Fact
+from collbench.reason import Fact, as_fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_duration
