@@ -33,7 +33,7 @@ from collbench.operations.unsupported import (
     OptionUnsupported,
     TooFewRanks,
 )
-from collbench.reason import Fact, as_json
+from collbench.reason import Fact, as_fact, as_json
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
