@@ -36,7 +36,8 @@ class Option:
 
     flags     its spellings, the long one last
     help, metavar, parse, default, choices   as in argparse; without metavar and choices it is a switch
-    fills     the field of Request, or of its budget ("budget.warmup"), that its value is; "": the request's function makes more of it
+    fills     the field of Request, of its budget ("budget.warmup") or of its settings ("settings.NAME") that its value is; "": the
+              function of the request makes more of it
     needs     an operation -> whether it has the option; None: it does not depend on operations
     rivals    options with the same word here exclude each other
     more      other settings of argparse

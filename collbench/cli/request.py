@@ -45,10 +45,11 @@ def request_of(
     values = {declared.fills: getattr(options, name) for name, declared in OPTIONS.items() if declared.fills}
     typed = {field: value for field, value in values.items() if value is not None}
     budget = {field.removeprefix("budget."): typed.pop(field) for field in list(typed) if field.startswith("budget.")}
+    settings = {field.removeprefix("settings."): typed.pop(field) for field in list(typed) if field.startswith("settings.")}
     fields = {
         "command": options.command, "backends": named or default_backends(os.environ), "requested": frozenset(named),
         "seed": typed.get("order_seed", 0), "slowed": parse_slowing(options.slowed), "configuration": options.configuration,
-        "launch_index": _launch_index(more.get("launches", options.launches), info, os.environ),
+        "launch_index": _launch_index(more.get("launches", options.launches), info, os.environ), "settings": settings,
     }  # fmt: skip
     return Request(sweep=sweep, argv=tuple(argv), budget=Budget(**(budget | dict(limits or {}))), **(fields | typed | more))
 

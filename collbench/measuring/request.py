@@ -128,6 +128,7 @@ class Request:
     stop_on_wrong  whether the launch ends after the first case with wrong data
     trace          the file for the timeline, None: none is written; with it, rows store when their samples began
     nvtx           whether every rank makes NVTX ranges around cases and their phases
+    settings       values of options that one place alone reads, by name
     argv           the command line
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all files), files, run, sweeps, and the options that
                    the command line replaced; None: no suite
@@ -162,6 +163,7 @@ class Request:
     stop_on_wrong: bool = False
     trace: Path | None = None
     nvtx: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None
     configuration: Mapping[str, Any] | None = None
