@@ -33,7 +33,7 @@ from collbench.measuring.open_backends import (
     first_available,
     open_backends,
 )
-from collbench.measuring.phases import switch_on_ranges
+from collbench.measuring.phases import Phase, switch_on_ranges
 from collbench.measuring.prepared_case import BackendContext, make_groups
 from collbench.measuring.request import Request
 from collbench.measuring.resume import Stored, open_folder, options_of, stored_order_seed
@@ -400,6 +400,16 @@ class LaunchSession:
         """Return times on CLOCK_MONOTONIC in seconds since the run's start, to the microsecond; none if its start is not recorded."""
         start_s = self.run_began_s
         return [] if start_s is None else [round(time_s - start_s, 6) for time_s in times_s]
+
+    def when(self, began_s: float, ended_s: float, phases: Sequence[Phase]) -> dict[str, Any]:
+        """Return the entries of a row's evidence with the time of its case and of its phases; none if the run's start is not recorded."""
+        at_s = self.since_start(began_s, ended_s)
+        if not at_s:
+            return {}
+        entries: dict[str, Any] = {"at_s": at_s}
+        if phases:
+            entries["phases"] = [[phase.name, *self.since_start(phase.began_s, phase.ended_s)] for phase in phases]
+        return entries
 
     # What the user sees.
 

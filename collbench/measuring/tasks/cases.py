@@ -305,11 +305,7 @@ class BackendCases:
             return None
         began_s, ended_s = session.lap()
         in_loop = LoopTime.of(row.evidence) or LoopTime(0.0)
-        when = LoopTime(in_loop.measured, ended_s - began_s - in_loop.measured).entry()
-        at_s = session.since_start(began_s, ended_s)
-        if at_s:
-            when["at_s"] = at_s
-        if at_s and phases:
-            when["phases"] = [[phase.name, *session.since_start(phase.began_s, phase.ended_s)] for phase in phases]
-        session.store(replace(row, evidence=row.evidence | when), CASES, place, arrays)
+        loop_time = LoopTime(in_loop.measured, ended_s - began_s - in_loop.measured).entry()
+        evidence = row.evidence | loop_time | session.when(began_s, ended_s, phases)
+        session.store(replace(row, evidence=evidence), CASES, place, arrays)
         return row

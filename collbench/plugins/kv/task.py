@@ -325,7 +325,8 @@ class KvTask(Task):
         limits = (ceiling, ceiling if ceiling.bytes_per_s else None)
         context = session.engine.context_of_row(result.ready, work.backend, result.watched, limits)
         case, arrays = make_row(result.ready, work.backend, result.watched, context)
-        evidence = {**case.evidence, **result.evidence, **wrong_evidence(result.wrong or [])}
+        when = session.when(result.phases[0].began_s, result.phases[-1].ended_s, result.phases)
+        evidence = {**case.evidence, **result.evidence, **wrong_evidence(result.wrong or []), **when}
         case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, evidence=evidence)
         if session.folder:
             session.folder.append(case, arrays)

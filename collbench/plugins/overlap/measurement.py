@@ -223,7 +223,7 @@ def _states(bound: NonBlocking, computation: FixedComputation, tests: Program | 
     alone = computation.calls()
 
     def program(slots: Iterator[tuple[Call, ...]]) -> Program:
-        return Program(tuple(slots), keep=(bound, computation), explain=bound.start.explain)
+        return Program(tuple(slots), keep=(bound, computation, tests), explain=bound.start.explain)
 
     found = [
         program((*a, *b) for a, b in zip(start, wait, strict=True)),

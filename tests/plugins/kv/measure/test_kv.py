@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from contextlib import ExitStack
@@ -166,6 +167,17 @@ def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: 
 
 @pytest.mark.in_turn
 @pytest.mark.timeout(120)
+def test_a_trace_has_each_transfer_with_its_phases_and_samples(tmp_path: Path) -> None:
+    words = ["--ranks", "2", "--blocks", "4", "--block-bytes", "1000", "--method", "writev", "-n", "4", "-w", "3", "--trace", "trace.json"]
+    done = run_here(tmp_path, "kv", *words, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "the trace lacks" not in done.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    kinds = Counter(event.get("cat") for event in events)
+    assert kinds["case"] == 1 and kinds["sample"] == 8
+    assert [event["name"] for event in events if event.get("cat") == "phase"] == ["set-up", "warm-up", "samples", "verification"]
+
+
 @needs_mpich
 @pytest.mark.parametrize(
     ("fault", "method"), [("flipped", "mpi-type"), ("misplaced", "mpi-put"), ("flipped", "packed"), ("misplaced", "writev")]

@@ -1,7 +1,10 @@
 """The overlap of operations: the computation's amounts and slices, whole blocks of the plan, and real libraries."""
 
 import ctypes
+import gc
 import json
+import weakref
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,14 +14,27 @@ import pytest
 from collbench.backends.nonblocking import busy
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import schedule
-from collbench.operations.program import NativeCall, PythonCall
+from collbench.operations.program import NativeCall, NonBlocking, Program, PythonCall
 from collbench.plugins.overlap.computation import Computation
-from collbench.plugins.overlap.measurement import OverlapStates
+from collbench.plugins.overlap.measurement import OverlapStates, _states
 from collbench.plugins.overlap.records import AssistanceMissing, overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
 from tests.fake_gpu import environment
 from tests.plugins.training.reading import read_workload
+
+
+def test_the_states_keep_the_memory_of_the_test_calls() -> None:
+    """MPI_Test writes its flag at each call: freed memory would be overwritten, and the process would end later by a segmentation fault."""
+    flag = np.zeros(1, np.int32)
+    is_alive = weakref.ref(flag)
+    nothing = Program(((busy(0),),))
+    tests = Program(((busy(0),),), keep=flag)
+    states = _states(NonBlocking(nothing, nothing), Computation(10), tests, 2)
+    in_turn = replace(states[2], slots=tuple(slot for state in states for slot in state.slots))  # as the loop of a case runs them
+    del flag, tests, states
+    gc.collect()
+    assert in_turn.slots and is_alive() is not None
 
 
 @pytest.mark.parametrize("native", [True, False])
