@@ -14,7 +14,7 @@ from collbench.backends.registry import missing_backend
 from collbench.cli.command import CommandSpec, launch_of
 from collbench.cli.options import CHECK, MeasuringOptions
 from collbench.cli.request import CHECK_SIZES, check_request
-from collbench.cli.start import Start, begin
+from collbench.cli.start import LaunchStart, begin
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.mpi import StartCrashed
 from collbench.plugin import hooks_of
@@ -65,8 +65,8 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
         raise UsageError("--ranks 1: one rank has no partner to exchange data with: use --ranks 2 or more")
     if info is None:
         typed = argv if options.out else [*argv, "--out", str(folder)]
-        return _check_here(Start(request, options, typed, spec.task, spec.progress))
-    start = Start(request, options, argv, spec.task, spec.progress)
+        return _check_here(LaunchStart(request, options, typed, spec.task, spec.progress))
+    start = LaunchStart(request, options, argv, spec.task, spec.progress)
     if info.launcher != "local":
         start = replace(start, measure=partial(_measure_and_judge, start))
     return begin(start, info)
@@ -75,7 +75,7 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
 # Without a launcher: this process starts the ranks and judges what they stored, so that a crash or a hang has a verdict too.
 
 
-def _check_here(start: Start) -> int:
+def _check_here(start: LaunchStart) -> int:
     from collbench.report.screen import announce
 
     request, options = start.launch, start.options
@@ -201,7 +201,7 @@ def _write_page(verdict: CheckVerdict, folder: Path | None, where: Path) -> None
 # Under a launcher: rank 0 judges.
 
 
-def _measure_and_judge(start: Start, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+def _measure_and_judge(start: LaunchStart, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure on all ranks; rank 0 prints the verdict. Return its exit code on all ranks. Raises CollbenchError."""
     from collbench.report.progress import QuietProgressPrinter
 

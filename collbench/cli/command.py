@@ -95,11 +95,11 @@ def measure_request(
     """Do what the command does, given its request."""
     if options.shows_plan:
         return show_plan(spec, request, options, info)
-    from collbench.cli.start import Start, begin
+    from collbench.cli.start import LaunchStart, begin
 
     if info is None:
         request.check(placement_of(request.launch, None, os.environ))
-    return begin(Start(request, options, argv, spec.task, spec.progress), info)
+    return begin(LaunchStart(request, options, argv, spec.task, spec.progress), info)
 
 
 def show_plan(spec: CommandSpec, request: TaskRequest, options: MeasuringOptions, info: LaunchInfo | None) -> int:

@@ -113,7 +113,7 @@ def check_files(request: Request) -> None:
 
 
 @dataclass(frozen=True)
-class Start:
+class LaunchStart:
     """A measuring command that is about to start.
 
     argv      the command line, which started ranks repeat
@@ -151,7 +151,7 @@ class Start:
         return QuietProgressPrinter(self.options.output, notes=self.launch.launch_index == 0)
 
 
-def begin(start: Start, info: LaunchInfo | None) -> int:
+def begin(start: LaunchStart, info: LaunchInfo | None) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code. Raises CollbenchError."""
     from collbench.launch.spawn import node_workers
 
@@ -167,8 +167,8 @@ def begin(start: Start, info: LaunchInfo | None) -> int:
     return node_workers(with_ranks(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(start, info)
 
 
-def _start_here(start: Start) -> int:
-    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+def _start_here(start: LaunchStart) -> int:
+    """LaunchStart the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
     from collbench.cli import launches
     from collbench.cli.early import check_cases, check_sizes, report_finished
     from collbench.launch.mpi import StartCrashed, without_crashed
@@ -217,7 +217,7 @@ def _refuse_too_many(ranks: int, option: str, request: Request) -> None:
         refuse_few_files(ranks, option, [name for name in request.backends if not missing_backend(name)])
 
 
-def _take_part(start: Start, info: LaunchInfo) -> int:
+def _take_part(start: LaunchStart, info: LaunchInfo) -> int:
     """Run as a rank: join the others, measure, and exit with their code."""
     from collbench.launch.detect import is_elastic, refusal_torchrun
     from collbench.launch.spawn import record_exit, record_start

@@ -34,7 +34,7 @@ from collbench.control.diagnosis import (
     own_stack,
     tool_here,
 )
-from collbench.control.io_thread import IOThread
+from collbench.control.io_thread import IOHandler, IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret, socket_event
@@ -197,7 +197,7 @@ _STEP_S = 0.05
 _LOST_S = 0.05  # seconds from the loss of the connection to the end of this rank: time to read rank 0's last message
 
 
-class NodeAgent:
+class NodeAgent(IOHandler):
     """The I/O handler of a rank other than 0. All methods run in its I/O thread. The rank's main thread reads `inbox`.
 
     The inbox has messages, or errors to raise.

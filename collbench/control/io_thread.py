@@ -5,33 +5,53 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
 from collbench.errors import CollbenchError, RunFailed
-
-if TYPE_CHECKING:
-    from collbench.control.client import NodeAgent
-    from collbench.control.server import Coordinator
 
 _JOIN_S = 5.0
 _LOOK_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 
 
+class IOHandler(ABC):
+    """What the I/O thread runs: `Coordinator` at rank 0, `NodeAgent` at any other rank. inbox: for the main thread."""
+
+    inbox: SimpleQueue[Any]
+
+    @property
+    @abstractmethod
+    def sockets(self) -> Sequence[Any]:
+        """Return the sockets and descriptors to poll."""
+
+    @abstractmethod
+    def read(self, ready: Any) -> None:
+        """Read one that is ready."""
+
+    @abstractmethod
+    def tick(self, now: float) -> float:
+        """Do the work that is due. Return when to call again, on CLOCK_MONOTONIC."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the sockets."""
+
+
 class IOThread:
-    """A thread that runs a handler until it is closed: `Coordinator` at rank 0, `NodeAgent` at any other rank. Any thread may call `do`.
+    """A thread that runs a handler until it is closed. Any thread may call `do`.
 
     The thread polls the handler's `sockets`, ZeroMQ's and file descriptors, calls `read` with each that is ready, and then `tick`,
     which returns when to call it again, on CLOCK_MONOTONIC.
     """
 
-    def __init__(self, handler: Coordinator | NodeAgent) -> None:
+    def __init__(self, handler: IOHandler) -> None:
         self._handler = handler
         self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

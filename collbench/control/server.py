@@ -24,7 +24,7 @@ from collbench.control.addresses import candidate_ports, host_of, node_place, op
 from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
 from collbench.control.diagnosis import NodeProcesses, ProcessEnd, RankState
 from collbench.control.inquiry import HangInquiries, NoOtherCause
-from collbench.control.io_thread import IOThread
+from collbench.control.io_thread import IOHandler, IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
@@ -45,7 +45,7 @@ _AWAKE_S = 3.0  # seconds after this process was stopped: a missed deadline with
 _LOST_S = 0.1  # seconds without a node's connection before its process counts as ended
 
 
-class Coordinator:
+class Coordinator(IOHandler):
     """The I/O handler of rank 0. All methods run in its I/O thread. The main thread reads `inbox`.
 
     The inbox has ranks that join (`Joining`), `Values` of a step, or an error to raise.

@@ -7,27 +7,30 @@ blocks are works; the engine alone samples and verifies. All ranks call each met
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from collbench.backends.backend import Backend
-from collbench.measuring.listeners import Listener, listeners_of
-from collbench.measuring.monitored import MonitoredMeasurement, measure_monitored
+from collbench.backends.slowing import Slowing
+from collbench.measuring.listeners import Listener, Observed, listeners_of
+from collbench.measuring.monitored import MonitoredMeasurement, StateProbe, measure_monitored
 from collbench.measuring.open_backends import ranks_by_host
 from collbench.measuring.phases import Phases
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase, release
 from collbench.measuring.row import RowContext
 from collbench.measuring.sampling import Measurement, SamplingPlan, Stopping, measure, schedule
-from collbench.measuring.verification import Check, DataError, checks_of_buffers, verify
+from collbench.measuring.verification import DataError, VerificationTurn, checks_of_buffers, verify
 
 if TYPE_CHECKING:
     from collbench.control.world import World
+    from collbench.machine.model import Machine
     from collbench.machine.peak.ceiling import Ceiling
+    from collbench.measuring.instruments import Instruments
     from collbench.measuring.loop import TimedLoop
+    from collbench.measuring.nccl_paths import NcclPaths
     from collbench.measuring.request import Budget
-    from collbench.measuring.session import LaunchSession
     from collbench.operations.case import Case
     from collbench.reason import Fact
 
@@ -37,11 +40,13 @@ class Work(ABC):
     """The description of one measurement.
 
     context    of the backend that it runs on
+    is_case    whether it is an operation of the library by itself, whose choices are evidence
     monitored  whether the state probe, the hosts' counters and the `LISTENERS` observe it, in a launch that has them
     """
 
     context: BackendContext
     monitored: ClassVar[bool] = True
+    is_case: ClassVar[bool] = False
 
     @property
     def backend(self) -> Backend:
@@ -68,7 +73,7 @@ class Work(ABC):
         """Verify so many calls. Return (the number of verified calls; the wrong data at rank 0, None elsewhere)."""
         return calls, verify(ready, world, self.checks(ready, calls))
 
-    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
         """Yield the turns of verification."""
         return checks_of_buffers(ready, calls)
 
@@ -106,13 +111,27 @@ class Measured:
 class Engine:
     """The engine of a launch.
 
-    check    calls of each measurement that are verified; 0: none
-    session  the launch, with the state probe, the instruments and the limits; None: nothing is monitored
+    check        calls of each measurement that are verified; 0: none
+    monitors     whether measurements are observed, with the following
+    probe        the state probe; None: not available
+    instruments  the readers of the hosts' counters; None: they are not read
+    conditions   constant conditions of these hosts, for every row's evidence
+    slowed       which cases are slowed down on purpose
+    paths        NCCL's log on this rank, by backend
+    machines     returns the hosts' machines at rank 0
+    began_s      returns when the run began, in seconds on CLOCK_MONOTONIC, if rows store when their samples began; else None
     """
 
     world: World
     check: int
-    session: LaunchSession | None = None
+    monitors: bool = False
+    probe: StateProbe | None = None
+    instruments: Instruments | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    slowed: Slowing = field(default_factory=Slowing)
+    paths: Mapping[str, NcclPaths] = field(default_factory=dict)
+    machines: Callable[[], Sequence[Machine]] = tuple
+    began_s: Callable[[], float | None] = lambda: None
 
     def measure(self, work: Work, budget: Budget) -> Measured | Fact:
         """Prepare, sample, verify and release a work on all ranks. Return the result, or why a rank cannot run it, the same at all ranks.
@@ -126,8 +145,9 @@ class Engine:
             return ready
         watched = None
         listeners = list(work.listeners())
-        if work.monitored and self.session:
-            listeners += listeners_of(work, ready, self.session)
+        if work.monitored and self.monitors:
+            paths = self.paths.get(work.backend.name)
+            listeners += listeners_of(Observed(ready, work.backend, work.is_case, paths, self.machines))
             watched = self.watch(work, ready, budget, listeners)
             measured = watched.measured if watched else None
             phases += watched.phases if watched else ()
@@ -150,7 +170,7 @@ class Engine:
         work.release(ready)
         evidence: dict[str, Any] = {}
         for listener in listeners:
-            evidence |= listener.evidence(self.world, watched)
+            evidence |= listener.evidence(self.world, watched.reports if watched else (), watched.moved if watched else None)
         return Measured(ready, measured, watched, checked, wrong, gathered, evidence, phases)
 
     def sample(self, work: Work, ready: PreparedCase, budget: Budget, loop: TimedLoop | None = None) -> Measurement | None:
@@ -161,22 +181,27 @@ class Engine:
 
     def watch(self, work: Work, ready: PreparedCase, budget: Budget, listeners: Sequence[Listener] = ()) -> MonitoredMeasurement | None:
         """Take the samples between two state probes, with the hosts' counters, and again if the state changed. The result is at rank 0."""
-        session, backend = self._launch, work.backend
-        on_host = not backend.virtual and ready.case.device == "cpu"
-        probe = session.probe if on_host else None
+        is_virtual = work.backend.virtual
+        probe = None if is_virtual or ready.case.device != "cpu" else self.probe
         all_listeners = list(listeners)
-        if session.instruments and not backend.virtual:
-            all_listeners.insert(0, session.instruments)
+        if self.instruments and not is_virtual:
+            all_listeners.insert(0, self.instruments)
 
         def sample(budget: Budget) -> Measurement | None:
             return self.sample(work, ready, budget)
 
         return measure_monitored(ready, self.world, budget, sample, probe, listeners=all_listeners)
 
-    @property
-    def _launch(self) -> LaunchSession:
-        assert self.session is not None
-        return self.session
+    def crowded(self, backend: Backend, device: str) -> bool:
+        """Return whether ranks, or the busy threads of their library, wait for cores, so that percentages are left out."""
+        is_crowded = bool(self.world.oversubscribed) or "oversubscribed" in backend.flags
+        return is_crowded and not backend.virtual and device == "cpu"
+
+    def flags(self, backend: Backend, cases: Sequence[Case], fell_back: bool = False) -> list[str]:
+        """Return the quality flags that follow from the launch. fell_back: Python times what the C loop could time."""
+        is_slowed = any(self.slowed.of(case) for case in cases)
+        known = {"slowed": is_slowed, "oversubscribed": self.crowded(backend, cases[0].device), "python_loop": fell_back}
+        return [flag for flag, true in known.items() if true]
 
     def context_of_row(
         self,
@@ -192,15 +217,13 @@ class Engine:
 
         limits: the ceiling and the hard limit; cases: those that the work consists of, if it is not one; flags: more of them
         """
-        session = self._launch
-        evidence: dict[str, Any] = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence
-        slowdowns = [session.request.slowed.of(case) for case in cases or [ready.case]]
+        evidence: dict[str, Any] = {"libraries": dict(backend.versions()), "conditions": self.conditions} | ready.evidence
+        slowdowns = [self.slowed.of(case) for case in cases or [ready.case]]
         slowed = sorted({slowdown.text for slowdown in slowdowns if slowdown})
         if slowed:
             evidence["slowed"] = slowed if cases else slowed[0]
-        all_flags = (*backend.flags, *session.flags(backend, cases or [ready.case], ready.fell_back), *flags)
+        all_flags = (*backend.flags, *self.flags(backend, cases or [ready.case], ready.fell_back), *flags)
         withheld = "oversubscribed" in all_flags or watched.other_path is not None
-        began_s = session.run_began_s if session.request.trace else None
         return RowContext(
-            ranks_by_host(backend, session.world), limits[0], limits[1], withheld, all_flags, evidence | watched.evidence, began_s
+            ranks_by_host(backend, self.world), limits[0], limits[1], withheld, all_flags, evidence | watched.evidence, self.began_s()
         )

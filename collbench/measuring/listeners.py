@@ -6,7 +6,7 @@ By how much open files and memory grow where a case makes groups, the memory of 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +18,36 @@ from collbench.results.row import CommunicatorBytes, HeldResources
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.measuring.engine import Work
-    from collbench.measuring.monitored import MonitoredMeasurement
+    from collbench.machine.model import Machine
+    from collbench.measuring.crossing import MovedBytes
     from collbench.measuring.nccl_paths import NcclPaths
     from collbench.measuring.prepared_case import PreparedCase
-    from collbench.measuring.session import LaunchSession
+
+
+Reports = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A measurement to observe.
+
+    is_case   whether it is an operation of the library by itself
+    paths     NCCL's log on this rank, where there is one
+    machines  returns the hosts' machines at rank 0
+    """
+
+    ready: PreparedCase
+    backend: Backend
+    is_case: bool
+    paths: NcclPaths | None
+    machines: Callable[[], Sequence[Machine]]
 
 
 class Listener:
     """Evidence about one measurement, taken around its events. All ranks make the same listeners and call their methods."""
 
     @classmethod
-    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+    def of(cls, observed: Observed) -> Self | None:
         """Return the listener for a measurement, None if it has nothing to observe there, the same at all ranks."""
         return cls()
 
@@ -44,10 +62,10 @@ class Listener:
         """Return a context for the calls of verification, which are not timed."""
         return nullcontext()
 
-    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+    def evidence(self, world: World, reports: Reports, moved: MovedBytes | None) -> Mapping[str, Any]:
         """Return the entries of the row's evidence at rank 0, when all is verified.
 
-        `watched.reports` has what `end` returned, by rank.
+        reports: what `end` returned, by rank; empty at other ranks. moved: what the hosts' counters show, at rank 0.
         """
         return {}
 
@@ -68,9 +86,9 @@ class LeakCheck(Listener):
     before: HeldResources | None = None
 
     @classmethod
-    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+    def of(cls, observed: Observed) -> Self | None:
         """Return a listener for an operation that makes groups."""
-        return cls() if ready.operation.creates else None
+        return cls() if observed.ready.operation.creates else None
 
     def begin(self, ready: PreparedCase, world: World) -> None:
         """Count before the first samples."""
@@ -82,35 +100,33 @@ class LeakCheck(Listener):
         before = self.before or after
         return {"held": [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]}
 
-    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+    def evidence(self, world: World, reports: Reports, moved: MovedBytes | None) -> Mapping[str, Any]:
         """Return the growth of the worst rank."""
-        if watched is None:
+        if not reports:
             return {}
-        of_ranks = [report["held"] for report in watched.reports]
+        of_ranks = [report["held"] for report in reports]
         return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
 
 
 @dataclass
-class CommunicatorMemory(Listener):
+class CommunicatorSizes(Listener):
     """The GPU memory that a communicator of the case takes, at the worst rank."""
 
     backend: CountingBackend
 
     @classmethod
-    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
+    def of(cls, observed: Observed) -> Self | None:
         """Return a listener for a backend that can count."""
-        return cls(work.backend) if isinstance(work.backend, CountingBackend) else None
+        return cls(observed.backend) if isinstance(observed.backend, CountingBackend) else None
 
     def end(self, ready: PreparedCase) -> Mapping[str, Any]:
         """Return the memory of each of this rank's communicators, and how it is known."""
         counts = [self.backend.communicator_bytes(group) for group in ready.own_groups]
         return {"communicators": [count for count in counts if count]}
 
-    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+    def evidence(self, world: World, reports: Reports, moved: MovedBytes | None) -> Mapping[str, Any]:
         """Return the largest one; nothing if none is known."""
-        if watched is None:
-            return {}
-        taken = [CommunicatorBytes(*count) for report in watched.reports for count in report["communicators"]]
+        taken = [CommunicatorBytes(*count) for report in reports for count in report["communicators"]]
         return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
 
 
@@ -122,15 +138,16 @@ class LibraryChoices(Listener):
     """
 
     backend: Backend
-    session: LaunchSession
     paths: NcclPaths | None
+    machines: Callable[[], Sequence[Machine]]
     choices: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, work: Work, ready: PreparedCase, session: LaunchSession) -> Self | None:
-        """Return a listener for a backend with NCCL's log, or one that reports choices."""
-        paths = next((opened.paths for opened in session.opened if opened.backend is work.backend), None)
-        return cls(work.backend, session, paths) if paths or isinstance(work.backend, WitnessedBackend) else None
+    def of(cls, observed: Observed) -> Self | None:
+        """Return a listener for a backend with NCCL's log, or one that reports choices, if the work is an operation by itself."""
+        if not observed.is_case or not (observed.paths or isinstance(observed.backend, WitnessedBackend)):
+            return None
+        return cls(observed.backend, observed.paths, observed.machines)
 
     @contextmanager
     def verifying(self, ready: PreparedCase) -> Iterator[None]:
@@ -148,22 +165,22 @@ class LibraryChoices(Listener):
         assert isinstance(self.backend, WitnessedBackend)
         return self.backend.witness(ready.case)
 
-    def evidence(self, world: World, watched: MonitoredMeasurement | None) -> Mapping[str, Any]:
+    def evidence(self, world: World, reports: Reports, moved: MovedBytes | None) -> Mapping[str, Any]:
         """Return the paths of all ranks so far with the choices, or the choices under the name of the backend."""
         if self.paths:
-            return self.paths.evidence(world, self.choices, self.session.ceilings.machines, watched.moved if watched else None)
+            return self.paths.evidence(world, self.choices, self.machines(), moved)
         return {self.backend.name: {"choices": self.choices}} if self.choices else {}
 
 
 # Each observes the measurements of its kind, as "module:class".
 LISTENERS = (
     "collbench.measuring.listeners:LeakCheck",
-    "collbench.measuring.listeners:CommunicatorMemory",
+    "collbench.measuring.listeners:CommunicatorSizes",
     "collbench.measuring.listeners:LibraryChoices",
 )
 
 
-def listeners_of(work: Work, ready: PreparedCase, session: LaunchSession) -> list[Listener]:
+def listeners_of(observed: Observed) -> list[Listener]:
     """Return the listeners of a measurement."""
-    listeners = [kind.of(work, ready, session) for kind in loaded_parts(LISTENERS)]
+    listeners = [kind.of(observed) for kind in loaded_parts(LISTENERS)]
     return [listener for listener in listeners if listener is not None]

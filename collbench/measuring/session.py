@@ -320,10 +320,14 @@ class LaunchSession:
         cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
         self.conditions = {**same, "binding": binding(cpus)}
 
-    @cached_property
+    @property
     def engine(self) -> Engine:
-        """The engine that samples and verifies."""
-        return Engine(self.world, self.request.check, self)
+        """The engine that samples and verifies, with what `monitor` has prepared."""
+        return Engine(
+            self.world, self.request.check, monitors=True, probe=self.probe, instruments=self.instruments, conditions=self.conditions,
+            slowed=self.request.slowed, paths={opened.name: opened.paths for opened in self.opened if opened.paths},
+            machines=lambda: self.ceilings.machines, began_s=lambda: self.run_began_s if self.request.trace else None,
+        )  # fmt: skip
 
     def context_of(self, items: Sequence[PlannedCase], backend: Backend) -> BackendContext:
         """Return the state that the cases of one backend share. All ranks must call it.
@@ -340,14 +344,11 @@ class LaunchSession:
 
     def crowded(self, backend: Backend, device: str) -> bool:
         """Return whether ranks, or the busy threads of their library, wait for cores, so that percentages are left out."""
-        crowded = bool(self.world.oversubscribed) or "oversubscribed" in backend.flags
-        return crowded and not backend.virtual and device == "cpu"
+        return self.engine.crowded(backend, device)
 
     def flags(self, backend: Backend, cases: Sequence[Case], fell_back: bool = False) -> list[str]:
         """Return the quality flags that follow from the launch. fell_back: Python times what the C loop could time."""
-        slowed = any(self.request.slowed.of(case) for case in cases)
-        known = {"slowed": slowed, "oversubscribed": self.crowded(backend, cases[0].device), "python_loop": fell_back}
-        return [flag for flag, true in known.items() if true]
+        return self.engine.flags(backend, cases, fell_back)
 
     def store(self, record: Any, file: str, place: int | None = None, arrays: Mapping[str, Any] | None = None) -> None:
         """Store a record and show it, at rank 0. file: its file in the run folder; arrays: the samples of a row of CASES."""

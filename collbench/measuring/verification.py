@@ -39,7 +39,7 @@ class DataError(Protocol):
 
 
 @dataclass(frozen=True)
-class Check:
+class VerificationTurn:
     """One turn of verification at this rank: fill memory with data that tells ranks and calls apart, run the calls once, and compare.
 
     fills     each fills a part of the memory
@@ -56,7 +56,7 @@ class Check:
     meets: bool = False
 
 
-def verify(ready: PreparedCase, world: World, checks: Iterable[Check]) -> list[Mismatch] | None:
+def verify(ready: PreparedCase, world: World, checks: Iterable[VerificationTurn]) -> list[Mismatch] | None:
     """Run the checks on all ranks. Return the mismatches of all ranks at rank 0, None elsewhere.
 
     Each step is a phase of the watchdog, since each is progress: with many calls, buffers or bytes, all of them may exceed the timeout.
@@ -78,12 +78,12 @@ def verify(ready: PreparedCase, world: World, checks: Iterable[Check]) -> list[M
     return None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
 
 
-def checks_of_buffers(ready: PreparedCase, calls: int) -> Iterator[Check]:
+def checks_of_buffers(ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
     """Yield the checks of a case: so many times each buffer slot that must be verified."""
     for _ in range(calls):
         for slot in slots_checked(ready.case):
             fills = [partial(buffers.fill, slot, for_check=True) for buffers in ready.buffers]
-            yield Check(fills, partial(ready.checking.run, 1, slot=slot), [partial(mismatches_in, ready, slot)])
+            yield VerificationTurn(fills, partial(ready.checking.run, 1, slot=slot), [partial(mismatches_in, ready, slot)])
 
 
 def mismatches_in(ready: PreparedCase, slot: int) -> list[Mismatch]:

@@ -23,10 +23,10 @@ from collbench.machine.readers.nccl_facts import (
     DirectAccess,
     FabricBroken,
     FabricMember,
-    Fact,
     GraphLink,
     HostProblem,
     ListedRank,
+    LogFact,
     LogLibrary,
     LogSetting,
     NcclPlugin,
@@ -536,7 +536,7 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
         ("Count not open libibverbs.so.1", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
     ],
 )  # fmt: skip
-def test_a_message_and_its_fact(line: str, fact: Fact) -> None:
+def test_a_message_and_its_fact(line: str, fact: LogFact) -> None:
     assert fact in started(line).of_kind(type(fact))
 
 

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
-from collbench.machine.readers.nccl_lines import Writer, writer_of
+from collbench.machine.readers.nccl_lines import LogWriter, writer_of
 from collbench.machine.readers.text import printable
 
 _FILE = Path(__file__).with_name("log_messages.toml")
@@ -60,11 +60,11 @@ class LoggedMessage:
     text: str
     count: int = 0
     last: int = 0
-    places: dict[Writer, int] = field(default_factory=dict)
+    places: dict[LogWriter, int] = field(default_factory=dict)
     values: dict[str, list[str]] = field(default_factory=dict)
     ended: bool = True
 
-    def add(self, place: Writer, values: Iterable[tuple[str, str]], line: int) -> None:
+    def add(self, place: LogWriter, values: Iterable[tuple[str, str]], line: int) -> None:
         """Count a line."""
         self.count += 1
         self.last = line

@@ -50,12 +50,12 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
 
 
 @cache
-def _converters(kind: type[Fact]) -> tuple[Callable[[bytes], Any], ...]:
+def _converters(kind: type[LogFact]) -> tuple[Callable[[bytes], Any], ...]:
     """Return by field what makes its value of a part of a message."""
     return tuple(_CONVERTERS.get(annotation.partition(" |")[0], text) for annotation in kind.__annotations__.values())
 
 
-class Fact(msgspec.Struct, frozen=True):
+class LogFact(msgspec.Struct, frozen=True):
     """What one message shows.
 
     hints    texts of which the message has one, for speed
@@ -76,7 +76,7 @@ class Fact(msgspec.Struct, frozen=True):
         ]
 
 
-class Release(Fact, frozen=True):
+class Release(LogFact, frozen=True):
     """A library version. number: "2.27.3"; text: "2.27.3+cuda12.9", as printed."""
 
     hints = (b"CCL version",)
@@ -86,7 +86,7 @@ class Release(Fact, frozen=True):
     number: str
 
 
-class LogSetting(Fact, frozen=True):
+class LogSetting(LogFact, frozen=True):
     """A variable that the library read from the environment or from nccl.conf; its message is the same for both."""
 
     hints = (b"set ",)  # "NCCL_ALGO set by environment to Ring", "Comm config minCTAs reset to NCCL_MIN_CTAS=32"
@@ -97,7 +97,7 @@ class LogSetting(Fact, frozen=True):
     value: str
 
 
-class PluginSetting(Fact, frozen=True):
+class PluginSetting(LogFact, frozen=True):
     """A variable that a network plug-in sets itself."""
 
     hints = (b"NET/",)
@@ -108,7 +108,7 @@ class PluginSetting(Fact, frozen=True):
 _LISTING = re.compile(rb"(?:Chan|Ring).{0,40}? :((?:\s{1,9}\d{1,7}){1,4096})(\s{1,9}\.\.\.)?\s{0,9}\Z")
 
 
-class Communicator(Fact, frozen=True):
+class Communicator(LogFact, frozen=True):
     """A communicator as one of its ranks sees it."""
 
     hints = (b"nNodes",)
@@ -119,7 +119,7 @@ class Communicator(Fact, frozen=True):
     multi_node_nvlink: bool | None
 
 
-class RankCount(Fact, frozen=True):
+class RankCount(LogFact, frozen=True):
     """The number of ranks of a communicator: "nranks 16", or the least number by a list: "Channel 00/16 :  0 7 6 5 ..."."""
 
     hints = (b"anks ", b" :")
@@ -136,7 +136,7 @@ class RankCount(Fact, frozen=True):
         return [cls(int(ranks)) for ranks in cls.pattern.findall(message)]
 
 
-class FabricMember(Fact, frozen=True):
+class FabricMember(LogFact, frozen=True):
     """A GPU's NVLink domain; state 3 is complete."""
 
     of_host = True
@@ -147,7 +147,7 @@ class FabricMember(Fact, frozen=True):
     state: int
 
 
-class FabricBroken(Fact, frozen=True):
+class FabricBroken(LogFact, frozen=True):
     """Multi-node NVLink is present but its memory cannot be shared (IMEX); NCCL ends with an error."""
 
     hints = (b"is available but",)
@@ -155,7 +155,7 @@ class FabricBroken(Fact, frozen=True):
     clique_size: int | None
 
 
-class DirectPeers(Fact, frozen=True):
+class DirectPeers(LogFact, frozen=True):
     """Whether all GPUs of a node reach each other directly."""
 
     hints = (b"isAllDirectP2p",)
@@ -189,7 +189,7 @@ _UNSUITABLE = re.compile(
 _ABSENT = re.compile(rb"Could not find|No plugin found|cannot open shared object")
 
 
-class NcclPlugin(Fact, frozen=True):
+class NcclPlugin(LogFact, frozen=True):
     """A plug-in; api is its interface version."""
 
     hints = (b"lugin",)
@@ -213,7 +213,7 @@ class NcclPlugin(Fact, frozen=True):
         return [cls(kind, PluginState.ABSENT)] if match and _ABSENT.search(match[2]) else []
 
 
-class PluginRelease(Fact, frozen=True):
+class PluginRelease(LogFact, frozen=True):
     """The version of a network plug-in or of a library below it: "aws-ofi-nccl", "1.21.1"; "libfabric", "2.3"."""
 
     hints = (b"aws-ofi-nccl", b"Libfabric version")
@@ -227,7 +227,7 @@ class PluginRelease(Fact, frozen=True):
         return [cls(text(name).lower(), text(version)) for name, version in cls.pattern.findall(message)]
 
 
-class Provider(Fact, frozen=True):
+class Provider(LogFact, frozen=True):
     """The provider that a libfabric plug-in selected."""
 
     hints = (b"elected ",)
@@ -235,7 +235,7 @@ class Provider(Fact, frozen=True):
     name: str
 
 
-class Platform(Fact, frozen=True):
+class Platform(LogFact, frozen=True):
     """The kind of cloud instance that a network plug-in recognized."""
 
     hints = (b"platform",)
@@ -243,7 +243,7 @@ class Platform(Fact, frozen=True):
     name: str
 
 
-class TopologyFile(Fact, frozen=True):
+class TopologyFile(LogFact, frozen=True):
     """The file that describes the machine to the library."""
 
     hints = (b"TOPO_FILE", b"topology file")
@@ -251,7 +251,7 @@ class TopologyFile(Fact, frozen=True):
     path: str
 
 
-class UsedNetwork(Fact, frozen=True):
+class UsedNetwork(LogFact, frozen=True):
     """The network that the library selected: "IB", "Socket", "AWS Libfabric"."""
 
     of_host = True
@@ -265,7 +265,7 @@ _FUSED = re.compile(rb"\[(\d{1,4})\]=\{([^{}]{1,400})\}")  # the two ports of a 
 _PART = re.compile(rb"\[\d{1,4}\] ([\w.-]{1,64}:\d{1,3}/\w{1,10})")
 
 
-class NetDevice(Fact, frozen=True):
+class NetDevice(LogFact, frozen=True):
     """A network device that the library lists with its number: kind "IB", name "mlx5_0:1/IB"; sharp: it offers in-network reductions.
 
     Two ports that are one device have the name "mlx5_0:1/IB+mlx5_1:1/IB".
@@ -292,7 +292,7 @@ class NetDevice(Fact, frozen=True):
         return sorted(devices, key=lambda device: (device.number, device.name))
 
 
-class DeviceName(Fact, frozen=True):
+class DeviceName(LogFact, frozen=True):
     """The final name of a network device by its number, without a port: "mlx5_0"."""
 
     of_host = True
@@ -304,7 +304,7 @@ class DeviceName(Fact, frozen=True):
     name: str
 
 
-class DirectAccess(Fact, frozen=True):
+class DirectAccess(LogFact, frozen=True):
     """Whether GPUs can reach an HCA by GPUDirect RDMA according to the library (capability, not proof). name: "mlx5_0", or "HCA 3"."""
 
     hints = (b" RDMA ",)
@@ -318,7 +318,7 @@ class DirectAccess(Fact, frozen=True):
         return [cls(text(name or number), state == b"Enabled") for state, number, name in cls.pattern.findall(message)]
 
 
-class Multicast(Fact, frozen=True):
+class Multicast(LogFact, frozen=True):
     """Whether NVLink multicast (NVLS) is available."""
 
     hints = (b"NVLS mult",)
@@ -326,7 +326,7 @@ class Multicast(Fact, frozen=True):
     available: bool
 
 
-class AssumedSpeed(Fact, frozen=True):
+class AssumedSpeed(LogFact, frozen=True):
     """An interface with an unreadable speed, which NCCL assumes as 10 Gb/s; None where the message has no name."""
 
     hints = (b"efaulting to 10 Gbps",)
@@ -334,7 +334,7 @@ class AssumedSpeed(Fact, frozen=True):
     interface: str | None
 
 
-class GraphLink(Fact, frozen=True):
+class GraphLink(LogFact, frozen=True):
     """A link of NCCL's topology graph: kind "PCI", "NVL", "SYS", the part below it, and the ids of a switch (part "PCI")."""
 
     hints = (b"] - ",)
@@ -355,14 +355,14 @@ class GraphLink(Fact, frozen=True):
         return self.part == "PCI" and (self.ids or "").startswith(("104c8232", "104c8233", "1b36"))
 
 
-class CollNet(Fact, frozen=True):
+class CollNet(LogFact, frozen=True):
     """Ranks are connected for reductions in the network (SHARP)."""
 
     hints = (b"Connected CollNet",)
     pattern = re.compile(rb"Connected CollNet")
 
 
-class RingPaths(Fact, frozen=True):
+class RingPaths(LogFact, frozen=True):
     """How the rings of a communicator reach the NICs: through another GPU (PXN), and by GPUDirect RDMA."""
 
     hints = (b"use ring",)
@@ -371,7 +371,7 @@ class RingPaths(Fact, frozen=True):
     gdr: bool
 
 
-class ChannelCount(Fact, frozen=True):
+class ChannelCount(LogFact, frozen=True):
     """The number of channels of a kind ("coll", "collnet", "nvls", "p2p") that NCCL reports."""
 
     hints = (b" channels",)
@@ -387,7 +387,7 @@ _SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
 _COUNT = re.compile(rb"nchannels (\d{1,4})")
 
 
-class CallChoice(Fact, frozen=True):
+class CallChoice(LogFact, frozen=True):
     """NCCL's choice for a call: algorithm "RING", protocol "SIMPLE" and number of channels; None if not printed.
 
     The size is as NCCL counts it: one rank's part for all-gather and broadcast from 2.24 on. 2.20 to 2.22 print no collective.
@@ -452,7 +452,7 @@ _PROBLEMS = {
 }
 
 
-class ReportedProblem(Fact, frozen=True):
+class ReportedProblem(LogFact, frozen=True):
     """A problem of the host that the library reports."""
 
     hints = (b"No device found", b"libibverbs", b'Missing "', b"NUMA auto", b"NET/OFI", b"GDRDMA not")
@@ -464,7 +464,7 @@ class ReportedProblem(Fact, frozen=True):
         return [cls(problem) for problem, pattern in _PROBLEMS.items() if pattern.search(message)]
 
 
-class RcclMessage(Fact, frozen=True):
+class RcclMessage(LogFact, frozen=True):
     """A message that only RCCL prints."""
 
     hints = (b"rccl", b"version", b"hipify", b"Dmabuf", b"GDRDMA not", b"gpu_id")
@@ -474,14 +474,14 @@ class RcclMessage(Fact, frozen=True):
     )
 
 
-class LoggedWarning(Fact, frozen=True):
+class LoggedWarning(LogFact, frozen=True):
     """The text of a warning, and whether it is a known message or shows a known problem."""
 
     text: str
     explained: bool
 
 
-class ListedRank(Fact, frozen=True):
+class ListedRank(LogFact, frozen=True):
     """A rank in the list of devices of nccl-tests, with its GPU."""
 
     pattern = re.compile(
@@ -495,18 +495,18 @@ class ListedRank(Fact, frozen=True):
     model: str | None
 
 
-class LinkedRelease(Fact, frozen=True):
+class LinkedRelease(LogFact, frozen=True):
     """NCCL_VERSION_CODE of the library as nccl-tests prints it."""
 
     pattern = re.compile(rb"nccl-headers=\d{4,6} nccl-library=(\d{4,6})")
     code: int
 
 
-_RECOGNIZED = tuple((hint, kind) for kind in Fact.__subclasses__() for hint in kind.hints)
+_RECOGNIZED = tuple((hint, kind) for kind in LogFact.__subclasses__() for hint in kind.hints)
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
-def facts_in(message: bytes) -> tuple[Fact, ...]:
+def facts_in(message: bytes) -> tuple[LogFact, ...]:
     """Return the facts of one message, the text after "NCCL INFO " or "NCCL WARN ", or "NCCL version ..."."""
     if message[:1] in _TREE and b"] - " in message:
         return tuple(GraphLink.facts_in(message))
@@ -672,7 +672,7 @@ _ADDRESS = rb"(0x[0-9a-f]{1,16}|\(nil\))"
 _UNUSED = rb"(?:0x[0-9a-f]{1,16}|\(nil\))"
 
 
-class CollectiveCall(Fact, frozen=True):
+class CollectiveCall(LogFact, frozen=True):
     """A call of a rank, with NCCL's numbers of data type and reduction op.
 
     launch is NCCL's count of launches (`opCount`): calls of one group have the same. rank: in the job, which only RCCL prints.
@@ -695,7 +695,7 @@ class CollectiveCall(Fact, frozen=True):
     rank: int | None
 
 
-class CommunicatorEvent(Fact, frozen=True):
+class CommunicatorEvent(LogFact, frozen=True):
     """The begin or end of a communicator at one rank. event: "Init START", "Init COMPLETE", "Destroy COMPLETE" or "Abort COMPLETE".
 
     id: NCCL's, "0x…". A communicator that is a part of another one has the address of that one, the number of the split and its color.

@@ -27,7 +27,7 @@ class LogLine(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class LogWriter:
     """The writer of a line, as far as its prefixes name it; device: the index of its GPU."""
 
     host: str = ""
@@ -78,16 +78,16 @@ _RANK = re.compile(rb"\[(?:PG [\w ().-]{0,80})?[Rr]ank ?(\d{1,7}+)\]|^\[\d{1,9}+
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
-def writer_of(line: bytes) -> Writer:
+def writer_of(line: bytes) -> LogWriter:
     """Return the writer of a line from its prefixes: those of NCCL, UCX and the kernel, and the ranks of srun -l, mpirun and torchrun."""
     head = line[:400]
     ranked = _RANK.search(head)
     rank = int(next(filter(None, ranked.groups()))) if ranked else None
     nccl = _NCCL.search(head)
     if nccl:
-        return Writer(nccl[1].decode(), int(nccl[2]), int(nccl[3]), rank)
+        return LogWriter(nccl[1].decode(), int(nccl[2]), int(nccl[3]), rank)
     ucx = _UCX.search(head)
     if ucx:
-        return Writer(ucx[1].decode(), int(ucx[2]), rank=rank)
+        return LogWriter(ucx[1].decode(), int(ucx[2]), rank=rank)
     kernel = _KERNEL.search(head)
-    return Writer(kernel[1].decode()) if kernel else Writer(rank=rank)
+    return LogWriter(kernel[1].decode()) if kernel else LogWriter(rank=rank)

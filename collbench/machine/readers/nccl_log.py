@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 
 from collbench.machine.readers import nccl_facts
 from collbench.machine.readers.log_messages import LoggedMessage, MessageCounter, hints
-from collbench.machine.readers.nccl_facts import Connection, Fact, LogLibrary, TunedRate, facts_in, is_staged, network_path
-from collbench.machine.readers.nccl_lines import INFO, LONGEST, VERSION, WARN, LogLine, Writer, cleaned, split_line, writer_of
+from collbench.machine.readers.nccl_facts import Connection, LogFact, LogLibrary, TunedRate, facts_in, is_staged, network_path
+from collbench.machine.readers.nccl_lines import INFO, LONGEST, VERSION, WARN, LogLine, LogWriter, cleaned, split_line, writer_of
 from collbench.machine.readers.text import HEAD, Unreadable, printable
 from collbench.machine.sources import is_folder, text_of
 from collbench.untrusted import open_file
@@ -29,7 +29,7 @@ _MOST_FACTS = 65536  # of a kind
 _MOST_REMEMBERED = 8192  # cached results, which only save time
 _RESULT = b"# Avg bus bandwidth"  # of nccl-tests and rccl-tests, which print it at their successful end
 _LAST_ERROR = b"Last error:"  # of PyTorch; the next line is NCCL's last warning, without its prefix
-_Kind = TypeVar("_Kind", bound=Fact)
+_Kind = TypeVar("_Kind", bound=LogFact)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class NcclLog:
     name: str = ""
     hosts: tuple[str, ...] = ()
     lines: int = 0
-    facts: dict[type[Fact], dict[tuple[str, Fact], int]] = field(default_factory=dict)
+    facts: dict[type[LogFact], dict[tuple[str, LogFact], int]] = field(default_factory=dict)
     connections: dict[Connection, ConnectionLines] = field(default_factory=dict)
     rates: dict[TunedRate, None] = field(default_factory=dict)
     messages: tuple[LoggedMessage, ...] = ()
@@ -341,7 +341,7 @@ class _LogReader:
     def _other(self, line: bytes, logged: LogLine | None) -> None:
         """Process a line that is not an INFO: a warning, the version, or other output."""
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:  # nccl-tests above its table, or RCCL about itself
-            kinds: tuple[type[Fact], ...] = nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage
+            kinds: tuple[type[LogFact], ...] = nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage
             for fact in (fact for kind in kinds for fact in kind.facts_in(line.strip())):
                 self._enter(fact)
         follows_last_error = self._follows_last_error
@@ -367,7 +367,7 @@ class _LogReader:
         self._begin(logged.head)
         self._new(message, logged.head)
 
-    def _enter(self, fact: Fact, host: str = "", *, times: int = 1) -> None:
+    def _enter(self, fact: LogFact, host: str = "", *, times: int = 1) -> None:
         facts = self.log.facts.setdefault(type(fact), {})
         most = _MOST_WARNINGS if isinstance(fact, nccl_facts.LoggedWarning) else _MOST_FACTS
         if (host, fact) in facts or len(facts) < most:
@@ -396,7 +396,7 @@ class _LogReader:
         else:
             self._times[message] = 1
 
-    def _of_table(self, message: bytes, writer: Writer) -> bool:
+    def _of_table(self, message: bytes, writer: LogWriter) -> bool:
         """Return whether the message is of NCCL's table, and add its entries. Rows belong to the last heading of the same rank."""
         place = writer.process, writer.rank, writer.device
         columns = nccl_facts.table_columns(message)

@@ -221,6 +221,7 @@ class CaseWork(Work):
 
     operation: Operation
     case: Case
+    is_case = True
     groups: Groups | None = None
 
     def prepare(self, world: World) -> PreparedCase | Fact:

@@ -27,7 +27,7 @@ from collbench.plugins.importers.rows import (
     short,
     whole,
 )
-from collbench.plugins.importers.table import Column, Layout, TextTable, cells
+from collbench.plugins.importers.table import Layout, TextColumn, TextTable, cells
 from collbench.results.row import Row
 
 _TITLE = re.compile(
@@ -37,7 +37,7 @@ _TITLE = re.compile(
     r" \((?P<old_iterations>\d{1,9}) trials, (?P<old_ranks>\d{1,7}) ranks\)"
 )
 _LAYOUT = Layout(
-    columns=(Column("payload", "payload"), Column("busbw", "busbw"), Column("algbw", "algbw")),
+    columns=(TextColumn("payload", "payload"), TextColumn("busbw", "busbw"), TextColumn("algbw", "algbw")),
     headings=re.compile(r"\|\s*(?:busbw|algbw)\s*\|"),
     figures=re.compile(r"\s*\|\s*\d"),
     words=cells,

@@ -15,16 +15,16 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, missing, short, whole
-from collbench.plugins.importers.table import MICROSECONDS, Column, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, Layout, TextColumn, TextTable
 
 _HEADER = re.compile(r"bytes\s+(?:#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
 _LAYOUT = Layout(
     columns=(
-        Column("bytes", "size", shown=False),
-        Column("usec/xfer", "time", MICROSECONDS, shown=False),
-        Column("MB/sec|Mxfers/sec"),
-        Column("#ack", "acknowledged", shown=False),
-        Column("name|#sent|iters|total|time", "other", shown=False),
+        TextColumn("bytes", "size", shown=False),
+        TextColumn("usec/xfer", "time", MICROSECONDS, shown=False),
+        TextColumn("MB/sec|Mxfers/sec"),
+        TextColumn("#ack", "acknowledged", shown=False),
+        TextColumn("name|#sent|iters|total|time", "other", shown=False),
     ),
     headings=_HEADER,
     figures=re.compile(r"(?:\S{1,80}\s{1,40})?\d{1,18}(?:\.\d)?[kmgKMG]?(?:\s{1,40}[=\d.]+[kmgKMGs]?){2,7}\s*$"),  # not a command

@@ -15,7 +15,7 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, MissingItem, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, ranks_and_nodes, short, whole
-from collbench.plugins.importers.table import MICROSECONDS, NANOSECONDS, Column, Figures, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, NANOSECONDS, Figures, Layout, TextColumn, TextTable
 from collbench.results.row import Row
 
 _RESULTS = re.compile(r"^\s{0,400}BENCHMARK RESULTS\s*$|\belements\b.{0,200}\bp50L? \([un]s\)")
@@ -23,14 +23,14 @@ _OPTION = re.compile(r"\b(\w{1,64})=([^,\s]{0,200})")
 _QUANTILES = {"p50": "time", "min": "min", "p99": "p99", "max": "max"}
 _LAYOUT = Layout(
     columns=(
-        Column(r"size \(B\)", "size", shown=False),
-        Column("elements", "count", shown=False),
+        TextColumn(r"size \(B\)", "size", shown=False),
+        TextColumn("elements", "count", shown=False),
         # minL and minBW: in the middle of 2017
-        *(Column(rf"{name}L? \(us\)", field, MICROSECONDS, shown=False) for name, field in _QUANTILES.items()),
-        *(Column(rf"{name}L? \(ns\)", field, NANOSECONDS, shown=False) for name, field in _QUANTILES.items()),
-        Column(r"(?:min|p50|p99|max)(?:BW)? \(GB/s\)", "rate", shown=False),
-        Column(r"bandwidth \(GB/s\)", "mean_rate"),
-        Column("iterations|samples"),
+        *(TextColumn(rf"{name}L? \(us\)", field, MICROSECONDS, shown=False) for name, field in _QUANTILES.items()),
+        *(TextColumn(rf"{name}L? \(ns\)", field, NANOSECONDS, shown=False) for name, field in _QUANTILES.items()),
+        TextColumn(r"(?:min|p50|p99|max)(?:BW)? \(GB/s\)", "rate", shown=False),
+        TextColumn(r"bandwidth \(GB/s\)", "mean_rate"),
+        TextColumn("iterations|samples"),
     ),
     headings=re.compile(r"\belements\b.{0,200}\bp50L? \([un]s\)"),
     begins=re.compile(r"^ +(?P<benchmark>[A-Z][A-Z0-9_]{1,63})\s*$"),

@@ -12,7 +12,7 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, short, whole
-from collbench.plugins.importers.table import MEBIBYTES, Column, Layout, TextTable, cells
+from collbench.plugins.importers.table import MEBIBYTES, Layout, TextColumn, TextTable, cells
 
 _TITLE = re.compile(r"(?P<program>NetworkLoad|Network) Tests v(?P<version>[\d.]{1,10})\s*$")
 _SECTION = re.compile(
@@ -25,11 +25,11 @@ _TRAFFIC = {"Isolated Network Tests": "", "Isolated Congestion Tests": "congesto
 
 _LAYOUT = Layout(
     columns=(
-        Column("Name", "name", shown=False),
-        Column("Avg", "time"),
-        Column("99%", "p99"),
-        Column("Units", "unit", shown=False),
-        Column(r"\b[\w%]{1,20}(?= +\|)"),
+        TextColumn("Name", "name", shown=False),
+        TextColumn("Avg", "time"),
+        TextColumn("99%", "p99"),
+        TextColumn("Units", "unit", shown=False),
+        TextColumn(r"\b[\w%]{1,20}(?= +\|)"),
     ),
     headings=re.compile(r"\|\s+Name \|"),
     figures=re.compile(r"\s*\|(?! +Name \||.*Key Results)"),

@@ -33,7 +33,7 @@ from collbench.plugins.importers.rows import (
     whole,
     width_of,
 )
-from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Column, Figures, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Figures, Layout, TextColumn, TextTable
 from collbench.results.row import Row
 from collbench.units import plural
 
@@ -52,16 +52,16 @@ _VERSION = re.compile(
 _BENCHMARK = re.compile(r"^# Benchmarking (?:Multi-)?(?P<benchmark>\S{1,64})")
 _LAYOUT = Layout(
     columns=(
-        Column("#bytes", "size", shown=False),
-        Column(r"t_pure\[usec\]", "time", MICROSECONDS),
-        Column(r"t_max\[usec\]", "time", MICROSECONDS),
-        Column(r"\bt\[usec\]", "time", MICROSECONDS),
-        Column(r"t_avg\[usec\]", "rank_mean", MICROSECONDS),
-        Column("Mbytes/sec", "megabytes"),
-        Column("Msg/sec", "messages"),
-        Column("defects", "wrong", shown=False),
-        Column("Group", "group", shown=False),
-        Column(r"#repetitions|t_\w+\[usec\]|overlap\[%\]"),
+        TextColumn("#bytes", "size", shown=False),
+        TextColumn(r"t_pure\[usec\]", "time", MICROSECONDS),
+        TextColumn(r"t_max\[usec\]", "time", MICROSECONDS),
+        TextColumn(r"\bt\[usec\]", "time", MICROSECONDS),
+        TextColumn(r"t_avg\[usec\]", "rank_mean", MICROSECONDS),
+        TextColumn("Mbytes/sec", "megabytes"),
+        TextColumn("Msg/sec", "messages"),
+        TextColumn("defects", "wrong", shown=False),
+        TextColumn("Group", "group", shown=False),
+        TextColumn(r"#repetitions|t_\w+\[usec\]|overlap\[%\]"),
     ),
     headings=re.compile(r"^\s*(?:#bytes|#repetitions|Group)\s"),  # behind a launcher's tag the titles may lack their blank
     figures=re.compile(r"\s*\d+\s"),  # not "15: Error Reduce_scatter,size = 4,sample #0"

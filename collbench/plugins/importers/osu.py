@@ -34,7 +34,7 @@ from collbench.plugins.importers.rows import (
     whole,
     width_of,
 )
-from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Column, Figures, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Figures, Layout, TextColumn, TextTable
 from collbench.results.row import Row
 from collbench.units import plural
 
@@ -111,17 +111,17 @@ _TITLE = re.compile(
 )
 _LAYOUT = Layout(
     columns=(
-        Column("Transmit Size|Size|^#(?=[ \\d]+$)", "size", shown=False),
-        Column(r"Avg Latency ?\(us\)", "time", MICROSECONDS, shown=False),
-        Column(r"(?<!Min )(?<!Max )Latency ?\(us\)", "time", MICROSECONDS, shown=False),
-        Column(r"Pure Comm\. ?\(us\)", "time", MICROSECONDS, shown=False),
-        Column(r"Bandwidth ?\(MB/s\)", "megabytes"),
-        Column(r"MB/s(?!e)", "megabytes"),
-        Column("Messages/s", "messages"),
-        Column("Validation", "validation", shown=False),
-        Column(r"P\d{1,2} Tail (?:BW ?\(MB/s\)|Lat ?\(us\))|(?:Min|Max) Latency ?\(us\)|Overall ?\(us\)|Compute ?\(us\)|Iterations"),
-        Column(r"Coll\. Init ?\(us\)|MPI_Test ?\(us\)|MPI_Wait ?\(us\)|(?:Min|Max) Comm\. ?\(us\)|Overlap ?\(%\)"),
-        Column(r"(?<=[# ])\d{1,9}(?= |$)", "window"),
+        TextColumn("Transmit Size|Size|^#(?=[ \\d]+$)", "size", shown=False),
+        TextColumn(r"Avg Latency ?\(us\)", "time", MICROSECONDS, shown=False),
+        TextColumn(r"(?<!Min )(?<!Max )Latency ?\(us\)", "time", MICROSECONDS, shown=False),
+        TextColumn(r"Pure Comm\. ?\(us\)", "time", MICROSECONDS, shown=False),
+        TextColumn(r"Bandwidth ?\(MB/s\)", "megabytes"),
+        TextColumn(r"MB/s(?!e)", "megabytes"),
+        TextColumn("Messages/s", "messages"),
+        TextColumn("Validation", "validation", shown=False),
+        TextColumn(r"P\d{1,2} Tail (?:BW ?\(MB/s\)|Lat ?\(us\))|(?:Min|Max) Latency ?\(us\)|Overall ?\(us\)|Compute ?\(us\)|Iterations"),
+        TextColumn(r"Coll\. Init ?\(us\)|MPI_Test ?\(us\)|MPI_Wait ?\(us\)|(?:Min|Max) Comm\. ?\(us\)|Overlap ?\(%\)"),
+        TextColumn(r"(?<=[# ])\d{1,9}(?= |$)", "window"),
     ),
     headings=re.compile(r"\((?:us|MB/s|%)\)|MB/s|^#(?: +\d{1,9})+ *$"),
     begins=_TITLE,

@@ -27,7 +27,7 @@ from collbench.plugins.importers.rows import (
     type_name,
     whole,
 )
-from collbench.plugins.importers.table import GIGABYTES, MICROSECONDS, Column, Layout, TextTable
+from collbench.plugins.importers.table import GIGABYTES, MICROSECONDS, Layout, TextColumn, TextTable
 from collbench.results.row import Row
 
 _NUMBER = r"\d{1,18}(?:\.\d{0,18})?"
@@ -37,15 +37,15 @@ _RANKS = r"\[((?:\d{1,9}(?:, ?|(?=\])))*)\]"
 # The distance between two words is limited. Otherwise a line that repeats the first one would take quadratic time.
 _LAYOUT = Layout(
     columns=(
-        Column("size", "size"),
-        Column("count", "count"),
-        Column("p50", "time", MICROSECONDS),
-        *(Column(name, f"rank_{name}_s", MICROSECONDS) for name in ("min", "p75", "p95", "max")),
-        Column("algbw", "algbw"),
-        Column("busbw", "busbw"),
-        Column("pingpong", "pingpong", MICROSECONDS),
-        Column("one_way", "one_way", GIGABYTES),
-        Column("both_ways", "both_ways", GIGABYTES),
+        TextColumn("size", "size"),
+        TextColumn("count", "count"),
+        TextColumn("p50", "time", MICROSECONDS),
+        *(TextColumn(name, f"rank_{name}_s", MICROSECONDS) for name in ("min", "p75", "p95", "max")),
+        TextColumn("algbw", "algbw"),
+        TextColumn("busbw", "busbw"),
+        TextColumn("pingpong", "pingpong", MICROSECONDS),
+        TextColumn("one_way", "one_way", GIGABYTES),
+        TextColumn("both_ways", "both_ways", GIGABYTES),
     ),
     figures=re.compile(
         r".{0,300}?COMMS-RES(?:-(?P<collective>[a-z0-9_]{1,40})-(?P<dtype>[a-z0-9]{1,20})\S{0,80})?\s+(?P<size>\d{1,18})"

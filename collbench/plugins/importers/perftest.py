@@ -18,7 +18,7 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MessageRateMismatch, MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, missing, parse_number, short, whole
-from collbench.plugins.importers.table import MICROSECONDS, Column, Figures, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, Figures, Layout, TextColumn, TextTable
 from collbench.results.store import parse_object
 
 _TITLE = re.compile(
@@ -33,17 +33,17 @@ _BYTES = {"MB": 1 << 20, "MiB": 1 << 20, "Gb": 1e9 / 8}
 _US = r"\[usec\]"
 _LAYOUT = Layout(
     columns=(
-        Column("#bytes", "size", shown=False),
-        Column(rf"t_typical{_US}", "time", MICROSECONDS),
-        Column(rf"t_avg{_US}", "time", MICROSECONDS),
-        Column(rf"t_min{_US}", "min", MICROSECONDS),
-        Column(rf"99% percentile{_US}", "p99", MICROSECONDS),
-        Column(rf"t_max{_US}", "max", MICROSECONDS),
-        *(Column(rf"BW average ?\[{unit}/sec\]", "rate", size) for unit, size in _BYTES.items()),
-        Column(r"MsgRate\[Mpps\]", "messages"),
-        Column(r"t_\w+\[\w+\]|99(?:\.9)?% percentile\[\w+\]", "other_time"),
-        Column(r"BW (?:peak|average|Port\d) ?\[\w+/sec\]|MsgRate Port\d\[Mpps\]|BW peak", "other_rate"),
-        Column(r"#iterations|#sl|tps average|CPU_Util\[%+\]"),
+        TextColumn("#bytes", "size", shown=False),
+        TextColumn(rf"t_typical{_US}", "time", MICROSECONDS),
+        TextColumn(rf"t_avg{_US}", "time", MICROSECONDS),
+        TextColumn(rf"t_min{_US}", "min", MICROSECONDS),
+        TextColumn(rf"99% percentile{_US}", "p99", MICROSECONDS),
+        TextColumn(rf"t_max{_US}", "max", MICROSECONDS),
+        *(TextColumn(rf"BW average ?\[{unit}/sec\]", "rate", size) for unit, size in _BYTES.items()),
+        TextColumn(r"MsgRate\[Mpps\]", "messages"),
+        TextColumn(r"t_\w+\[\w+\]|99(?:\.9)?% percentile\[\w+\]", "other_time"),
+        TextColumn(r"BW (?:peak|average|Port\d) ?\[\w+/sec\]|MsgRate Port\d\[Mpps\]|BW peak", "other_rate"),
+        TextColumn(r"#iterations|#sl|tps average|CPU_Util\[%+\]"),
     ),
     headings=re.compile("#bytes"),
     figures=re.compile(r"\s*\d+\s"),

@@ -28,7 +28,7 @@ from collbench.plugins.importers.rows import (
     whole,
     width_of,
 )
-from collbench.plugins.importers.table import MICROSECONDS, Column, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, Layout, TextColumn, TextTable
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -39,11 +39,11 @@ _MOST_WRONG = 2**62
 
 _LAYOUT = Layout(
     columns=(
-        Column("size", "size"),
-        Column("time", "time", MICROSECONDS),
-        Column("wrong", "wrong"),
-        Column("#wrong", "wrong"),
-        *(Column(name, name) for name in ("type", "redop", "inplace", "algbw", "busbw")),
+        TextColumn("size", "size"),
+        TextColumn("time", "time", MICROSECONDS),
+        TextColumn("wrong", "wrong"),
+        TextColumn("#wrong", "wrong"),
+        *(TextColumn(name, name) for name in ("type", "redop", "inplace", "algbw", "busbw")),
     )
 )
 

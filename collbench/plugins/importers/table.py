@@ -31,7 +31,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-class Column(NamedTuple):
+class TextColumn(NamedTuple):
     """A column of a format.
 
     heading  a regular expression without groups; of a format without headings, the name of the group in `Layout.record`
@@ -96,7 +96,7 @@ class TextTable:
     number: int
     layout: Layout
     facts: dict[str, str] = field(default_factory=dict)
-    columns: list[tuple[str, Column]] = field(default_factory=list)
+    columns: list[tuple[str, TextColumn]] = field(default_factory=list)
     lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     bad: list[int] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
@@ -130,7 +130,7 @@ class TextTable:
 
     def figures(self) -> Iterator[Figures]:
         """Yield the lines of figures."""
-        by_field: dict[str, tuple[str, Column]] = {}
+        by_field: dict[str, tuple[str, TextColumn]] = {}
         for heading, column in sorted(self.columns, key=lambda entry: self.layout.columns.index(entry[1])):
             by_field.setdefault(column.field, (heading, column))
         for number, texts in self.lines:
@@ -192,7 +192,7 @@ class Layout:
     ends      a line after which the table has no further figures
     """
 
-    columns: Sequence[Column]
+    columns: Sequence[TextColumn]
     headings: re.Pattern[str] | None = None
     figures: re.Pattern[str] = re.compile(r"\s*\d")
     broken: re.Pattern[str] | None = None
@@ -238,14 +238,14 @@ class Layout:
                 shared |= _facts_of(line, self.shared)
         return tables if any(table.is_begun or table.remarks for table in tables) else []
 
-    def columns_in(self, line: str) -> list[tuple[str, Column]]:
+    def columns_in(self, line: str) -> list[tuple[str, TextColumn]]:
         """Return the headings of a line with their columns; [] for another line."""
         if self.headings is None or not self.headings.search(line):
             return []
         return [(match[0], self.columns[(match.lastindex or 1) - 1]) for match in self._any_heading.finditer(line)]
 
     @property
-    def named_columns(self) -> list[tuple[str, Column]]:
+    def named_columns(self) -> list[tuple[str, TextColumn]]:
         """The columns with their names, for lines without headings and for records."""
         return [(column.heading, column) for column in self.columns]
 

@@ -28,7 +28,7 @@ from collbench.measuring.request import Placement, TaskRequest
 from collbench.measuring.row import make_row
 from collbench.measuring.sampling import Measurement
 from collbench.measuring.session import LaunchSession, Plan, Task, WrongDataStop
-from collbench.measuring.verification import Check, check_fields, wrong_evidence
+from collbench.measuring.verification import VerificationTurn, check_fields, wrong_evidence
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
@@ -210,12 +210,12 @@ class KvWork(Work):
         seconds: list[list[float]] | None = world.gather([float(np.median(times))] if times else [], f"{self.what}: timing the copies")
         return seconds
 
-    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
         """Send new contents, and compare each byte. One-sided puts must not come before the target has filled its memory."""
         for call in range(calls):
             pattern = BlockPattern(self.plan.block_bytes, self.seed + call)
             fill = partial(pattern.fill, self.method)
-            yield Check([fill], partial(ready.loop.run, 1), [partial(_mismatches, pattern, self.method)], meets=True)
+            yield VerificationTurn([fill], partial(ready.loop.run, 1), [partial(_mismatches, pattern, self.method)], meets=True)
 
     def release(self, ready: PreparedCase) -> None:
         """Free the memory on all ranks."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.machine.readers.nccl_facts import CollectiveCall, CommunicatorEvent
-from collbench.machine.readers.nccl_lines import INFO, Writer, split_line, writer_of
+from collbench.machine.readers.nccl_lines import INFO, LogWriter, split_line, writer_of
 from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
 from collbench.plugins.traces.files import line_blocks
 from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, Part, RankTrace, empty
@@ -108,7 +108,7 @@ class _NcclLog:
 
     def read(self, path: Path) -> None:
         """Read a file. Raises UsageError for a line with a part of a call."""
-        head, writer = b"\n", Writer()
+        head, writer = b"\n", LogWriter()
         for first, block in line_blocks(path):
             for number, line in enumerate(block.split(b"\n"), first):
                 if not line.startswith(head):
@@ -132,7 +132,7 @@ class _NcclLog:
             if self.total > _MOST_OPERATIONS or len(self.current) > _MOST_COMMUNICATORS:
                 raise UsageError(f"{path}: the log has more than {_MOST_OPERATIONS:,} operations or too many communicators: give a part")
 
-    def _add(self, path: Path, writer: Writer, device: int, communicator: _LoggedCommunicator) -> tuple[_LoggedRank, int]:
+    def _add(self, path: Path, writer: LogWriter, device: int, communicator: _LoggedCommunicator) -> tuple[_LoggedRank, int]:
         """Add a communicator to its rank, and return both as (the rank, the number of the communicator)."""
         key = writer.process, device
         if key not in self.units:
@@ -142,7 +142,7 @@ class _NcclLog:
         self.current[writer.process, communicator.address] = unit, len(unit.communicators) - 1
         return self.current[writer.process, communicator.address]
 
-    def _add_event(self, path: Path, writer: Writer, event: CommunicatorEvent) -> None:
+    def _add_event(self, path: Path, writer: LogWriter, event: CommunicatorEvent) -> None:
         unit, number = self.current.get((writer.process, event.address), (None, 0))
         communicator = unit.communicators[number] if unit else None
         if not event.event.startswith("Init"):
@@ -161,7 +161,7 @@ class _NcclLog:
                 return
         self._add(path, writer, event.device, _LoggedCommunicator(event.address, event.ranks, event.rank, key))
 
-    def _add_call(self, path: Path, writer: Writer, call: CollectiveCall) -> None:
+    def _add_call(self, path: Path, writer: LogWriter, call: CollectiveCall) -> None:
         place = self.current.get((writer.process, call.communicator))
         if place is None:
             place = self._add(path, writer, writer.device or 0, _LoggedCommunicator(call.communicator, call.ranks))

@@ -17,7 +17,7 @@ from collbench.measuring.engine import Work
 from collbench.measuring.prepared_case import PreparedCase, phase
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement, Stopping
-from collbench.measuring.verification import Check
+from collbench.measuring.verification import VerificationTurn
 from collbench.operations.program import Call, Program
 from collbench.operations.unsupported import DeviceUnsupported, TimelineUnsupported, decode_reason
 from collbench.plugins.overlap.computation import FixedComputation
@@ -126,7 +126,7 @@ class ComputingWork(Work):
         assert self.states is not None
         return self.states.gather(ready.case.title(), measured, world)
 
-    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
         """Yield the turns of verification, while the ranks compute."""
         assert self.checking is not None
         return step_checks(self.checking, calls)

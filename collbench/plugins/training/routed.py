@@ -32,7 +32,7 @@ from collbench.measuring.prepared_case import BackendContext, Preparation, Prepa
 from collbench.measuring.request import Budget
 from collbench.measuring.row import doubts
 from collbench.measuring.sampling import FEW, Samples, Stopping, slowest
-from collbench.measuring.verification import Check
+from collbench.measuring.verification import VerificationTurn
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch, bytes_needed, slots_for
 from collbench.operations.operation import Block, Operation
@@ -367,14 +367,14 @@ class RoutedWork(Work):
         few = max(fewest_for(joint_confidence(len(self.plan.routing.steps))), -(-FEW // turns))
         return Stopping(budget, ready.case.size_bytes, self.plan.ranks, turns=turns, first=few, few=few, window=(1, 1))
 
-    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
         """Yield a turn for each exchange."""
         assert self.prepared is not None
         for _ in range(calls):
             for index, (exchange, buffers) in enumerate(zip(self.plan.exchanges, self.prepared.buffers, strict=True)):
                 fills = [partial(of_rank.fill, 0, for_check=True) for of_rank in buffers]
                 compare = partial(_mismatches, exchange.what, buffers)
-                yield Check(fills, partial(ready.checking.run, 1, slot=index), [compare], what=exchange.what)
+                yield VerificationTurn(fills, partial(ready.checking.run, 1, slot=index), [compare], what=exchange.what)
 
     def release(self, ready: PreparedCase) -> None:
         """Free nothing: the groups are those of the launch."""

@@ -43,7 +43,7 @@ from collbench.measuring.request import Budget, Request
 from collbench.measuring.row import RowContext, against_limits, doubts, times_of
 from collbench.measuring.sampling import Measurement, Stopping, slowest, sound
 from collbench.measuring.session import LaunchSession
-from collbench.measuring.verification import Check, DataError, check_fields, mismatches_in, wrong_evidence
+from collbench.measuring.verification import DataError, VerificationTurn, check_fields, mismatches_in, wrong_evidence
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
@@ -599,11 +599,11 @@ def taking_part(part: StepPart) -> list[int]:
     return sorted(rank for group in part.groups for rank in group)
 
 
-def step_checks(step: PreparedStep, calls: int) -> Iterator[Check]:
+def step_checks(step: PreparedStep, calls: int) -> Iterator[VerificationTurn]:
     """Yield the turns of verification: refill all buffers, run the step's calls once per buffer, and compare each part."""
     for _ in range(calls):
         fills = [partial(_fill, part) for part in step.parts]
-        yield Check(fills, partial(step.ready.checking.run, 1, slot=0), [partial(_mismatches, part) for part in step.parts])
+        yield VerificationTurn(fills, partial(step.ready.checking.run, 1, slot=0), [partial(_mismatches, part) for part in step.parts])
 
 
 def _fill(one: PreparedPart) -> None:
@@ -633,7 +633,7 @@ class StepWork(Work):
         """Return the step."""
         return self.step.ready
 
-    def checks(self, ready: PreparedCase, calls: int) -> Iterator[Check]:
+    def checks(self, ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
         """Yield the turns of verification."""
         return step_checks(self.step, calls)
 

@@ -11,8 +11,8 @@ from collbench.machine.readers.nccl_facts import (
     Connection,
     DeviceName,
     DirectAccess,
-    Fact,
     ListedRank,
+    LogFact,
     LogLibrary,
     LogSetting,
     NcclPlugin,
@@ -24,7 +24,7 @@ from collbench.machine.readers.nccl_facts import (
     connection,
     facts_in,
 )
-from collbench.machine.readers.nccl_lines import INFO, LONGEST, TRACE, VERSION, WARN, Writer, cleaned, split_line, writer_of
+from collbench.machine.readers.nccl_lines import INFO, LONGEST, TRACE, VERSION, WARN, LogWriter, cleaned, split_line, writer_of
 from collbench.machine.readers.nccl_log import read
 
 
@@ -54,24 +54,24 @@ def test_other_lines_have_no_parts(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("head", "writer"),
     [
-        (b"gpu-7.rack2.example:81:99 [1] ", Writer("gpu-7.rack2.example", 81, 1)),
-        (b"10.0.0.7:81:99 [1] ", Writer("10.0.0.7", 81, 1)),
-        (b"fe80::12:4711:4720 [3] ", Writer("fe80::12", 4711, 3)),  # not host "12"
-        (b"[1,3]<stdout>:2001:db8:0:0:0:0:0:7:81:99 [1] ", Writer("2001:db8:0:0:0:0:0:7", 81, 1, 3)),
-        (b"[2026-05-06 20:00:45] gpu7:81:99 [1] ", Writer("gpu7", 81, 1)),
-        (b"12: gpu7:81:99 [1] ", Writer("gpu7", 81, 1, 12)),
-        (b"[rank5]:gpu7:81:99 [-1] ", Writer("gpu7", 81, -1, 5)),
-        (b"gpu7:81 [1] ", Writer()),
-        (b"", Writer()),
+        (b"gpu-7.rack2.example:81:99 [1] ", LogWriter("gpu-7.rack2.example", 81, 1)),
+        (b"10.0.0.7:81:99 [1] ", LogWriter("10.0.0.7", 81, 1)),
+        (b"fe80::12:4711:4720 [3] ", LogWriter("fe80::12", 4711, 3)),  # not host "12"
+        (b"[1,3]<stdout>:2001:db8:0:0:0:0:0:7:81:99 [1] ", LogWriter("2001:db8:0:0:0:0:0:7", 81, 1, 3)),
+        (b"[2026-05-06 20:00:45] gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1)),
+        (b"12: gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1, 12)),
+        (b"[rank5]:gpu7:81:99 [-1] ", LogWriter("gpu7", 81, -1, 5)),
+        (b"gpu7:81 [1] ", LogWriter()),
+        (b"", LogWriter()),
     ],
 )
-def test_the_writer_of_a_line(head: bytes, writer: Writer) -> None:
+def test_the_writer_of_a_line(head: bytes, writer: LogWriter) -> None:
     assert writer_of(head + b"NCCL INFO Using network IB") == writer
 
 
 def test_the_process_and_part_of_a_writer() -> None:
-    assert (Writer("n1", 7, 2).process, Writer("n1", 7, 2).part, Writer("n1", 7, 2, 9).part) == ("n1:7", "GPU 2", "rank 9")
-    assert (Writer("n1").process, Writer().part) == ("", "")
+    assert (LogWriter("n1", 7, 2).process, LogWriter("n1", 7, 2).part, LogWriter("n1", 7, 2, 9).part) == ("n1:7", "GPU 2", "rank 9")
+    assert (LogWriter("n1").process, LogWriter().part) == ("", "")
 
 
 def test_colours_are_removed_and_long_lines_are_cut() -> None:
@@ -103,7 +103,7 @@ def test_colours_are_removed_and_long_lines_are_cut() -> None:
         (b"Using netw", []),
     ],
 )
-def test_the_facts_of_a_message(message: bytes, facts: list[Fact]) -> None:
+def test_the_facts_of_a_message(message: bytes, facts: list[LogFact]) -> None:
     by_name = sorted(facts_in(message), key=repr)
     assert by_name == sorted(facts, key=repr)
 
@@ -117,7 +117,7 @@ def test_the_facts_of_a_message(message: bytes, facts: list[Fact]) -> None:
         (b"# Rank 0 Pid 12 on", []),
     ],
 )  # fmt: skip
-def test_a_rank_that_nccl_tests_lists(line: bytes, ranks: list[Fact]) -> None:
+def test_a_rank_that_nccl_tests_lists(line: bytes, ranks: list[LogFact]) -> None:
     assert ListedRank.facts_in(line) == ranks
 
 
@@ -149,9 +149,9 @@ def test_calls_and_communicators() -> None:
 
 
 def test_every_kind_is_recognized_by_a_hint_and_pattern() -> None:
-    kinds = {kind.__name__ for kind in Fact.__subclasses__() if not kind.hints}
+    kinds = {kind.__name__ for kind in LogFact.__subclasses__() if not kind.hints}
     assert kinds == {"LoggedWarning", "ListedRank", "LinkedRelease", "CollectiveCall", "CommunicatorEvent"}
-    assert all(b"*" not in kind.pattern.pattern.replace(rb"\s*$", b"") for kind in Fact.__subclasses__() if hasattr(kind, "pattern"))
+    assert all(b"*" not in kind.pattern.pattern.replace(rb"\s*$", b"") for kind in LogFact.__subclasses__() if hasattr(kind, "pattern"))
 
 
 def test_processes_that_write_in_turn_are_kept_apart() -> None:

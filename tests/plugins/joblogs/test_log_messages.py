@@ -10,7 +10,7 @@ import pytest
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding, pages
 from collbench.machine.readers.log_messages import KnownMessage, known_messages
-from collbench.machine.readers.nccl_lines import Writer, writer_of
+from collbench.machine.readers.nccl_lines import LogWriter, writer_of
 from collbench.machine.readers.nccl_log import NcclLog, read
 from collbench.machine.readers.text import Unreadable
 from collbench.plugins.joblogs.findings import examined
@@ -166,26 +166,26 @@ def test_the_last_error_that_pytorch_repeats_is_known() -> None:
 @pytest.mark.parametrize(
     ("prefix", "place"),
     [
-        ("", Writer("n1", 7, 2)),
-        ("[2026-04-22 21:34:20] ", Writer("n1", 7, 2)),
-        ("3: ", Writer("n1", 7, 2, 3)),
-        ("[1,3]<stdout>:", Writer("n1", 7, 2, 3)),
-        ("[1,3]<stderr>: ", Writer("n1", 7, 2, 3)),
-        ("[rank3]: ", Writer("n1", 7, 2, 3)),
-        ("[default2]:", Writer("n1", 7, 2)),
-        ("2026-03-13T22:26:02.123456789Z stderr F ", Writer("n1", 7, 2)),
-        ('{"log":"', Writer("n1", 7, 2)),
-        ("Nov 29 03:24:37 login1 slurmstepd[123]: ", Writer("n1", 7, 2)),
-        ("(RayWorker pid=9, ip=10.0.0.1) ", Writer("n1", 7, 2)),
-        ("worker-1  | ", Writer("n1", 7, 2)),
-        ("n1.hsn.example 0: ", Writer("n1", 7, 2)),
-        ("\x1b[36m", Writer("n1", 7, 2)),
+        ("", LogWriter("n1", 7, 2)),
+        ("[2026-04-22 21:34:20] ", LogWriter("n1", 7, 2)),
+        ("3: ", LogWriter("n1", 7, 2, 3)),
+        ("[1,3]<stdout>:", LogWriter("n1", 7, 2, 3)),
+        ("[1,3]<stderr>: ", LogWriter("n1", 7, 2, 3)),
+        ("[rank3]: ", LogWriter("n1", 7, 2, 3)),
+        ("[default2]:", LogWriter("n1", 7, 2)),
+        ("2026-03-13T22:26:02.123456789Z stderr F ", LogWriter("n1", 7, 2)),
+        ('{"log":"', LogWriter("n1", 7, 2)),
+        ("Nov 29 03:24:37 login1 slurmstepd[123]: ", LogWriter("n1", 7, 2)),
+        ("(RayWorker pid=9, ip=10.0.0.1) ", LogWriter("n1", 7, 2)),
+        ("worker-1  | ", LogWriter("n1", 7, 2)),
+        ("n1.hsn.example 0: ", LogWriter("n1", 7, 2)),
+        ("\x1b[36m", LogWriter("n1", 7, 2)),
     ],
 )
-def test_prefixes_of_launchers_and_collectors(prefix: str, place: Writer) -> None:
+def test_prefixes_of_launchers_and_collectors(prefix: str, place: LogWriter) -> None:
     logged = log(f"{prefix}{SHM}\x1b[0m").messages[0]
     assert list(logged.places) == [place]
-    assert writer_of(b"") == Writer()
+    assert writer_of(b"") == LogWriter()
 
 
 def test_carriage_returns_and_bytes_that_are_not_text() -> None:

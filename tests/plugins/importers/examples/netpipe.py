@@ -9,13 +9,13 @@ from collbench.plugins.importers.importer import ImportedTable, Importer, UserIn
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, missing
-from collbench.plugins.importers.table import MICROSECONDS, Column, Layout, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, Layout, TextColumn, TextTable
 
 # The number before a line ("  0:") is absent where it was taken for a tag of srun -l.
 _LINE = re.compile(
     r"^\s*(?:\d{1,6}:)?\s*(?P<bytes>\d{1,18}) bytes\s+\d{1,18} times -->\s+[\d.]{1,18} Mbps in\s+(?P<usec>[\d.]{1,18}) usec\s*$"
 )
-_LAYOUT = Layout(columns=(Column("bytes", "size", shown=False), Column("usec", "time", MICROSECONDS, shown=False)), figures=_LINE)
+_LAYOUT = Layout(columns=(TextColumn("bytes", "size", shown=False), TextColumn("usec", "time", MICROSECONDS, shown=False)), figures=_LINE)
 
 
 def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
