@@ -14,6 +14,7 @@ from tests.corpus.replay import difference, outputs, stored
 MOST_SHOWN = 5
 
 
+@pytest.mark.timeout(900)  # the limit of a single test would end one of the lines
 def test_every_line_of_the_corpus_prints_and_writes_what_is_stored() -> None:
     right = stored()
     present = outputs()

