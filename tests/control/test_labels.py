@@ -17,7 +17,7 @@ SAME_AT_ALL_RANKS = {
     "backend.name", "self.name", "name", "items[0][2].name", "stage.backend.name", "context.backend.name", "tool.name", "kind.name",
     "training.regime.name", "case.title()", "self.case.title()", "ready.case.title()", "self.ready.case.title()",
     "prepared.ready.case.title()", "step.ready.case.title()", "run.title", "self.title", "title", "what", "doing", "device", "len(ranks)",
-    "'+'.join(mix)", "'on' if on else 'off'",
+    "'+'.join(row.mix)", "'on' if on else 'off'", "self.what", "verifying",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ PACKAGE = Path(collbench.__file__).parent
 CHANGES = {
     "a comment": ("units.py", "from __future__", "# changed\nfrom __future__"),
     "the keys": ("control/security.py", 'derived("listener")', 'derived("another listener")'),
-    "the messages": ("control/wire.py", 'b"m", b"z"', 'b"n", b"y"'),
+    "the messages": ("control/wire.py", '_PLAIN = b"m"', '_PLAIN = b"n"'),
 }
 
 
