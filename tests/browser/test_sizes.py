@@ -335,7 +335,6 @@ def test_a_chart_that_is_unfolded_or_narrowed_fits_its_frame(page: Page) -> None
         page.wait_for_function(f"(figure) => ({fits})(figure)", arg=second.element_handle())
 
 
-@pytest.mark.xfail(strict=False, reason="a defect of sizes.js: on a slow machine the mouse events that follow a tap hide the tip again")
 def test_a_finger_shows_the_figures_until_the_next_touch(browser: Browser, page: Page) -> None:
     phone = browser.new_page(viewport={"width": 400, "height": 800}, has_touch=True)
     phone.goto(page.url)

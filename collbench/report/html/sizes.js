@@ -258,11 +258,12 @@ class SizePlot extends Walk {
     return [data.labels[place], ...shown, ...limits].join("\n");
   }
 
-  point() {} // uPlot moves its cursor, and calls `hover`
+  // uPlot moves its cursor, and calls `hover`. A tap ends with a mouse that leaves, which must not hide the tip.
+  point(event) { this.byTouch = event.pointerType === "touch"; }
 
   hover(plot) {
     const { idx, left, top } = plot.cursor;
-    if (idx === null || idx === undefined || left < 0) return this.byKey || hideTip();
+    if (idx === null || idx === undefined || left < 0) return this.byKey || this.byTouch || hideTip();
     this.at = idx;
     const box = plot.over.getBoundingClientRect();
     showTip(this.text(idx), box.left + left, box.top + Math.max(0, top));
