@@ -81,10 +81,18 @@ def short_name(operation: Operation) -> str:
 def make_sweep(options: MeasuringOptions, operations: Sequence[Operation]) -> Sweep:
     """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
     sizes, step, span = _sizes(options)
-    traffic = read_traffic(options.traffic) if options.traffic else skewed(options.skew) if options.skew else None
+    traffic = None
+    if options.traffic:
+        traffic = read_traffic(options.traffic)
+    elif options.skew:
+        traffic = skewed(options.skew)
     if traffic and traffic.own_bytes() and sizes is None and options.factor is None and options.increment is None:
         sizes = (traffic.own_bytes() or 0,)
-    mode, calls = "overlap" if options.overlap else options.mode, _known("call form", options.calls, CALLS)
+    mode = "overlap" if options.overlap else options.mode
+    calls = _known("call form", options.calls, CALLS)
+    in_place = None
+    if options.in_place or options.out_of_place:
+        in_place = options.in_place
     if mode == "overlap" and calls != CALLS[:1]:
         raise UsageError("--overlap and --calls exclude each other: --overlap starts each operation and waits for it later; remove --calls")
     arithmetic = [name for name in REDOPS if name not in BITWISE]
@@ -96,7 +104,7 @@ def make_sweep(options: MeasuringOptions, operations: Sequence[Operation]) -> Sw
         roots=tuple(map(_root, options.root)),
         device=options.device,
         mode=mode,
-        in_place=True if options.in_place else False if options.out_of_place else None,
+        in_place=in_place,
         buffers=options.buffers,
         window=options.window,
         streams=options.streams,
@@ -156,7 +164,9 @@ def _sizes(options: MeasuringOptions) -> tuple[tuple[int, ...] | None, str, tupl
         sizes = tuple(parse_sizes(options.sizes))
         ends = [parse_size(end) for part in options.sizes.split(",") for end in part.partition(":")[0].split("-")]
         return sizes, "x2", (min(ends), max(ends))
-    step = f"x{2 if options.factor is None else options.factor}" if options.increment is None else f"+{options.increment}"
+    step = "x2" if options.factor is None else f"x{options.factor}"
+    if options.increment is not None:
+        step = f"+{options.increment}"
     if options.minimum is None and options.maximum is None:
         size_steps(SMALLEST, CPU.largest, step)  # rejects a bad step before ranks start
         return None, step, None

@@ -66,7 +66,7 @@ class Work(ABC):
         return schedule(self.rule(ready, budget))
 
     def gather(self, ready: PreparedCase, measured: Measurement | None, world: World) -> Any:
-        """Return what the figures need beside the samples, at rank 0, from all ranks directly after the samples."""
+        """Return what the figures need in addition to the samples, at rank 0, from all ranks directly after the samples."""
         return None
 
     def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
@@ -200,8 +200,8 @@ class Engine:
     def flags(self, backend: Backend, cases: Sequence[Case], fell_back: bool = False) -> list[str]:
         """Return the quality flags that follow from the launch. fell_back: Python times what the C loop could time."""
         is_slowed = any(self.slowed.of(case) for case in cases)
-        known = {"slowed": is_slowed, "oversubscribed": self.crowded(backend, cases[0].device), "python_loop": fell_back}
-        return [flag for flag, true in known.items() if true]
+        flags = {"slowed": is_slowed, "oversubscribed": self.crowded(backend, cases[0].device), "python_loop": fell_back}
+        return [flag for flag, applies in flags.items() if applies]
 
     def context_of_row(
         self,
@@ -213,7 +213,7 @@ class Engine:
         cases: Sequence[Case] = (),
         flags: Sequence[str] = (),
     ) -> RowContext:
-        """Return what a row has beside its figures: ceilings, libraries, conditions, evidence and flags.
+        """Return what a row has in addition to its figures: ceilings, libraries, conditions, evidence and flags.
 
         limits: the ceiling and the hard limit; cases: those that the work consists of, if it is not one; flags: more of them
         """

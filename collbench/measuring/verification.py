@@ -40,7 +40,7 @@ class DataError(Protocol):
 
 @dataclass(frozen=True)
 class VerificationTurn:
-    """One turn of verification at this rank: fill memory with data that tells ranks and calls apart, run the calls once, and compare.
+    """One turn of verification at this rank: fill memory with data that differs by rank and call, run the calls once, compare.
 
     fills     each fills a part of the memory
     run       runs the calls
@@ -153,14 +153,14 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
     The number is 0 if it cannot be verified, since ranks of one process or of a simulating backend have no separate time.
     """
-    found: dict[int, LeftEarly] = {}
-    known = True
+    first_by_rank: dict[int, LeftEarly] = {}
+    can_verify = True
     for late in _late_ranks(ready) * calls:
-        seen, early = _turn(ready, world, late)
-        known = known and seen
-        for one in early:
-            found.setdefault(one.rank, one)
-    return calls if known or found else 0, [found[rank] for rank in sorted(found)]
+        is_known, early = _turn(ready, world, late)
+        can_verify = can_verify and is_known
+        for left in early:
+            first_by_rank.setdefault(left.rank, left)
+    return calls if can_verify or first_by_rank else 0, [first_by_rank[rank] for rank in sorted(first_by_rank)]
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
@@ -171,7 +171,9 @@ def _late_ranks(ready: PreparedCase) -> list[int]:
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
     """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
-    others, early, what = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly](), f"{ready.case.title()}: verifying"
+    others = sum(len(ranks) - 1 for ranks in ready.groups)
+    early: list[LeftEarly] = []
+    what = f"{ready.case.title()}: verifying"
     for attempt in range(_ATTEMPTS):
         world.allgather(None, what)  # the ranks leave it nearly at the same time
         began = time.monotonic()
@@ -179,9 +181,9 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
         meeting_s = max(world.allgather(time.monotonic() - began, what))
         delay_s = max(meeting_s * _MEETINGS, _DELAY_S * _LONGER**attempt)
         everyone = world.allgather(_attempt(ready, world, late, delay_s, what), what)
-        early += [LeftEarly(**one) for reply in everyone for one in reply["early"]]
+        early += [LeftEarly(**values) for reply in everyone for values in reply["early"]]
         if early or not any(reply["late_itself"] for reply in everyone):
-            return bool(early) or sum(reply["told"] for reply in everyone) == others, early
+            return bool(early) or sum(reply["judged"] for reply in everyone) == others, early
     return False, early
 
 
@@ -202,7 +204,7 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, what:
     others = [] if waits else [(group, rank) for group in ready.own_groups for rank in group.driven]
     early = others if left_s < delay_s * _CLOCKS else []
     return {
-        "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
+        "judged": len(others), "late_itself": bool(others) and came_s >= delay_s,
         "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
     }  # fmt: skip
 

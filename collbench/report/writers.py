@@ -370,7 +370,8 @@ def check_file(path: Path, option: str) -> None:
     if path == STDOUT:
         raise UsageError(f"{option} cannot write to stdout: give it a FILE")
     folder = path.parent
-    wrong = "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
+    place = path if path.exists() else folder
+    wrong = "" if os.access(place, os.W_OK) else "permission denied"
     if path.is_dir():
         wrong = "it is a folder"
     elif not folder.is_dir():

@@ -629,7 +629,9 @@ def transport(text: bytes) -> str | None:
 def network_path(transport: str) -> NetworkPath | None:
     """Return the parts of a transport between hosts; None for one inside a host."""
     match = _NETWORK.fullmatch(transport)
-    return NetworkPath(match[1], int(match[2]) if match[2] else None, match[3]) if match else None
+    if match is None:
+        return None
+    return NetworkPath(match[1], int(match[2]) if match[2] else None, match[3])
 
 
 def is_staged(transport: str) -> bool:

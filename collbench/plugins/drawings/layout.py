@@ -29,7 +29,7 @@ class Wire:
     below: float
     gpu: bool = False
     label_at: float = 0.0
-    is_virtual: bool = False  # it is no PCIe link
+    is_virtual: bool = False  # not a PCIe link
 
 
 class PictureLayout:
@@ -52,8 +52,7 @@ class PictureLayout:
         self.width = max(x - GAP + PAD, 480.0)
 
     def _place_rows(self, domains: Sequence[Domain]) -> None:
-        flat = [each for domain in domains for each in _flat(domain.below)]
-        kinds = {type(each) for each in flat}
+        kinds = {type(part) for domain in domains for part in _flat(domain.below)}
         self._bar_y = TOP + PAD + HEADER + WIRE
         self._nic_y = self._bar_y + max((_depth(domain.below) for domain in domains), default=0) * (SWITCH_HEIGHT + WIRE)
         self._switch_y = self._nic_y + (CARD_HEIGHT + WIRE if Nic in kinds else 0.0)
@@ -62,15 +61,15 @@ class PictureLayout:
         self.bottom = end + (PAD if kinds & {Nic, Gpu} else 2.5 * PAD)
 
     def _row(self, below: tuple[Switch | Part, ...], x: float, above: float, level: int) -> None:
-        for each in below:
-            if not isinstance(each, Switch):
-                self._part(each, x, above)
-            elif any(isinstance(inner, Switch) for inner in each.below):
-                box = self._switch(each, x, self._bar_y + level * (SWITCH_HEIGHT + WIRE), above)
-                self._row(each.below, x + LANE, box.bottom, level + 1)
+        for part in below:
+            if not isinstance(part, Switch):
+                self._part(part, x, above)
+            elif any(isinstance(inner, Switch) for inner in part.below):
+                box = self._switch(part, x, self._bar_y + level * (SWITCH_HEIGHT + WIRE), above)
+                self._row(part.below, x + LANE, box.bottom, level + 1)
             else:
-                self._leaf(each, x, above)
-            x += _width(each) + GAP
+                self._leaf(part, x, above)
+            x += _width(part) + GAP
 
     def _part(self, part: Part, x: float, above: float) -> None:
         box = Box(x, self._gpu_y if isinstance(part, Gpu) else self._nic_y, CARD, CARD_HEIGHT)
@@ -86,7 +85,7 @@ class PictureLayout:
     def _leaf(self, switch: Switch, x: float, above: float) -> None:
         box = self._switch(switch, x, self._switch_y, above)
         for kind in (Nic, Gpu):
-            for place, part in enumerate(each for each in switch.below if isinstance(each, kind)):
+            for place, part in enumerate(inner for inner in switch.below if isinstance(inner, kind)):
                 at = x + LANE + place * (CARD + GAP)
                 if kind is Gpu:
                     self._part(part, at, box.bottom)
@@ -100,21 +99,26 @@ class PictureLayout:
         self.wires.append(Wire(device, part.address, x, above, below, isinstance(part, Gpu), label_at, is_virtual))
 
 
-def _width(each: Switch | Part) -> float:
-    if not isinstance(each, Switch):
+def _width(part: Switch | Part) -> float:
+    if not isinstance(part, Switch):
         return CARD
-    if any(isinstance(inner, Switch) for inner in each.below):
-        return LANE + sum(map(_width, each.below)) + GAP * (len(each.below) - 1)
-    gpus = sum(isinstance(part, Gpu) for part in each.below)
-    columns = max(gpus, len(each.below) - gpus)
+    if any(isinstance(inner, Switch) for inner in part.below):
+        return LANE + sum(map(_width, part.below)) + GAP * (len(part.below) - 1)
+    gpus = sum(isinstance(inner, Gpu) for inner in part.below)
+    columns = max(gpus, len(part.below) - gpus)
     return LANE + columns * CARD + (columns - 1) * GAP
 
 
 def _depth(below: tuple[Switch | Part, ...]) -> int:
     """Return the number of rows of switches above other switches."""
-    bars = [each for each in below if isinstance(each, Switch) and any(isinstance(part, Switch) for part in each.below)]
-    return max((1 + _depth(each.below) for each in bars), default=0)
+    bars = [switch for switch in below if isinstance(switch, Switch) and any(isinstance(part, Switch) for part in switch.below)]
+    return max((1 + _depth(switch.below) for switch in bars), default=0)
 
 
 def _flat(below: tuple[Switch | Part, ...]) -> list[Switch | Part]:
-    return [found for each in below for found in ([each, *_flat(each.below)] if isinstance(each, Switch) else [each])]
+    parts: list[Switch | Part] = []
+    for part in below:
+        parts.append(part)
+        if isinstance(part, Switch):
+            parts += _flat(part.below)
+    return parts

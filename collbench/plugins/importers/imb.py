@@ -171,8 +171,10 @@ def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> Ro
     window = None  # the default is not printed, and differs between versions
     if meaning.aggregate and "-window_size" in command[:-1]:
         window = whole(command[command.index("-window_size") + 1])
+    if not dtype and printed_type:
+        dtype = type_name(printed_type)
     return RowKind(
-        meaning.operation, "mpi", "mpi", dtype or (type_name(printed_type) if printed_type else ("float32" if reducing else "uint8")),
+        meaning.operation, "mpi", "mpi", dtype or ("float32" if reducing else "uint8"),
         2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks,
         nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",

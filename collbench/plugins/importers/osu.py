@@ -228,7 +228,9 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
         library, title = "MPI", f"{library[4:]} {title}"
     test = test_of(title, neighbours="graph" in facts)
     pairs = whole(facts.get("pairs", ""))
-    printed_ranks = 2 if test.pairs == "one" else None if pairs is None else 2 * pairs
+    printed_ranks = None if pairs is None else 2 * pairs
+    if test.pairs == "one":
+        printed_ranks = 2
     extent = extent_of(context, user_input, printed_ranks, f"{test.program} (line {table.number})")
     kind = _kind(table, test, library, extent)
     windows = [heading for heading, column in table.columns if column.field == "window"]  # -V: the rate with each window

@@ -121,7 +121,9 @@ def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator
     operation, world = _OPERATIONS.get(collective, collective), whole(facts.get("world", ""))
     names = [hosts[rank] for rank in sorted(hosts)] if len(hosts) == world else []
     ranks = whole(facts.get("group", "")) or world or 0
-    part = sorted({rank for pair in table.pairs for rank in pair}) if collective == "pt2pt" else range(ranks if ranks <= _MOST_RANKS else 0)
+    part: Sequence[int] = range(ranks if ranks <= _MOST_RANKS else 0)
+    if collective == "pt2pt":
+        part = sorted({rank for pair in table.pairs for rank in pair})
     nodes = len({hosts[rank] for rank in part}) if part and all(rank in hosts for rank in part) else None
     extent = ranks_and_nodes(user_input, len(part) or None, nodes, where)
     backend = facts.get("backend", "nccl")

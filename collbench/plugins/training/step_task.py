@@ -890,9 +890,9 @@ class LibraryWork(Work):
     workers: list[int]
     monitored = False
 
+    @abstractmethod
     def loop(self, world: World) -> StepLoop:
         """Start the library on this rank, and return its steps, warmed up. All ranks call."""
-        raise NotImplementedError
 
     def prepare(self, world: World) -> PreparedCase | Fact:
         """Return the steps as a case that can be timed."""

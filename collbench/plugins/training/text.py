@@ -219,8 +219,14 @@ class PlannedSteps(PlannedWork):
         lines: Iterable[Line] = (Line(json.dumps(fact)) for fact in facts)
         if format == "table":
             width = width_of(out)
-            tables = [[*([Line("")] if number else []), *table_lines(_plan_frame(step), width)] for number, step in enumerate(self.steps)]
-            lines = [*(Line(line.text) for table in tables for line in table), *wrapped([Line(_MOVES)] if self.steps else [], width)]
+            shown: list[Line] = []
+            for number, step in enumerate(self.steps):
+                if number:
+                    shown.append(Line(""))
+                shown += [Line(line.text) for line in table_lines(_plan_frame(step), width)]
+            if self.steps:
+                shown += wrapped([Line(_MOVES)], width)
+            lines = shown
         print_lines(csv_of(facts) if format == "csv" else lines, out)
         if talk:
             for sentence in self.remarks:

@@ -50,19 +50,19 @@ def test_many_paths_without_a_common_place_are_no_exceptions(ends: tuple[tuple[i
 
 
 @pytest.mark.parametrize(
-    ("beside", "alike", "many"),
+    ("control_slowdowns", "alike", "many"),
     [((0.0,) * 10, True, False), ((0.7,) * 3 + (0.0,) * 7, True, False), ((0.7,) * 4 + (0.0,) * 6, True, True), ((0.0,) * 10, False, True)],
 )
-def test_slow_controls_or_controls_on_other_paths_confirm_no_suspect(beside: tuple[float, ...], alike: bool, many: bool) -> None:
+def test_slow_controls_or_controls_on_other_paths_confirm_no_suspect(control_slowdowns: tuple[float, ...], alike: bool, many: bool) -> None:
     candidate = Candidate((0,), (SENDS,), 0.7, 0.05, 0.01, 2.0, 0.01, ())
     trial = Trial(
         0,
         1,
         healthy=True,
-        controls=len(beside),
+        controls=len(control_slowdowns),
         same_kind=alike,
         log_slowdowns={SENDS: 0.7},
         noise={SENDS: 0.01},
-        control_log_slowdowns={SENDS: beside},
+        control_log_slowdowns={SENDS: control_slowdowns},
     )
     assert many_as_slow(candidate, [trial]) is many
