@@ -86,14 +86,15 @@ def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: floa
 def _levels(ports: dict[frozenset[str], tuple[float, float]]) -> dict[frozenset[str], int]:
     """Return the level of each arc: short arcs first, each on the highest level that is free over its whole width."""
     taken: list[list[tuple[float, float]]] = []
-    found: dict[frozenset[str], int] = {}
+    levels: dict[frozenset[str], int] = {}
     for ends, (left, right) in sorted(ports.items(), key=lambda item: item[1][1] - item[1][0]):
         free = (level for level, arcs in enumerate(taken) if all(right < start or end < left for start, end in arcs))
         level = next(free, len(taken))
-        taken += [[]] if level == len(taken) else []
+        if level == len(taken):
+            taken.append([])
         taken[level].append((left, right))
-        found[ends] = level
-    return found
+        levels[ends] = level
+    return levels
 
 
 def _arc(link: GpuLink, ends: tuple[float, float], down: tuple[float, float], *, counted: bool, limits: bool) -> Iterator[str]:
@@ -117,14 +118,14 @@ def _ports(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box]) -> dict[
         first, second = sorted(pair, key=lambda key: boxes[key].x)
         ends[first].append((boxes[second].middle, pair))
         ends[second].append((boxes[first].middle, pair))
-    found: defaultdict[frozenset[str], list[float]] = defaultdict(list)
+    ports: defaultdict[frozenset[str], list[float]] = defaultdict(list)
     for key, far in ends.items():
         box = boxes[key]
-        left, right = ([each for each in sorted(far, reverse=True) if (each[0] < box.middle) == before] for before in (True, False))
+        left, right = ([end for end in sorted(far, reverse=True) if (end[0] < box.middle) == before] for before in (True, False))
         order = [*left, *right]  # the nearest neighbor on the outside
         for place, (_, pair) in enumerate(order):
-            found[pair].append(box.x + box.width * (place + 1) / (len(order) + 1))
-    return {pair: (min(xs), max(xs)) for pair, xs in found.items()}
+            ports[pair].append(box.x + box.width * (place + 1) / (len(order) + 1))
+    return {pair: (min(xs), max(xs)) for pair, xs in ports.items()}
 
 
 def _stroke(link: GpuLink) -> float:

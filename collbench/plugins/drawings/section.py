@@ -68,8 +68,8 @@ def _read(entry: Any, name: str) -> _Described:
         raise Unreadable(f"{name} lists something that is not a machine: write it again with `collbench probe --format json`")
     hosts = entry.get("hostnames") or [entry.get("hostname")]
     names = [host for host in hosts if isinstance(host, str)] if isinstance(hosts, list) else []
-    one = {**entry, "hostnames": names[:1]} if names else {key: value for key, value in entry.items() if key != "hostnames"}
-    return machines_of({"schema": SCHEMA, "machines": [one]}, name)[0], tuple(names)
+    first_host = {**entry, "hostnames": names[:1]} if names else {key: value for key, value in entry.items() if key != "hostnames"}
+    return machines_of({"schema": SCHEMA, "machines": [first_host]}, name)[0], tuple(names)
 
 
 def _kinds(described: Sequence[_Described], links: Sequence[HostLink] = ()) -> list[MachineKind]:

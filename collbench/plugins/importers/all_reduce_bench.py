@@ -105,15 +105,15 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
 
 def _size(text: str) -> int:
     """Return the bytes of "32KiB"; 0 for other text."""
-    found = _SIZE.fullmatch(text)
-    number = parse_number(found[1]) if found else None
-    return round(number * _UNITS.get(found[2], 0)) if found and number is not None else 0
+    match = _SIZE.fullmatch(text)
+    number = parse_number(match[1]) if match else None
+    return round(number * _UNITS.get(match[2], 0)) if match and number is not None else 0
 
 
 def _rate(text: str) -> str:
     """Return the number of "17.50GBps"; "" for another unit."""
-    found = _RATE.fullmatch(text)
-    return found[1] if found else ""
+    match = _RATE.fullmatch(text)
+    return match[1] if match else ""
 
 
 ALL_REDUCE_BENCH = Importer(

@@ -61,13 +61,13 @@ def _runs(run: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterato
         pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]
         of_step = [(tables["to"][a][b], a, b) for a, b in pairs if "to" in tables]
         of_step += [(tables["from"][b][a], a, b) for a, b in pairs if "from" in tables]
-        known = [(rate, a, b) for rate, a, b in of_step if rate]
-        if len(known) < len(of_step) or not known:
+        measured = [(rate, a, b) for rate, a, b in of_step if rate]
+        if len(measured) < len(of_step) or not measured:
             continue
-        least, a, b = min(known)
+        least, a, b = min(measured)
         evidence = {
             "slowest_pair": {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]},
-            "mean_bytes_per_s": sum(rate for rate, _, _ in known) / len(known) * MEBIBYTES,
+            "mean_bytes_per_s": sum(rate for rate, _, _ in measured) / len(measured) * MEBIBYTES,
         }
         row = replace(kind, also={"group": f"shift {shift}"}).row_if_valid(size, size / (least * MEBIBYTES), run.number, evidence=evidence)
         rows += [row] if row else []

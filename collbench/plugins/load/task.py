@@ -460,7 +460,7 @@ class Measuring:
             self._store_missing(left, victim)
             return
         self.victim, self.loop = victim
-        known: dict[tuple[str, ...], list[Pressure]] = {}
+        sets_of: dict[tuple[str, ...], list[Pressure]] = {}
         for mix in dict.fromkeys(mix for mix, _ in left.values()):
             sets = self._pressures(mix)
             if isinstance(sets, Fact):
@@ -468,18 +468,18 @@ class Measuring:
                 continue
             self.session.status(f"finding the full rate of {'+'.join(mix)}…")
             self._calibrate(LoadedRow(mix, 1.0, sets))
-            known[mix] = sets
-        places = [place for place, (mix, _) in left.items() if mix in known]
+            sets_of[mix] = sets
+        places = [place for place, (mix, _) in left.items() if mix in sets_of]
         self.session.lap()
         order = random.Random(f"load, {self.session.order_seed}")
         began, total = time.monotonic(), self.request.blocks * len(places)
         for done, place in enumerate(order.sample(places, len(places))):
             mix, level = planned[place]
-            row = LoadedRow(mix, level, known[mix])
+            row = LoadedRow(mix, level, sets_of[mix])
             wrong = self._measure(place, row, Course(order, began, done * self.request.blocks, total))
             if self.session.stops(wrong, WrongDataStop(left=len(places) - done - 1)):
                 break
-        for ready in [self.victim, *(one for found in known.values() for each in found for one in (each.ready, each.flag))]:
+        for ready in [self.victim, *(one for found in sets_of.values() for each in found for one in (each.ready, each.flag))]:
             release(ready, self.backend)
 
     def _measure(self, place: int, row: LoadedRow, course: Course) -> bool:
@@ -591,8 +591,8 @@ class Measuring:
 
     def samples_of_block(self, row: LoadedRow, on: bool, share: float) -> int:
         """Return how many samples fill this share of a block."""
-        known = self.numbers.get((row.mix, row.level, on), _FEWEST_SAMPLES)
-        return max(_FEWEST_SAMPLES, round(known * share))
+        samples = self.numbers.get((row.mix, row.level, on), _FEWEST_SAMPLES)
+        return max(_FEWEST_SAMPLES, round(samples * share))
 
     def learn_samples(self, row: LoadedRow, on: bool, sample_s: float) -> None:
         """Receive the seconds of a sample of the last block."""
