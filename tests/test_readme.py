@@ -120,13 +120,14 @@ def _needs(line: str) -> list[pytest.MarkDecorator]:
 def _block(item: tuple[Path, tuple[Command, ...]]) -> Any:
     """1 to 10 s for each command, in turn."""
     page, block = item
-    marks = [pytest.mark.in_turn, pytest.mark.timeout(30 + 110 * len(block))]
+    marks = [pytest.mark.long, pytest.mark.timeout(30 + 110 * len(block))]
     if any(nodes_of(command) for command in block):
         marks.append(pytest.mark.slurm)
     marks += [mark for command in block for mark in _needs(command.line)]
     return pytest.param(block, marks=marks, id=f"{name_of(page)}: {block[0].line}")
 
 
+@pytest.mark.often("README.md: srun")
 @pytest.mark.parametrize("block", [_block(item) for item in BLOCKS.values()])
 def test_the_commands_of_a_block_run_one_after_the_other(block: tuple[Command, ...], tmp_path: Path, request: Any) -> None:
     (tmp_path / "reports").symlink_to(ROOT / "reports")
@@ -205,6 +206,7 @@ def four_nodes() -> Iterator[SlurmBed]:
         yield enter(stack, SlurmBed(enter(stack, Hosts(4, "1gbit"))))
 
 
+@pytest.mark.system
 def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
     if not (ROOT / ".venv").exists() or shutil.which("make") is None:
         pytest.skip("the tests run in another environment than make's own")

@@ -36,14 +36,15 @@ def test_a_measurement_is_a_stored_run(folder: Path) -> None:
     assert command[:2] == ["collbench", "allreduce"] and "--sizes=8,1K" in command
 
 
-@pytest.mark.in_turn  # starts two launches
+@pytest.mark.long  # starts two launches
 def test_launches_are_one_run_each(folder: Path) -> None:
     runs = collbench.measure("p2p", only="latency", sizes=8, backend="simulated", ranks=2, launches=2, out=folder / "out")
     assert [path.name for path in runs.paths] == ["launch-1", "launch-2"]
     assert {row.operation for row in runs.rows} == {"p2p_latency"}
 
 
-@pytest.mark.in_turn  # starts two ranks
+@pytest.mark.often
+@pytest.mark.long  # starts two ranks
 def test_real_ranks_are_started(folder: Path) -> None:
     pytest.importorskip("mpi4py")
     (row,) = collbench.measure("allreduce", sizes="1K", backend="mpi", ranks=2, evidence="off").rows
@@ -67,7 +68,7 @@ def test_bad_arguments_raise_the_sentence_of_the_command(operation: str, options
     assert not list(folder.iterdir())
 
 
-@pytest.mark.in_turn  # starts two launches
+@pytest.mark.long  # starts two launches
 def test_a_folder_that_holds_a_run_is_not_overwritten(folder: Path) -> None:
     collbench.measure("barrier", backend="simulated", ranks=2, out="out")
     before = Path("out/cells.jsonl").read_bytes()
@@ -76,14 +77,14 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(folder: Path) -> None:
     assert Path("out/cells.jsonl").read_bytes() == before
 
 
-@pytest.mark.in_turn  # starts two ranks
+@pytest.mark.long  # starts two ranks
 def test_cases_that_cannot_run_raise_the_reason(folder: Path) -> None:
     with pytest.raises(collbench.UsageError) as raised:
         collbench.measure("allreduce", backend="socket", sizes=8, ranks=2)
     assert "socket" in str(raised.value) and "exit code" not in str(raised.value)
 
 
-@pytest.mark.in_turn  # starts a launch for each
+@pytest.mark.long  # starts a launch for each
 @pytest.mark.parametrize(("backend", "stored"), [("corrupting", True), ("killed", False)])
 def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(
     backend: str,
@@ -107,7 +108,7 @@ def test_under_a_launcher_each_process_would_start_ranks(folder: Path, monkeypat
         collbench.measure("allreduce", backend="simulated")
 
 
-@pytest.mark.in_turn  # waits for ranks
+@pytest.mark.long  # waits for ranks
 def test_an_interruption_ends_the_ranks(folder: Path) -> None:
     def interrupt() -> None:
         end = time.monotonic() + 20

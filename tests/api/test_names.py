@@ -112,7 +112,8 @@ def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, 
     assert option_words(name, value) == words
 
 
-@pytest.mark.in_turn  # starts a process for each
+@pytest.mark.often("report")
+@pytest.mark.long  # starts a process for each
 @pytest.mark.parametrize("words", PLAIN)
 def test_plain_commands_import_neither_pandas_nor_the_api(words: str) -> None:
     done = run(ROOT, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})

@@ -22,7 +22,7 @@ def _texts(notebook: Any) -> list[str]:
     return ["".join(text) for text in found]
 
 
-@pytest.mark.in_turn  # starts a kernel
+@pytest.mark.long  # starts a kernel
 def test_the_notebook_runs_and_shows_what_is_stored() -> None:
     needed = "pip install 'collbench[pandas,test]'"
     for module in ("pandas", "matplotlib", "nbclient", "ipykernel"):

@@ -121,6 +121,7 @@ def test_bytes_needed_is_what_is_taken(operation, in_place):
     assert taken == bytes_needed(operation, case, 3)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast", "gather", "scatter"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(("root", "buffers"), [(0, "fixed"), (3, "rotating")])

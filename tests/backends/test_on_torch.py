@@ -64,6 +64,7 @@ def world_at(address):
     return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
 
 
+@pytest.mark.system
 @pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
 @pytest.mark.parametrize(("address", "raw"), [("127.0.0.1", "0100007F"), ("::1", "00000000000000000000000001000000")])
 def test_the_store_listens_at_one_address(address, raw):

@@ -286,7 +286,7 @@ def test_native_iterations_take_ten_percent_longer_than_those_beside_them(backen
         assert 1.04 < ratio < (1.5 if short else 1.3), (size, ratio)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_gloos_iterations_take_ten_percent_longer_than_they_took():
     """Each against its own time: beside others, on cores that ranks and Gloo's threads share, it may be up to a quarter."""
     asked = {"backend": "gloo", "operation": "allreduce", "mode": "isolated", "within": True}

@@ -137,7 +137,8 @@ def test_cases_show_their_streams_where_there_can_be_several(backend, asked, ope
     assert [case.streams for case in sweep.cases(backend, 2)] == [planned]
 
 
-@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.in_turn) for n in (3, 4))])
+@pytest.mark.system
+@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 4))])
 def test_exact_over_types_sizes_and_streams(tmp_path, n):
     asked = {"operations": P2P, "sizes": [1, 1003, 300_001], "dtypes": sample(list(DTYPES), 1), "window": 3}
     large = {"operations": ["p2p_bidirectional"], "sizes": [2_000_003], "dtypes": ["int8"], "window": 3, "streams": 3, "mode": "pipelined"}
@@ -152,7 +153,7 @@ def test_exact_over_types_sizes_and_streams(tmp_path, n):
         assert {"kernel", "congestion_control", "send_buffer_bytes", "receive_buffer_bytes"} <= row.evidence["libraries"].keys()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_one_stream_has_the_loopback_reference_and_several_have_none(tmp_path):
     done = run(tmp_path, "p2p", "--backend", "socket", "--sizes", "64K", "--format", "json", "--out", "one")
     assert done.returncode == 0, done.stderr
@@ -183,7 +184,7 @@ def test_a_number_of_streams_that_cannot_be_is_one_sentence(tmp_path, word, said
     assert one_sentence(run(tmp_path, "p2p", "--backend", "socket", "--streams", word)).startswith(said)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_several_streams_elsewhere_are_not_applicable(tmp_path):
     words = ["--backend", "simulated,socket", "--ranks", "2", "--sizes", "8", "--streams", "4", "--format", "json", "--out", "run"]
     done = run(tmp_path, "p2p", *words)

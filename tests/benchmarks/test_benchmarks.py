@@ -53,7 +53,7 @@ def test_startup_prints_both_and_imports_nothing_heavy() -> None:
     assert shown["imported of numpy, torch, rich"] == "none"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_wait_for_an_answer_is_timed_to_its_first_line_and_to_its_end(mpi: None) -> None:
     shown = lines(answers.measure(1))
     for name in ("check", "allreduce"):
@@ -67,7 +67,7 @@ def test_a_probe_prints_its_time_and_memory_and_imports_no_torch() -> None:
     assert shown["imported of torch"] == "none"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_ceilings_of_many_nodes_print_their_seconds() -> None:
     assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
 
@@ -78,7 +78,7 @@ def test_a_log_is_read_at_a_rate_in_bounded_memory() -> None:
     assert float(shown["starting: speed"].removesuffix(" MB/s")) > 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.usefixtures("mpi")
 def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy() -> None:
     shown = lines(first_number.measure(1))
@@ -94,14 +94,14 @@ def test_loop_cost_is_above_nothing() -> None:
     assert float(shown["per call"].removesuffix(" ns")) > 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.usefixtures("mpi")
 def test_memory_is_more_than_the_buffers() -> None:
     shown = lines(memory.measure(1, ["8"]))
     assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.usefixtures("mpi")
 def test_evidence_shows_its_cost_beside_none() -> None:
     shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
@@ -109,7 +109,7 @@ def test_evidence_shows_its_cost_beside_none() -> None:
     assert shown["time per case, difference within pairs"].endswith(" ms")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.usefixtures("mpi")
 def test_a_suite_shows_what_its_cases_took_beside_the_calls() -> None:
     shown = lines(suite_overhead.measure(1, "--sizes", "8"))
@@ -117,7 +117,7 @@ def test_a_suite_shows_what_its_cases_took_beside_the_calls() -> None:
     assert float(shown["measured per case"].removesuffix(" ms")) > 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.usefixtures("mpi")
 def test_against_c_prints_a_ratio() -> None:
     shown = lines(against_c.measure(1, ["8"], iterations=100))
@@ -144,7 +144,7 @@ def test_a_target_is_met_by_the_whole_interval() -> None:
     assert not counted("x", ["torch"]).met
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @needs_plugin("selftest")
 def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
     outcome = gate_10k.measure(1, cases=60, allocations=4)
@@ -171,7 +171,7 @@ def test_socket_and_iperf3_read_the_same_link() -> None:
     assert all(0.1 < float(shown[f"1 Gbit/s: {who}"].removesuffix(" GB/s")) < 0.13 for who in ("socket", "iperf3"))
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_simulated_nodes_join_and_gather() -> None:
     outcome = control_5000.measure(1, nodes=40, values=20_000)
     (one,) = outcome.raw
@@ -186,7 +186,7 @@ def test_simulated_nodes_join_and_gather() -> None:
     ]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_mutated_messages_are_refused_or_read() -> None:
     outcome = control_fuzz.measure(2000)
     assert [(one["what"], one["messages"]) for one in outcome.raw] == [

@@ -62,7 +62,7 @@ def test_a_series_goes_on_where_it_was_and_runs_in_parts(tmp_path: Path, monkeyp
     assert len(trials_in(tmp_path, Trial)) == 4 and "| quiet | 2 |" in (tmp_path / "README.md").read_text()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("condition", RUNS)
 def test_one_run_of_each_condition_has_no_false_verdict(tmp_path: Path, condition: str) -> None:

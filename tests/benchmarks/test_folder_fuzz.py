@@ -12,9 +12,8 @@ import pytest
 from benchmarks import folder_fuzz
 from benchmarks.example_files import Files
 from benchmarks.hostile_files import emptied, play
-from tests.conftest import sample_number
 
-_FIRST = 1_000_000 + 1_000_000 * sample_number()  # others than those of the committed table
+_FIRST = 1_000_000  # others than those of the committed table
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.testbeds import SlurmBed
 TRIAL = Trial("healthy", 0, "allreduce", "gloo", QUEUES[0], [], [], 9.5, 1.2, "2026-11-29")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", COUNTS)

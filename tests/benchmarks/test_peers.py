@@ -123,7 +123,7 @@ def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path: Path
 
 
 @pytest.mark.impi
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_imb_of_the_wheel_measures(impi_python: str) -> None:
     script = (
         "from pathlib import Path; from benchmarks.peers.imb import open_imb; from benchmarks.peers.load import Load; import sys\n"
@@ -157,6 +157,7 @@ def test_gloo_prints_the_median_in_a_unit_it_names() -> None:
     assert close(gloo.times(GLOO.replace("(us)", "(ns)")), {16777216: 13389e-9})
 
 
+@pytest.mark.system
 @given(st.lists(st.one_of(st.text(max_size=60), st.from_regex(r"[0-9]{1,9}(\s+[-+0-9.eEnaif_]{1,9}){0,9}", fullmatch=True)), max_size=12))
 def test_garbage_is_no_time_and_no_traceback(garbage: list[str]) -> None:
     text = "\n".join(garbage)

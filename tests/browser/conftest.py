@@ -61,7 +61,7 @@ def firefox(playwright: Playwright) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.fixture(scope="package", params=["chromium", pytest.param("firefox", marks=pytest.mark.in_turn)])
+@pytest.fixture(scope="package", params=["chromium", pytest.param("firefox", marks=pytest.mark.long)])
 def either(request: pytest.FixtureRequest) -> Browser:
     """Both browsers, one after the other."""
     found: Browser = request.getfixturevalue("browser" if request.param == "chromium" else request.param)

@@ -110,7 +110,7 @@ def page_parameter(name: str, *marks: pytest.MarkDecorator) -> Any:
     return pytest.param(name, marks=[*marks, needs_plugin(plugin)] if plugin else marks)
 
 
-IN_TURN = [page_parameter(name) if name in OFTEN else page_parameter(name, pytest.mark.in_turn) for name in sorted(PAGES)]
+IN_TURN = [page_parameter(name) if name in OFTEN else page_parameter(name, pytest.mark.long) for name in sorted(PAGES)]
 
 
 def hostile_page(path: Path) -> Path:

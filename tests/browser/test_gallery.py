@@ -74,6 +74,7 @@ NAMELESS = """() => [...document.querySelectorAll("main > section, .plot, .scrol
 SHEETS = re.compile(rb"/Type ?/Page\b")
 
 
+@pytest.mark.often("firefox-two-hosts")
 def test_a_page_requests_nothing_and_has_no_console_message(seen: ObservedPage) -> None:
     seen.page.evaluate(OPEN)
     assert [url for url in seen.asked if url != seen.page.url] == []

@@ -96,7 +96,8 @@ def golden(name: str, page: Page) -> Image.Image:
     return stored.convert("L")
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("slow-host-light")
+@pytest.mark.long
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", [page_parameter(name) for name in sorted(PAGES)])
 def test_a_page_looks_as_its_stored_picture(browser: Browser, written: Callable[[str], Path], name: str, look: str) -> None:
@@ -106,7 +107,8 @@ def test_a_page_looks_as_its_stored_picture(browser: Browser, written: Callable[
     assert found <= MOST
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("the title lies upon the figures")
+@pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_page_does_not(browser: Browser, written: Callable[[str], Path], broken: str) -> None:
     page = opened(browser, written("two-hosts"), "light")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.docs.site import built
 
 
+@pytest.mark.system
 def test_opened_as_files_the_search_works_and_asks_no_host(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     asked: list[str] = []

@@ -136,6 +136,7 @@ def fragment(page: Page) -> str:
     return str(page.evaluate("location.hash"))
 
 
+@pytest.mark.often("firefox")
 def test_dragging_across_zooms_until_it_is_reset(page: Page, figure: Locator) -> None:
     keep(figure, "whole")
     drag(figure, (0.5, 0.2), (0.9, 0.22))

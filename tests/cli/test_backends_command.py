@@ -79,11 +79,13 @@ def test_an_mpi4py_without_its_library_is_not_available(tmp_path: Path) -> None:
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so" in done.stdout
 
 
+@pytest.mark.system
 def test_without_a_backend_the_error_has_all_remedies(tmp_path: Path, without: dict[str, str]) -> None:
     said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", env=without))
     assert "collbench[mpich]" in said and "collbench[torch]" in said
 
 
+@pytest.mark.system
 def test_a_missing_default_backend_is_skipped_with_a_note(tmp_path: Path, without: dict[str, str]) -> None:
     pytest.importorskip("mpi4py")
     done = run(tmp_path, "allreduce", "--sizes", "8", "--format", "json", env={**without, "HIDDEN": "torch"})

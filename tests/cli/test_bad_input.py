@@ -166,7 +166,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert [path.name for path in small_disk.iterdir()] == ["big"]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_disk_that_fills_up_keeps_the_finished_cases(small_disk: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "allreduce", "--sizes", "8-1M", "-n", "8000", "--backend", "simulated", "--out", "disk/run")
     rows = read_run(small_disk / "run").rows

@@ -39,6 +39,7 @@ def faulty(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(about.parent), str(ROOT)])}
 
 
+@pytest.mark.system
 def test_a_fast_network_is_ok(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", "--total-time", "4", "--html", "page.html")
     verdict = read_check(tmp_path / "run")
@@ -52,6 +53,7 @@ def test_a_fast_network_is_ok(tmp_path: Path) -> None:
     assert {row.wrong for row in read_run(tmp_path / "run").rows} == {0}
 
 
+@pytest.mark.system
 def test_a_slowed_network_is_never_ok(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", "--slowed", "by=900%", "--total-time", "4")
     assert code in (1, 3)
@@ -60,7 +62,7 @@ def test_a_slowed_network_is_never_ok(tmp_path: Path) -> None:
     assert all(each["best"]["high"] < 50 for each in slow)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_this_host_is_not_broken(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     code, found = check(tmp_path, "--backend", "mpi")
@@ -69,14 +71,15 @@ def test_this_host_is_not_broken(tmp_path: Path) -> None:
     assert all(each["checked"] for each in found["evidence"] if each["kind"] == "series_check")
 
 
-@pytest.mark.in_turn
+@pytest.mark.often
+@pytest.mark.long
 def test_wrong_data_is_broken(tmp_path: Path, faulty: dict[str, str]) -> None:
     code, found = check(tmp_path, "--backend", "corrupting", **faulty)
     assert code == 4 and found["causes"][0]["kind"] == "wrong_data_received"
     assert "rank 0" in found["causes"][0]["detail"]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["killed", "hanging"])
 def test_a_run_that_fails_is_broken(tmp_path: Path, faulty: dict[str, str], backend: str) -> None:
     code, found = check(tmp_path, "--backend", backend, "--timeout", "3", **faulty)
@@ -94,6 +97,7 @@ def without(tmp_path: Path, *names: str) -> str:
     return os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
 
 
+@pytest.mark.system
 def test_a_bare_install_checks_plain_tcp(tmp_path: Path) -> None:
     code, found = check(tmp_path, PYTHONPATH=without(tmp_path, "mpi4py", "torch", "cupy"))
     measured = {each["operation"] for each in found["evidence"] if each.get("backend") == "socket" and each.get("busbw")}
@@ -131,6 +135,7 @@ def test_in_an_allocation_of_several_nodes_srun_starts_one_task_on_each(tmp_path
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1"} < set(words) and words[-2:] == ["check", "--quiet"]
 
 
+@pytest.mark.system
 def test_in_an_allocation_of_one_node_the_ranks_are_started_here(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node1")
     assert code in (0, 3) and found["nodes"] == 1 and read_run(tmp_path / "run").info["launcher"] == "local"
@@ -140,6 +145,7 @@ def test_a_requested_backend_that_is_missing_is_bad_input(tmp_path: Path) -> Non
     one_sentence(run(tmp_path, "check", "--backend", "nix"))
 
 
+@pytest.mark.system
 def test_people_get_the_verdict_first_and_the_next_command_last(tmp_path: Path) -> None:
     done = run(tmp_path, "check", "--backend", "simulated", "--total-time", "1", env=UNSET)
     first, *evidence, last = done.stdout.splitlines()

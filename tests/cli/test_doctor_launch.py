@@ -68,7 +68,8 @@ class TestThisShell:
         assert path in problem and "Open MPI" in problem and "MPICH " in problem
         assert f"{BIN}/mpirun" in problem
 
-    @pytest.mark.in_turn
+    @pytest.mark.often
+    @pytest.mark.long
     @pytest.mark.openmpi
     def test_the_printed_command_starts_two_ranks(self, openmpi_python: str, tmp_path: Path) -> None:
         """With the real mpiexec of the other MPI first in PATH."""
@@ -114,7 +115,7 @@ class TestOtherOptions:
 
 
 @with_mpich
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(150)
 class TestSlurm:

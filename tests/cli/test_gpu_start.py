@@ -13,7 +13,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, Finished, environment, one_sentence, run
 from tests.fake_gpu import double
 
-pytestmark = pytest.mark.in_turn("gpu start")
+pytestmark = pytest.mark.long
 
 _OWN_DEV = """
 mount -t overlay overlay -o "lowerdir=/dev,upperdir=$1/upper,workdir=$1/work" /dev || exit 99

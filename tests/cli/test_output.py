@@ -22,7 +22,7 @@ from collbench.cli import main
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, ROOT, environment, run, running, until
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.long
 
 SHORT = ("allreduce", "--sizes", "8,1K", "--out", "run")
 BACKENDS = ["simulated", pytest.param("mpi", marks=pytest.mark.skipif("not __import__('importlib.util').util.find_spec('mpi4py')"))]
@@ -150,6 +150,7 @@ class Terminal:
         return self.process.wait(30)
 
 
+@pytest.mark.often("mpi")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_terminal_has_a_live_line_and_is_restored(backend: str, tmp_path: Path) -> None:
@@ -230,6 +231,7 @@ def test_a_posix_locale_needs_no_utf8_mode(tmp_path: Path) -> None:
         assert done.returncode == code and done.stdout.isascii() and "?" in done.stdout + done.stderr, argv
 
 
+@pytest.mark.often("simulated")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_closed_pipe_causes_no_message(backend: str, tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("wb") as err:

@@ -131,7 +131,8 @@ EACH = [
 ]
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("cells.jsonl-simulated-8-parent")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "backend", "ranks", "victim"), [pytest.param(*each, marks=needs_command(KINDS[each[0]][0])) for each in sample(EACH, 5)]
 )

@@ -150,7 +150,7 @@ def test_a_build_sees_the_sources_and_nothing_else(path: str, seen: bool) -> Non
     assert let_through(path) is seen
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["Dockerfile", "collbench.def"])
 def test_pip_builds_the_package_from_the_copied_files(recipe: str, tmp_path: Path) -> None:
     source, wheels = tmp_path / "source", tmp_path / "wheels"

@@ -27,7 +27,7 @@ $as_user ssh -F "$2/ssh_config" 127.0.0.1 'id -u; echo "$PATH"'
 """
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_key(tmp_path: Path) -> None:
     if os.geteuid() != 0 or not Path("/usr/sbin/sshd").exists() or not shutil.which("unshare"):
         cannot("no sshd here, or not root: apt-get install openssh-server")

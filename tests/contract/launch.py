@@ -14,12 +14,12 @@ from typing import Any
 from collbench.measuring.tasks.cases import shuffled
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from tests.conftest import ALL, level
+from tests.conftest import everything
 from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parent.parent.parent
 _PLUGINS = "[collbench.operations]\nmade_up = tests.contract.made_up\none_sided = tests.contract.one_sided_faults\n"
-_DEADLINE_S = "300" if level() == ALL else "100"
+_DEADLINE_S = "300" if everything() else "100"
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,9 @@ def assert_as_promised(rows):
 LAUNCHES = [
     ("mpi", 2),
     ("gloo", 2),
-    pytest.param("nccl", 2, marks=pytest.mark.in_turn),  # the double of tests/fake_gpu: results are right, times mean nothing
-    pytest.param("mpi", 4, marks=pytest.mark.in_turn),
-    pytest.param("gloo", 4, marks=pytest.mark.in_turn),
+    pytest.param("nccl", 2, marks=pytest.mark.long),  # the double of tests/fake_gpu: results are right, times mean nothing
+    pytest.param("mpi", 4, marks=pytest.mark.long),
+    pytest.param("gloo", 4, marks=pytest.mark.long),
 ]
 
 
@@ -90,7 +90,7 @@ def test_every_operation_is_right_or_not_applicable(backend, n):
         assert_calls_of_mpi(outcome.rows)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.openmpi
 def test_open_mpi(openmpi_python):
     # not of 2 ranks: MPI_Ineighbor_alltoall of 5.0.11 exchanges the two parts there, as MPI did before 4.0
@@ -99,7 +99,7 @@ def test_open_mpi(openmpi_python):
     assert_as_promised(outcome.rows)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.impi
 def test_intel_mpi(impi_python):
     # not of 4 ranks: MPI_Wait for the request of MPI_Scatter_init fails there with "Invalid communicator", in mpi4py alone, too
@@ -137,7 +137,7 @@ def test_wrong_data_is_detected(backend, call, tmp_path):
     assert [(row.operation, bool(row.wrong)) for row in outcome.rows] == [("allreduce", False), (MADE, True)]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["dropped", "swapped", "flipped", "silent"])
 def test_persistent_requests_of_faulty_operations_are_detected(fault, tmp_path):
     if not find_spec("mpi4py"):

@@ -86,12 +86,12 @@ NO_TENSORFLOW_SUM = ("int8", "uint8", "uint32", "uint64", "float8_e4m3fn", "floa
 needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
     ("simulated", 2),
-    *(pytest.param("simulated", n, marks=pytest.mark.in_turn) for n in (1, 3, 4)),  # 2 to 9 s each
+    *(pytest.param("simulated", n, marks=pytest.mark.long) for n in (1, 3, 4)),  # 2 to 9 s each
     ("gloo", 2),
     ("mpi", 2),
     ("nccl", 2),  # the double of tests/fake_gpu: results are right, times mean nothing
     *(  # slower: more ranks than cores
-        pytest.param(backend, n, marks=pytest.mark.in_turn)
+        pytest.param(backend, n, marks=pytest.mark.long)
         for backend, n in sample([("gloo", 3), ("gloo", 4), ("mpi", 3), ("nccl", 3), ("nccl", 4)], 1)
     ),
 ]
@@ -253,7 +253,7 @@ def test_nccl_has_both_placings_and_takes_out_of_place(operation):
     assert placings("nccl", operation) == {(None, False, True), (True, True, True), (False, False, True)}
 
 
-@pytest.mark.in_turn  # a launch of its own
+@pytest.mark.long  # a launch of its own
 def test_an_nccl_without_functions_for_them_does_the_same_by_messages(tmp_path):
     names = {"alltoall": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncclScatter"}
     sweep = {"operations": list(names), "sizes": [1003], "dtypes": ["float32"], "buffers": "fixed", "roots": [0, 2]}
@@ -268,6 +268,7 @@ def test_broadcast_is_in_place_only(backend):
     assert placings(backend, "broadcast") == {(None, True, True), (True, True, True), (False, False, False)}
 
 
+@pytest.mark.system
 def test_simulated_rows_report_it_and_others_do_not():
     assert all("simulated" in row.flags for row in launched("simulated", 2)[1].rows if row.na is None)
     assert not any("simulated" in row.flags for row in launched("mpi", 2)[1].rows)
@@ -279,7 +280,7 @@ def test_mpi_is_timed_by_the_native_loop_and_torch_by_python():
     assert not any("python_loop" in row.flags for backend in loops for row in launched(backend, 2)[1].rows)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.openmpi
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_open_mpi(openmpi_python, n):
@@ -290,7 +291,7 @@ def test_open_mpi(openmpi_python, n):
         assert_as_promised(row, case, "mpi", n)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.impi
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_intel_mpi(impi_python, n):

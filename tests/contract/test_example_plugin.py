@@ -17,7 +17,7 @@ from tests.contract.example import EXAMPLE, installed
 from tests.contract.launch import launch
 
 FILES = sorted((EXAMPLE / "collbench_example").glob("*.py"))
-pip = pytest.mark.in_turn("the example plug-in")
+pip = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

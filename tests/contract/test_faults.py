@@ -93,14 +93,14 @@ BACKENDS = [
 ] + [
     "nccl",
     pytest.param("openmpi", marks=[
-        pytest.mark.openmpi, pytest.mark.in_turn("faults on Open MPI"),
+        pytest.mark.openmpi, pytest.mark.long,
         pytest.mark.skipif(not PYTHONS["openmpi"].exists(), reason="no Open MPI here: make openmpi-environment"),
     ]),
     pytest.param("impi", marks=[
-        pytest.mark.impi, pytest.mark.in_turn("faults on Intel MPI"),
+        pytest.mark.impi, pytest.mark.long,
         pytest.mark.skipif(not INTEL_MPI.exists(), reason="no Intel MPI here: make impi-environment"),
     ]),
-    pytest.param("ucc", marks=[pytest.mark.in_turn("faults on UCC"), needs_ucc, needs_plugin("libraries")]),
+    pytest.param("ucc", marks=[pytest.mark.long, needs_ucc, needs_plugin("libraries")]),
 ]  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_what_never_arrived_is_found(backend):
     assert row.wrong_detail.count("(nothing arrived there)") == 2
 
 
-@pytest.mark.in_turn  # a launch of its own
+@pytest.mark.long  # a launch of its own
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_check_nothing_claims_to_be_checked(backend):
     assert outcome(backend, 0).code == 0

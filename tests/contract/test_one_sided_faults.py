@@ -12,7 +12,7 @@ from tests.contract.launch import launch
 from tests.helpers import make_place, sent
 
 pytest.importorskip("mpi4py")
-pytestmark = pytest.mark.in_turn("one-sided faults")  # a launch of its own
+pytestmark = pytest.mark.long  # a launch of its own
 COUNT = 60
 FAULTY = (
     "silent_put", "half_put", "shifted_put", "silent_get", "silent_accumulate", "twice_accumulated", "silent_neighbors", "turned_neighbors",

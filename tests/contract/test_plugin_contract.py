@@ -74,7 +74,7 @@ def test_one_without_what_it_needs_is_not_there(site: Path) -> None:
     assert collbench(site, "lonely").returncode == 2
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("name", BUILTIN)
 def test_the_rest_works_without_a_builtin_plugin(name: str, tmp_path: Path) -> None:
     if not (ROOT / "collbench/plugins" / name).is_dir():

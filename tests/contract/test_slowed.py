@@ -15,10 +15,10 @@ EVERY = [
     {"operations": ["allreduce"], "sizes": [1003], "dtypes": ["float32"], "mode": "pipelined", "buffers": "rotating"},
 ]
 SPEC = "by=5-15%; by=20% sizes=1-16 ranks=1"  # these sizes, rounded to whole elements of each part
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 
 
-@pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=in_turn), pytest.param("gloo", marks=in_turn)])
+@pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=long), pytest.param("gloo", marks=long)])
 def test_every_operation_is_carried_out_as_promised_and_reports_that_it_was_slowed(tmp_path, backend):
     found, cases = launch(tmp_path, backend, 2, EVERY, slowed=[SPEC]), cases_of(EVERY, backend, 2)
     assert found.code == 0, found.stderr
@@ -30,7 +30,7 @@ def test_every_operation_is_carried_out_as_promised_and_reports_that_it_was_slow
         )
 
 
-@in_turn
+@long
 def test_pairs_over_sockets_too(tmp_path):
     asked = [
         {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [8, 300_001], "dtypes": ["float32"], "window": 3}
@@ -39,7 +39,7 @@ def test_pairs_over_sockets_too(tmp_path):
     assert (found.code, {(row.na, row.wrong, "slowed" in row.flags) for row in found.rows}) == (0, {(None, 0, True)})
 
 
-@in_turn
+@long
 def test_what_only_enqueues_is_not_slowed_but_gives_the_reason(tmp_path):
     asked = [{"operations": ["allreduce"], "sizes": [8, 1024], "dtypes": ["float32"], "buffers": "fixed"}]
     found = launch(tmp_path, "nccl", 2, asked, slowed=["by=10% sizes=8"])

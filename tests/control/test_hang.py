@@ -64,7 +64,7 @@ def told_by(what, guilty, tmp_path):
     return found, said, time.monotonic() - began
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     found, said, _ = told_by(KILLED, 1, tmp_path)
     assert re.search(r"rank 1 \(\S+, pid \d+\) .*allreduce 8 B on mpi: warm-up: killed", said), said
@@ -112,7 +112,7 @@ def test_rank_0_itself_is_named(what, sentence, tmp_path):
     assert seconds < TIMEOUT_S + 10 + TIMEOUT_S
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_pause_within_the_deadline_changes_nothing_but_is_known(tmp_path):
     pauses = """
     world.allgather(None, "before")
@@ -139,7 +139,7 @@ ALL_STOP = """
         ctypes.CDLL(None).sleep(60)"""
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("pause_s", [2 * TIMEOUT_S, 0], ids=["continued", "never continued"])
 def test_ranks_that_are_all_stopped_beyond_the_deadline_report_it(pause_s, tmp_path):
     found, said, _ = told_by(ALL_STOP.format(pause_s=pause_s), 1, tmp_path)
@@ -162,7 +162,7 @@ LIBRARY_FAILS = """
         raise world.explained(RunFailed("all_reduce failed: timed out"))"""
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize(("pause_s", "explains"), [(2 * TIMEOUT_S, True), (1.5, False)], ids=["beyond the deadline", "within it"])
 def test_a_library_that_fails_after_a_pause_of_all_ranks_beyond_the_deadline(pause_s, explains, tmp_path):
     found, said, _ = told_by(LIBRARY_FAILS.format(pause_s=pause_s), 1, tmp_path)

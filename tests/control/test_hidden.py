@@ -17,7 +17,7 @@ from tests.control.ends_here import free_port
 SECRET = "only-the-ranks-of-this-launch-know-it"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> None:
     port = free_port()
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLLBENCH_SECRET": SECRET}

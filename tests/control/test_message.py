@@ -76,7 +76,7 @@ def test_no_rank_sends_for_others(ranks: list[int | None], own: set[int | None])
         check_ranks(ranks, own)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_ten_thousand_ranks_fit_into_one_message_and_are_packed() -> None:
     members = [{"rank": rank, "host": f"node{rank // 8:05}", "pid": 4000 + rank, "cpus": list(range(256))} for rank in range(10_000)]
     answer = StepAnswer(0, "joining", encoded(members))

@@ -213,7 +213,8 @@ def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: s
             until(lambda: caller in closing(port), "the connection's end", 10)
 
 
-@pytest.mark.in_turn
+@pytest.mark.often
+@pytest.mark.long
 def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> None:
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)

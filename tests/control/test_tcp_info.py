@@ -103,7 +103,7 @@ print(last.retransmitted, last.duplicates)
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_lost_acknowledgements_are_not_taken_for_lost_packets(hosts: Callable[..., Hosts]) -> None:
     bed = hosts(2, "1gbit")
     receiver = bed.start(1, [sys.executable, "-P", "-c", ANSWER])

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command import ROOT, environment
 from tests.testbeds import Hosts, SlurmBed
 
-pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("2x2")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long]
 
 SECRET = {"COLLBENCH_SECRET": "of the tests, long enough", "PYTHONPATH": str(ROOT)}
 PROGRAM = """

@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 
+import pytest
+
 from collbench.control.diagnosis import RankStalled
 from collbench.control.watchdog import Watchdog
 
@@ -45,6 +47,7 @@ def test_outside_loops_there_is_no_iteration_to_name():
     assert "for 0.1 s;" in ended.sentence
 
 
+@pytest.mark.system
 def test_it_is_quiet_while_progress_moves():
     """For longer than the deadline, of which a pause of this process itself is not to fill the whole."""
     ended = EndRecorder()

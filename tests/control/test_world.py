@@ -19,7 +19,7 @@ from tests.conftest import sample
 from tests.control.ends_here import about, free_port, launch
 from tests.control.together import KINDS, Meeting, ends, start, together
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.long
 
 TALK = """
 def main(world):
@@ -62,6 +62,7 @@ def test_three_ranks_join_in_any_order_and_talk(meeting, order):
     assert found[0].said["empty"] == [[1, 0]] * 3
 
 
+@pytest.mark.often("nodes")
 def test_a_quick_rank_may_be_many_steps_ahead_of_a_slow_one(meeting):
     body = """
 def main(world):
@@ -166,6 +167,7 @@ APART = {
 }
 
 
+@pytest.mark.often("host-another gather")
 @pytest.mark.parametrize("case", APART)
 def test_ranks_at_different_exchanges_are_named_with_both_even_where_the_caller_handles_errors(meeting, case):
     """Opening a backend handles errors: the reason is sent to all ranks. Without an exchange there is no way to send it."""

@@ -43,7 +43,7 @@ def test_the_readme_has_a_row_for_every_kernel() -> None:
     assert sorted(rows) == sorted(DECLARED)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("arch", sample(ARCHS, 1))
 def test_nvcc_compiles_them_without_a_warning_or_a_spilled_register(arch: str, tmp_path: Path) -> None:
     if not shutil.which("nvcc"):

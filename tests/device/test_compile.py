@@ -155,7 +155,7 @@ def test_without_nvrtc_the_extra_is_named(nvrtc: Compiler, monkeypatch: pytest.M
         cubin("sm_90")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_nvrtc_itself_compiles_them(cuda_python: str, tmp_path: Path) -> None:
     program = "import sys; from collbench.device.kernels import cubin; [print(cubin(arch)) for arch in sys.argv[1:]]"
     words = [cuda_python, "-c", program, *sample(ARCHS, 1)]

@@ -61,6 +61,7 @@ def _is_elsewhere(url: str) -> bool:
     return bool(urlsplit(url).netloc) or urlsplit(url).scheme in ("http", "https")
 
 
+@pytest.mark.system
 def test_no_page_and_no_style_loads_anything_from_another_host(site: Path) -> None:
     found = {str(file): [url for url in _Page(file).loads if _is_elsewhere(url)] for file in _pages(site)}
     assert found and not {page: urls for page, urls in found.items() if urls}
@@ -68,6 +69,7 @@ def test_no_page_and_no_style_loads_anything_from_another_host(site: Path) -> No
     assert styles and not {file: urls for file, urls in styles.items() if urls}
 
 
+@pytest.mark.system
 def test_every_link_inside_the_site_has_a_target(site: Path) -> None:
     missing = []
     for file in _pages(site):

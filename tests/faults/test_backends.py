@@ -13,7 +13,7 @@ from tests.faults.launch import TIMEOUT_S, Launch
 LONG = ("--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
 SOCKET = [("p2p", "--backend", "socket", "--streams", streams) for streams in ("1", "3")]
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("fault", [Launch.ends_after_a_kill_of, Launch.ends_after_a_stop_of], ids=["killed", "stopped"])

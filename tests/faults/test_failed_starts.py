@@ -20,7 +20,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, one_sentence, run, running, start, until
 from tests.conftest import cannot
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 needs_mpich = pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 REPORTED = {"UCX_TLS": "bad"}  # MPI_Init returns an error

@@ -24,13 +24,14 @@ LONG = ("allreduce", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--ti
 ENDING = ("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run")  # for long enough to be stopped
 
 pytestmark = [
-    pytest.mark.in_turn,
+    pytest.mark.long,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
 ]
 
 
 class TestKilled:
+    @pytest.mark.often("1")
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_a_rank_of_ours(self, victim: int, launch: Callable[..., Launch]) -> None:
         found = launch(*LONG, "--backend", "gloo").ends_after_a_kill_of(victim)
@@ -81,6 +82,7 @@ class TestKilled:
         assert one.stored().info["launcher"] == "srun"
         one.everybody_left()
 
+    @pytest.mark.often("mpi")
     @pytest.mark.parametrize("backend", ["gloo", "mpi"])
     def test_the_parent(self, backend: str, launch: Callable[..., Launch]) -> None:
         assert launch(*LONG, "--backend", backend).ends_with_its_parent().rows

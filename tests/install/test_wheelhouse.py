@@ -25,7 +25,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
     return folder
 
 
-@pytest.mark.in_turn("a wheelhouse")
+@pytest.mark.long
 def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Path) -> None:
     names = {file.name for file in wheelhouse.iterdir()}
     assert {
@@ -44,7 +44,7 @@ def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Pat
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=wheelhouse, check=True, timeout=60)
 
 
-@pytest.mark.in_turn("a wheelhouse")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
@@ -61,7 +61,7 @@ def test_an_altered_wheelhouse_is_not_installed(name: str, text: str | None, wor
     assert done.returncode == 2 and words in done.stderr and not (tmp_path / "apps").exists(), done.stderr
 
 
-@pytest.mark.in_turn("a wheelhouse")
+@pytest.mark.long
 def test_a_copied_wheelhouse_installs_without_network_and_reports_the_missing_compiler(wheelhouse: Path, tmp_path: Path) -> None:
     site, prefix = Site(tmp_path, (*OF_TORCH, "mpi4py")), tmp_path / "apps/collbench"
     before = site.frozen()

@@ -76,28 +76,28 @@ class TestCommand:
         assert done.returncode == 2 and "/nowhere/libmpi.so, which does not exist" in one_sentence(done)
         assert not (tmp_path / "run").exists()
 
-    @pytest.mark.in_turn
+    @pytest.mark.long
     def test_a_file_that_is_not_a_library_is_one_sentence(self, tmp_path: Path) -> None:
         (tmp_path / "libmpi.so").write_text("not a library")
         done = self.measure(tmp_path, str(tmp_path / "libmpi.so"), "--backend", "mpi")
         assert done.returncode == 2 and f"{CHOSEN}={tmp_path}/libmpi.so does not load" in one_sentence(done)
 
     @pytest.mark.impi
-    @pytest.mark.in_turn
+    @pytest.mark.long
     def test_the_wheel_of_mpi4py_measures_over_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
         found = stored(self.measure(tmp_path, str(Path(impi_python).parents[1]), "--backend", "mpi"), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0)}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
 
     @pytest.mark.openmpi
-    @pytest.mark.in_turn
+    @pytest.mark.long
     def test_and_over_open_mpi(self, openmpi_python: str, tmp_path: Path) -> None:
         found = stored(self.measure(tmp_path, str(Path(openmpi_python).parents[1]), "--backend", "mpi"), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0)}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
 
     @pytest.mark.impi
-    @pytest.mark.in_turn
+    @pytest.mark.long
     def test_the_doctor_shows_the_library_and_its_mpiexec(self, impi_python: str, tmp_path: Path) -> None:
         folder = Path(impi_python).parents[1]
         done = run(tmp_path, "doctor", "--launch", "--format", "json", env={CHOSEN: str(folder)}, timeout=60)

@@ -202,6 +202,7 @@ def launched(folder, code="none"):
     return process, b"COLLBENCH_TEST_MANY=" + os.fsencode(folder)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     process, mark = launched(tmp_path)
@@ -210,6 +211,7 @@ def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     assert process.wait(5) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("code", "ours"), [("0", 0), ("3", 3)])
 def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, ours, tmp_path):
     process, mark = launched(tmp_path, code)

@@ -46,7 +46,7 @@ def test_hosts_with_different_interface_names(bed: Hosts, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("meeting", sample(["static", "c10d"], 1))
 def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
     assert {row.ceiling.limited_by for row in found.rows if row.ceiling} == {f"NIC eno1 1 Gb/s, TCP of {bed.names[0]}"}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 class TestMpiexec:
     def launch(self, bed: Hosts, line: list[str], env: dict[str, str], timeout: float = 60) -> Finished:
@@ -73,6 +73,7 @@ class TestMpiexec:
         passed = [word for name, value in env.items() for word in ("-genv", name, value)]
         return bed.run(0, [str(MPICH), *reach, *passed, PROGRAM[0], *line], timeout, environment())
 
+    @pytest.mark.often
     def test_ranks_meet_over_mpi_itself(self, bed: Hosts, tmp_path: Path) -> None:
         found = stored(self.launch(bed, short(tmp_path), OVER_THE_LINK), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
@@ -91,7 +92,7 @@ class TestMpiexec:
         assert "above_bound" in row.flags and row.percent_of_ceiling is None
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
 def test_an_interface_of_one_host_only(bed: Hosts, tmp_path: Path) -> None:
     """Gloo reports the host that lacks it, also if rank 0 is on another host."""

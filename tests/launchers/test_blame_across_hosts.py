@@ -13,7 +13,7 @@ from collbench.results.reader import Run, read_run
 from tests.conftest import ROOT, enter
 from tests.testbeds import Hosts, SlurmBed
 
-pytestmark = [pytest.mark.in_turn("blame across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(180)]
 
 RATE_MBIT, SLOWED_MBIT, SLOW = 200, 100, 2
 

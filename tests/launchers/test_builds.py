@@ -36,6 +36,7 @@ def copy(folder: Path, change: str) -> Path:
     return folder
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("change", "rank"), sample([(change, rank) for change in CHANGES for rank in (0, 1)], 3))
 def test_two_builds_end_the_launch_at_once(change: str, rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     changed = copy(tmp_path / "another", change)
@@ -66,7 +67,7 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
     assert difference("torch", {found[0].get("torch", "missing"): [n1], "9.9": [n2]}) in done.stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_launch_doctor_reports_differences_before_a_launch_fails(rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     changed = copy(tmp_path / "another", "the keys")

@@ -93,8 +93,8 @@ def check(library: str, row: Row, n: int) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(("library", "n"), [
-    pytest.param("mpich", 3, marks=pytest.mark.in_turn), pytest.param("openmpi", 3, marks=pytest.mark.in_turn),
-    pytest.param("gloo", 3, marks=pytest.mark.in_turn),
+    pytest.param("mpich", 3, marks=pytest.mark.long), pytest.param("openmpi", 3, marks=pytest.mark.long),
+    pytest.param("gloo", 3, marks=pytest.mark.long),
     *(pytest.param(library, 4, marks=pytest.mark.long) for library in ("mpich", "openmpi", "gloo")),
 ])  # fmt: skip
 def test_links_carry_what_the_algorithm_must_move(

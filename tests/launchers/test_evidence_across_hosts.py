@@ -19,7 +19,7 @@ NEAR = 0.02
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.in_turn("evidence across hosts"),
+    pytest.mark.long,
     pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
@@ -47,6 +47,7 @@ DIRECTIONS = pytest.mark.parametrize(("words", "directions"), [
 ], ids=["allreduce", "p2p"])  # fmt: skip
 
 
+@pytest.mark.often("allreduce-mpi")
 @pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
 @DIRECTIONS
 def test_interfaces_counted_what_was_moved(words: list[str], directions: dict[str, int], backend: str, bed: Hosts, tmp_path: Path) -> None:

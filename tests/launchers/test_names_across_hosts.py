@@ -93,7 +93,7 @@ def addresses(done: Finished, folder: Path) -> list[str]:
     return [member["address"] for member in stored(done, folder).info["rank_map"]]
 
 
-@pytest.mark.in_turn("own name at loopback")
+@pytest.mark.long
 class TestOwnNameAtLoopback:
     def test_srun(self, debian: SlurmBed, tmp_path: Path) -> None:
         done = debian.srun(["-N2", "--mpi=pmi2"], short(tmp_path, "allreduce", "--backend", "gloo,mpi"), env=environment())
@@ -152,7 +152,7 @@ class TestOwnNameAtLoopback:
         ]  # fmt: skip
 
 
-@pytest.mark.in_turn("hosts with two address families")
+@pytest.mark.long
 def test_the_error_of_a_loopback_master_address_has_the_remedy(dual: Hosts, tmp_path: Path) -> None:
     first, second = by_hand(dual, tmp_path, "localhost", "allreduce", "--backend", "gloo", "--timeout", "3")
     assert (first.returncode, second.returncode) == (4, 4)
@@ -160,7 +160,7 @@ def test_the_error_of_a_loopback_master_address_has_the_remedy(dual: Hosts, tmp_
     assert "'localhost'" in second.stderr and "MASTER_ADDR" in second.stderr
 
 
-@pytest.mark.in_turn("IPv6-only hosts")
+@pytest.mark.long
 class TestIpv6Only:
     @pytest.mark.parametrize("mode", sample(["isolated", "pipelined"], 1))
     def test_srun(self, mode: str, ipv6: SlurmBed, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ class TestIpv6Only:
         assert done.returncode == 0 and ", ".join(hosts_of(ipv6).names) in " ".join(done.stdout.split("note: ")[1].split())
 
 
-@pytest.mark.in_turn("hosts with two address families")
+@pytest.mark.long
 class TestBothFamilies:
     MESSAGES = ("p2p", "--backend", "socket,zmq")
 
@@ -218,7 +218,7 @@ class TestBothFamilies:
             dual.run(1, [word.format("add") for word in change])
 
 
-@pytest.mark.in_turn("hosts with two address families")
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("allreduce", "--backend", "gloo"), ("p2p", "--backend", "socket,zmq")], ids=["gloo", "socket, zmq"])
 def test_nothing_listens_at_every_address_or_at_one_of_the_other_family(words: tuple[str, ...], dual: Hosts, tmp_path: Path) -> None:
     seen: list[set[str]] = [set(), set()]

@@ -19,7 +19,7 @@ LARGE = ("allreduce", "--sizes", "4M", "--max-time", "1", "--out", "run")
 WRONG = "started by {theirs}'s mpirun, but mpi4py uses {ours}"
 
 pytestmark = [
-    pytest.mark.in_turn,
+    pytest.mark.long,
     pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
     pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python"),
 ]
@@ -27,6 +27,7 @@ pytestmark = [
 
 @pytest.mark.timeout(150)
 class TestByOurselves:
+    @pytest.mark.often
     def test_two_ranks_on_both_backends(self, tmp_path: Path) -> None:
         found = stored(run(tmp_path, *LARGE), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
@@ -86,6 +87,7 @@ class TestMpiexec:
         assert found.info["launcher_facts"] == {"mpirun": "Intel MPI"}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
 
+    @pytest.mark.often("MPICH-Open MPI")
     @pytest.mark.openmpi
     @pytest.mark.parametrize(("theirs", "ours"), sample([("Open MPI", "MPICH"), ("MPICH", "Open MPI")], 1))
     def test_the_other_mpis_launcher(self, theirs: str, ours: str, openmpi_python: str, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ NEIGHBOURS = ("neighbor_allgather", "neighbor_alltoall")
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.in_turn("one-sided across hosts"),
+    pytest.mark.long,
     pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 

@@ -17,7 +17,7 @@ from tests.conftest import cannot
 from tests.launchers.stored import measured, nic_busbw, stored
 from tests.testbeds import SlurmBed
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 M = 1024**2
 UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
@@ -38,6 +38,7 @@ def short(folder: Path, *more: str, sizes: str = "1K") -> list[str]:
 
 
 class TestManagers:
+    @pytest.mark.often
     def test_without_a_process_manager_the_other_backends_are_measured(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         done = slurm_hosts.srun(["-N2", "--mpi=none"], short(tmp_path), env=environment())
         found = stored(done, tmp_path)

@@ -12,7 +12,7 @@ from tests.conftest import sample
 from tests.launchers.stored import stored
 from tests.testbeds import SlurmBed
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(120)]
 
 SIZE, WINDOW, BURST = 4 << 20, 8, 256 << 10
 MOST = PAYLOAD * (1 + BURST / (WINDOW * SIZE))  # while a window's answer is under way, the shaper may save up one burst

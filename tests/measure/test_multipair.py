@@ -107,7 +107,7 @@ def test_the_last_rank_is_left_out() -> None:
     assert stays.calls == [("new_group", [0, 1])]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(not find_spec("torch"), reason="no torch")
 def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "collbench", "init", "--ranks", "4", "--backend", "gloo", "--split", "MOD 2", "--format", "json"]
@@ -117,7 +117,7 @@ def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path: Path) -
     assert {row["na_fact"]["kind"] for row in rows if row["operation"] not in ("init_nodes", "init_session")} == {"option_unsupported"}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")
 @pytest.mark.parametrize("split", [[], ["--split", "MOD 2"]])
 def test_a_session_of_real_ranks_makes_a_communicator(split: list[str], tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_session_of_real_ranks_makes_a_communicator(split: list[str], tmp_path
     assert rows["init_session"]["time_s"]["p50"] > 0 and rows["init_session"]["evidence"]["grown"]["open_files"] <= 2
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_groups_of_real_ranks_leave_no_file_open(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "collbench", "init", "--ranks", "2", "--backend", "gloo", "-n", "5", "-w", "2"]
     more = ["--max-time", "20", "--timeout", "60", "--out", str(tmp_path / "run"), "--quiet"]

@@ -94,7 +94,8 @@ def ranges(folder: Path) -> list[list[tuple[int, str]]]:
     return found
 
 
-@pytest.mark.in_turn
+@pytest.mark.often
+@pytest.mark.long
 def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     env = {"PYTHONPATH": path_with(tmp_path / "modules", nvtx=DOUBLE.read_text()), "NVTX_DOUBLE": str(tmp_path / "ranges")}
@@ -110,7 +111,7 @@ def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path
     assert [name for name, *_ in row.evidence["phases"]] == NAMES
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_without_a_package_the_error_has_the_remedy(tmp_path: Path) -> None:
     missing = "raise ImportError('not installed')\n"
     env = {"PYTHONPATH": path_with(tmp_path, nvtx=missing, cupy=missing)}
@@ -119,7 +120,7 @@ def test_without_a_package_the_error_has_the_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_both_ranks_of_a_real_run_have_the_ranges(tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     env = {"PYTHONPATH": path_with(tmp_path / "modules", nvtx=DOUBLE.read_text()), "NVTX_DOUBLE": str(tmp_path / "ranges")}
@@ -132,7 +133,7 @@ def test_both_ranks_of_a_real_run_have_the_ranges(tmp_path: Path) -> None:
         f"allreduce {size} on gloo (float32, sum)" for size in ("8 B", "1 KiB")) for each in found)  # fmt: skip
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_tool_that_nvtx_loads_sees_the_ranges(tmp_path: Path) -> None:
     """NVTX itself loads the library that NVTX_INJECTION64_PATH names, as it loads that of Nsight Systems."""
     compiler = shutil.which("cc")

@@ -191,6 +191,7 @@ def test_the_sentence():
     assert LeftEarly(1, 0, 210e-6, 0.01).sentence().startswith("rank 1 left after 210.0 µs, ")
 
 
+@pytest.mark.system
 def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
     """Each rank waits for the one before it alone: the next but one to the late rank leaves early."""
     plugin = tmp_path / "leaky-1.dist-info"

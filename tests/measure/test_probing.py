@@ -81,10 +81,12 @@ def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path: Path) -> 
     assert others == [[[], 1], [[], 1]]
 
 
+@pytest.mark.system
 def test_files_are_read_once_and_all_ranks_leave_with_that_code(tmp_path: Path) -> None:
     assert ranks(tmp_path, 2, "return 1", files=True) == [[[[]], 1], [[], 1]]
 
 
+@pytest.mark.system
 def test_a_file_that_cannot_be_read_ends_all_alike(tmp_path: Path) -> None:
     first, other = ranks(tmp_path, 2, 'raise UsageError("x is empty")', files=True)
     assert first[1:] == [2, "x is empty"] and other[1] == 2
@@ -101,5 +103,6 @@ def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path: Path) -> None:
     assert other[1] == 2 and str(other[2]).endswith("--svg x cannot be written")
 
 
+@pytest.mark.system
 def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path: Path) -> None:
     assert {(tuple(actual), code) for actual, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}  # type: ignore[arg-type, misc]

@@ -37,7 +37,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_all_plugins  # each page has their styles
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == OFTEN else pytest.mark.in_turn) for name in PAGES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == OFTEN else pytest.mark.long) for name in PAGES])
 def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsewhere: Path) -> None:
     address = SCRIPT["address"](name)
     runs = [Path(run) for run in PAGES[name]]

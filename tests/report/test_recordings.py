@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.system
 def test_the_recordings_are_those_of_the_command(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "recordings", tmp_path], check=True, cwd=ROOT)
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}

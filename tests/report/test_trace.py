@@ -292,7 +292,7 @@ def test_a_file_that_can_never_be_written_is_known_beforehand(tmp_path: Path, fi
         check_file(Path("-") if file == "-" else tmp_path / file, "--trace")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_such_a_file_is_rejected_before_the_measurement(tmp_path: Path) -> None:
     line = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8", "--out", "run")
     done = run(tmp_path, *line, "--trace", "missing/trace.json")
@@ -301,7 +301,7 @@ def test_such_a_file_is_rejected_before_the_measurement(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_real_samples_lie_inside_their_phase_at_both_ranks(tmp_path: Path) -> None:
     line = ("allreduce", "--backend", "gloo", "--ranks", "2", "--sizes", "64K", "-n", "20", "--out", "run", "--trace", "trace.json")
     done = run(tmp_path, *line)
@@ -318,7 +318,7 @@ def test_real_samples_lie_inside_their_phase_at_both_ranks(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_several_launches_are_in_one_trace(tmp_path: Path) -> None:
     line = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8", "--launches", "2", "--out", "runs")
     done = run(tmp_path, *line, "--trace", "trace.json")
@@ -329,7 +329,7 @@ def test_several_launches_are_in_one_trace(tmp_path: Path) -> None:
     assert len(of_kind(events, "case")) == 2
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["pairs --budget 5", "workload data-parallel --max-time 0.2 --no-parts --model bert-large"])
 def test_rounds_and_trainings_have_their_times(tmp_path: Path, command: str) -> None:
     done = run(tmp_path, *command.split(), "--backend", "gloo", "--ranks", "2", "--out", "run", "--trace", "trace.json")

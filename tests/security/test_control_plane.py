@@ -90,7 +90,7 @@ def test_a_folder_of_another_user_is_rejected(held: str | None, tmp_path: Path, 
         secret_of(info(local_ranks=2), {})
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_17_to_19_torchs_store_of_one_host_is_not_open_to_other_hosts(tmp_path: Path) -> None:
     """Other users of the same host can still reach it: docs/reference/ports.md lists the open ports."""
     process = start(tmp_path, "allreduce", "--backend", "gloo", "--sizes", "64-1M", "--max-time", "1", program=(str(BIN / "collbench"),))

@@ -107,7 +107,7 @@ def start(folder: Path, *line: str, env: Mapping[str, str] | None = None) -> Fin
 
 
 def _sample(name: str) -> object:
-    return name if name in ALWAYS else pytest.param(name, marks=[pytest.mark.in_turn, *needs_command(" ".join(COMMANDS[name]))])
+    return name if name in ALWAYS else pytest.param(name, marks=[pytest.mark.long, *needs_command(" ".join(COMMANDS[name]))])
 
 
 def test_the_table_has_every_command() -> None:
@@ -120,6 +120,7 @@ def test_the_modules_would_run_if_python_searched_the_folder(hostile: Path) -> N
     assert marks(hostile).splitlines() == [f"{name} ran as user {os.geteuid()}" for name in ("secrets", "numpy")]
 
 
+@pytest.mark.often("run")
 @pytest.mark.parametrize("name", [*map(_sample, COMMANDS)])
 def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     done = start(hostile, str(BIN / "collbench"), *COMMANDS[name])
@@ -135,8 +136,8 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.in_turn, id="torchrun"),
-        pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.in_turn, id="mpiexec"),
+        pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.long, id="torchrun"),
+        pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.long, id="mpiexec"),
     ],
 )
 def test_none_runs_under_a_launcher(line: list[str], hostile: Path) -> None:
@@ -145,7 +146,7 @@ def test_none_runs_under_a_launcher(line: list[str], hostile: Path) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("more", [(), ("--ranks-per-node", "2")], ids=["a task for each rank", "a task for each node"])
 def test_none_runs_under_srun(more: tuple[str, ...], hostile: Path, slurm_hosts: SlurmBed) -> None:
     env = {"COLLBENCH_OUT": str(hostile.parent / "run"), "HOME": str(hostile.parent)}
@@ -154,7 +155,7 @@ def test_none_runs_under_srun(more: tuple[str, ...], hostile: Path, slurm_hosts:
     assert (done.returncode, marks(hostile)) == (0, ""), done.stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) -> None:
     hooks = copies(tmp_path / "hooks", "node_check.sh")
     shutil.copy(SLURM / "node.toml", hooks)
@@ -171,8 +172,8 @@ def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["deploy/install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.in_turn),
-        pytest.param(["deploy/install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.in_turn),
+        pytest.param(["deploy/install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.long),
+        pytest.param(["deploy/install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.long),
     ],
 )
 def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: Path, tmp_path: Path) -> None:

@@ -96,21 +96,22 @@ class TestTarballs:
         ends_well(in_time(tmp_path, command, "--from", "machine.tar"))
         assert not list(tmp_path.rglob("outside")) and not (tmp_path.parent / "outside").exists()
 
+    @pytest.mark.often("30 negative size")
     @pytest.mark.parametrize(
         "make",
         [
-            pytest.param(lambda: gzip.compress(bytes(300 * MIB), 1), id="25 gzip bomb", marks=pytest.mark.in_turn),
-            pytest.param(lambda: zstandard.ZstdCompressor().compress(bytes(300 * MIB)), id="26 zstd bomb", marks=pytest.mark.in_turn),
+            pytest.param(lambda: gzip.compress(bytes(300 * MIB), 1), id="25 gzip bomb", marks=pytest.mark.long),
+            pytest.param(lambda: zstandard.ZstdCompressor().compress(bytes(300 * MIB)), id="26 zstd bomb", marks=pytest.mark.long),
             pytest.param(
                 lambda: zstandard.ZstdCompressor(
                     compression_params=zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True)
                 ).compress(packed(*MACHINE)),
                 id="27 zstd window",
-                marks=pytest.mark.in_turn,
+                marks=pytest.mark.long,
             ),
             pytest.param(many_members, id="28 members", marks=pytest.mark.long),
-            pytest.param(lambda: packed(*MACHINE, ("sys/" + "1" * 5_000_000, "x")), id="29 path", marks=pytest.mark.in_turn),
-            pytest.param(negative_size, id="30 negative size", marks=pytest.mark.in_turn),
+            pytest.param(lambda: packed(*MACHINE, ("sys/" + "1" * 5_000_000, "x")), id="29 path", marks=pytest.mark.long),
+            pytest.param(negative_size, id="30 negative size", marks=pytest.mark.long),
         ],
     )
     def test_bombs_take_little_memory(self, make: Callable[[], bytes], tmp_path: Path) -> None:
@@ -160,8 +161,9 @@ JSON = {
 }
 
 
+@pytest.mark.often("45 lists")
 @pytest.mark.parametrize(
-    "make", [pytest.param(one, marks=pytest.mark.in_turn if "45" in name else ()) for name, one in JSON.items()], ids=JSON
+    "make", [pytest.param(one, marks=pytest.mark.long if "45" in name else ()) for name, one in JSON.items()], ids=JSON
 )
 def test_hostile_json_is_rejected(make: Callable[[], str], tmp_path: Path) -> None:
     (tmp_path / "machines.json").write_text(make())
@@ -262,7 +264,7 @@ def test_hostile_suites_are_rejected_in_one_sentence(make: Callable[[Path], str]
     ends_well(in_time(tmp_path, "run", "suite.toml"), 2)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_only_the_requested_files_are_written(stored: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in stored.iterdir()}
     ends_well(in_time(tmp_path, "report", "run", "--html", "page.html"), 0)

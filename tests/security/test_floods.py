@@ -89,10 +89,10 @@ def flooded(folder: Path, count: int, said: bytes, *, soft: int, hard: int) -> l
     ("count", "said", "soft", "hard"),
     [
         pytest.param(1500, b"", 1024, 20_000, id="6 silent connections and a low soft limit"),
-        pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.in_turn),
-        pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.in_turn),
-        pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.in_turn),
-        pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.in_turn),
+        pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.long),
+        pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.long),
+        pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.long),
+        pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.long),
     ],
 )
 def test_a_launch_passes_while_foreign_connections_are_open(count: int, said: bytes, soft: int, hard: int, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_launch_passes_while_foreign_connections_are_open(count: int, said: by
     assert "defect" not in first.stderr + second.stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_flood_with_greetings_and_a_low_hard_limit_passes_or_is_reported(tmp_path: Path) -> None:
     ends = flooded(tmp_path, 3000, GREETING[:11], soft=1024, hard=1024)
     text = "".join(each.stderr for each in ends)

@@ -103,9 +103,7 @@ PAGES: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "make", [pytest.param(make, marks=pytest.mark.in_turn if turn else ()) for make, turn in PAGES.values()], ids=PAGES
-)
+@pytest.mark.parametrize("make", [pytest.param(make, marks=pytest.mark.long if turn else ()) for make, turn in PAGES.values()], ids=PAGES)
 def test_no_markup_of_a_stranger_is_markup_of_the_page(make: Callable[[Path], list[str]], tmp_path: Path) -> None:
     written(run_here(tmp_path, *make(tmp_path)), 0, 1, 2, 3)
     if not (tmp_path / "page.html").exists():

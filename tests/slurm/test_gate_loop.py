@@ -41,7 +41,7 @@ def nodes_of(cluster: Cluster, keep: Path) -> list[set[str]]:
     return [set(cluster.bed.call(["scontrol", "show", "hostnames", one]).stdout.split()) for one in lists]
 
 
-@pytest.mark.in_turn("gate loop")
+@pytest.mark.long
 def test_the_workflow_confirms_a_regression_on_fresh_nodes(cluster: Cluster, tmp_path: Path) -> None:
     job = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())["jobs"]["gate"]
     (step,) = (each for each in job["steps"] if "run" in each)
@@ -64,7 +64,8 @@ def test_the_workflow_confirms_a_regression_on_fresh_nodes(cluster: Cluster, tmp
     assert kept >= {"allocation-1", "allocation-2", "allocation-3", "job-1.out", "job-3.out", "suspects-2.toml", "verdict.json"}
 
 
-@pytest.mark.in_turn("gate loop")
+@pytest.mark.often
+@pytest.mark.long
 def test_a_healthy_node_is_measured_once(cluster: Cluster, tmp_path: Path) -> None:
     done = gate(cluster, tmp_path / "keep", "--", "--format", "json")
     assert done.returncode == 0, said(done)
@@ -72,7 +73,7 @@ def test_a_healthy_node_is_measured_once(cluster: Cluster, tmp_path: Path) -> No
     assert not list((tmp_path / "keep" / "latest").glob("suspects-*"))
 
 
-@pytest.mark.in_turn("gate loop")
+@pytest.mark.long
 def test_a_failed_job_is_reported_with_its_output(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")
     done = gate(cluster, tmp_path / "keep", "--suite", str(tmp_path / "bad.toml"))
@@ -81,7 +82,7 @@ def test_a_failed_job_is_reported_with_its_output(cluster: Cluster, tmp_path: Pa
     assert actual and "bad.toml" in Path(actual[1]).read_text(), said(done)
 
 
-@pytest.mark.in_turn("gate loop")
+@pytest.mark.long
 def test_a_cluster_too_small_for_fresh_nodes_gives_no_verdict(cluster: Cluster, tmp_path: Path) -> None:
     few = ",".join(cluster.bed.nodes[2:])
     cluster.bed.must("scontrol", "update", f"NodeName={few}", "State=DRAIN", "Reason=test")
@@ -94,7 +95,7 @@ def test_a_cluster_too_small_for_fresh_nodes_gives_no_verdict(cluster: Cluster, 
     assert (tmp_path / "keep" / "latest" / "suspects-2.toml").exists()
 
 
-@pytest.mark.in_turn("gate loop")
+@pytest.mark.long
 def test_a_signal_cancels_its_job(cluster: Cluster, tmp_path: Path) -> None:
     line = [
         str(SLURM / "gate.sh"),

@@ -16,7 +16,7 @@ from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings,
 from tests.testbeds import SlurmBed
 
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-ON_SLURM = [pytest.mark.slurm, pytest.mark.in_turn, pytest.mark.timeout(200)]
+ON_SLURM = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(200)]
 
 
 def sbatch(
@@ -54,6 +54,7 @@ class TestSweep:
         assert [(row.backend, row.ranks, row.nodes, row.wrong) for row in found.rows] == [("gloo", 4, 2, 0)]
         assert found.info["hosts"] == slurm_hosts.nodes
 
+    @pytest.mark.often
     def test_its_exit_code_is_that_of_collbench(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         job = sbatch(slurm_hosts, tmp_path, "sweep.sbatch", "allreduce", "--dtype", "float12", options=("-N1",))
         code, talk = ended(slurm_hosts, job, tmp_path)

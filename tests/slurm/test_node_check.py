@@ -95,7 +95,7 @@ def slowed(folder: Path, on: bool) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_three_slow_checks_in_a_row_drain_the_node(bed: SlurmBed, tmp_path: Path) -> None:
     folder, name = install(tmp_path / "check"), bed.nodes[5]
     slowed(folder, True)
@@ -117,7 +117,7 @@ def test_three_slow_checks_in_a_row_drain_the_node(bed: SlurmBed, tmp_path: Path
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_one_good_check_clears_those_before(bed: SlurmBed, tmp_path: Path) -> None:
     folder, name = install(tmp_path / "check"), bed.nodes[4]
     for slow, waiting in ((True, 1), (True, 2), (False, 0), (True, 1)):
@@ -130,7 +130,7 @@ def test_one_good_check_clears_those_before(bed: SlurmBed, tmp_path: Path) -> No
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_slurm_itself_calls_it(checked: Checked) -> None:
     """As the HealthCheckProgram of one node, and as the prolog of another."""
     folder = install(checked.folder / "check")

@@ -46,7 +46,7 @@ def epilog(tmp_path: Path) -> Hook:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn("node hooks")
+@pytest.mark.long
 def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hooked) -> None:
     name, sick = hooked.nodes
 

@@ -49,7 +49,7 @@ def probe(tmp_path: Path) -> Hook:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn("node hooks")
+@pytest.mark.long
 def test_the_prolog_accepts_a_healthy_node_and_drains_one_without_a_nic(hooked: Hooked) -> None:
     good, sick = hooked.nodes
     for name in hooked.nodes:
@@ -139,7 +139,7 @@ def test_a_failure_of_the_probe_does_not_drain(how: dict[str, str], words: str, 
     assert "State=DRAIN" not in asked(tmp_path)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_probe_that_hangs_is_ended_within_its_slot(probe: Hook, tmp_path: Path) -> None:
     began = time.monotonic()
     done = probe(doctor="echo 'severe CB2702 x'; trap '' TERM; sleep 30")

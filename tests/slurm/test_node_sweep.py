@@ -54,7 +54,7 @@ def calls(folder: Path) -> list[str]:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn("node sweep")
+@pytest.mark.long
 class TestOnSlurm:
     @pytest.fixture
     def bed(self) -> Iterator[Hooked]:

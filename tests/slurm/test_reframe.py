@@ -13,7 +13,7 @@ from tests.cli.command import BIN
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, said, settings
 from tests.testbeds.bed import Finished
 
-pytestmark = [pytest.mark.slurm, pytest.mark.in_turn("reframe"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(200)]
 PASSED, SKIPPED, FAILED = "pass", "skip", "fail"
 
 

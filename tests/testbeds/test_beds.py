@@ -49,7 +49,7 @@ with Hosts(1, None) as hosts:
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["IPv4", "dual"])
 def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts: Callable[..., Hosts], family: str) -> None:
     bed = hosts(17, None, family=family)
@@ -123,7 +123,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Host
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("across", [True, False], ids=["across hosts", "one host"])
 def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
     assert slurm_one_host  # skips without Slurm

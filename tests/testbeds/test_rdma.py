@@ -25,7 +25,7 @@ from tests.testbeds.bed import processes
 from tests.testbeds.rdma import RdmaVm
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.in_turn("one boot of the virtual machine"), pytest.mark.timeout(200)]  # emulated: a busy machine takes minutes
+pytestmark = [pytest.mark.long, pytest.mark.timeout(200)]  # emulated: a busy machine takes minutes
 MTU, MIB = 4096, 1 << 20
 ROUNDS = 5
 READ = """

@@ -187,7 +187,8 @@ def test_one(collbench): collbench.assert_not_slower({good!r}, runs=api.read({al
 # Sessions that measure.
 
 
-@pytest.mark.in_turn
+@pytest.mark.often
+@pytest.mark.long
 def test_the_marker_measures_and_the_report_has_the_rows(session: pytest.Pytester) -> None:
     found, text = outcomes(session, f"""
 import pytest
@@ -208,7 +209,7 @@ def test_network(collbench, tmp_path):
     assert {float(properties[f"{case_name(row)} busbw_bytes_per_s"] or 0) for row in rows} == {row.busbw_bytes_per_s for row in rows}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_runs_are_kept_where_the_option_says(session: pytest.Pytester) -> None:
     test = f"""
 def test_network(collbench):
@@ -251,7 +252,7 @@ def test_other(): pass
     assert text.count("has the marker 'collbench', but not the fixture") >= 2 and "Traceback" not in text
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_example_of_the_guide(session: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLBENCH_MAX_TIME", "0.2")
     (example,) = re.findall(r"```python\n# test_network.py\n(.*?)```", (ROOT / "docs/guides/test-suite.md").read_text(), re.DOTALL)

@@ -67,6 +67,7 @@ def test_a_partner_that_does_not_come_is_not_waited_for():
     assert play(first, out) != 0
 
 
+@pytest.mark.system
 def test_without_the_native_loop_there_is_no_state_probe(tmp_path):
     body = """
 from collbench.measuring import monitored

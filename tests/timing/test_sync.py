@@ -52,6 +52,7 @@ def main(world):
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("n", "rounds"), [(2, 1000), (3, 300)])
 def test_no_rank_passes_before_all_have_come(tmp_path, n, rounds):
     body = BARRIERS.replace("{folder}", str(tmp_path)).replace("ROUNDS", str(rounds))

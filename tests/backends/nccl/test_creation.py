@@ -23,7 +23,7 @@ def collbench(folder, *words, gpus=4, **told):
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("each", [1, 2])
 def test_groups_are_made_and_freed_by_processes_with_one_and_with_two_gpus(tmp_path, each):
     code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "-g", str(each))
@@ -33,7 +33,7 @@ def test_groups_are_made_and_freed_by_processes_with_one_and_with_two_gpus(tmp_p
     assert {row["evidence"]["communicator"]["source"] for row in rows} == {"ncclCommMemStats"}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     lacks = ("ncclCommSplit", "ncclCommShrink", "ncclCommMemStats")
     code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", nccl_version=21703, lacks=lacks)
@@ -46,7 +46,7 @@ def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     assert not any("communicator" in row["evidence"] for row in rows)  # the double takes no memory for a communicator: unknown, not 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_graph_of_calls_of_the_host_is_refused(tmp_path):
     code, rows, _ = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "--mode", "graph")
     assert (code, {row["na"] for row in rows}) == (
@@ -54,7 +54,7 @@ def test_a_graph_of_calls_of_the_host_is_refused(tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_windows_are_registered_and_calls_of_kernels_are_refused_with_the_reason(tmp_path):
     words = ("--sizes", "1000", "--ranks", "2", "--buffers", "fixed", "--registration", ",".join(NAMES))
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=2)

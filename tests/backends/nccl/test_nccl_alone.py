@@ -90,6 +90,7 @@ def measured(run, name):
     return rows
 
 
+@pytest.mark.system
 def test_every_type_and_reduction_is_right_to_the_last_element(run):
     rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
     assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
@@ -98,6 +99,7 @@ def test_every_type_and_reduction_is_right_to_the_last_element(run):
     }
 
 
+@pytest.mark.system
 def test_all_modes_give_the_same_right_results_in_and_out_of_place(run):
     rows = measured(run, "modes")
     assert sorted((row.mode, row.in_place) for row in rows) == [

@@ -21,6 +21,7 @@ def collbench(folder, *words, gpus=2, more=None, **told):
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.system
 def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_path):
     words = ("--ranks", "2", "-g", "2", "-d", "float32,float8_e4m3fn", "--registration", "none,symmetric", "--algorithms", "tree")
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=4)
@@ -30,7 +31,7 @@ def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_pat
     assert chosen == [[("AllReduce", 1000, "TREE")]] * 8  # the case's own calls, not the ranks' meeting before them
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["pipelined", "graph"])
 def test_pairs_across_processes_with_one_that_rests(tmp_path, mode):
     code, rows, stderr = collbench(tmp_path, "p2p", *QUICK, "--ranks", "3", "--window", "3", "--mode", mode, gpus=3)
@@ -38,14 +39,14 @@ def test_pairs_across_processes_with_one_that_rests(tmp_path, mode):
     assert [(row["na"], row["wrong"]) for row in rows] == [(None, 0)] * 3
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_rank_whose_work_never_ends_is_given_up_within_the_deadline(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--timeout", "6", hang="1:3")
     assert (code, rows) == (4, [])
     assert re.search(r"ncclAllReduce .* 4\.5 s \(iteration 0\), .*rank [01] on GPU 0000:[0-9a-f]+:00\.0 of ", stderr), stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", init_error="1:2")
     assert (code, rows) == (4, [])
@@ -54,7 +55,7 @@ def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(t
     assert "ncclRemoteError" not in stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_one_gpu_carries_two_processes_where_the_user_allows_it(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
@@ -77,7 +78,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("sentence", BAD)
 def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
     how = dict(BAD[sentence])
@@ -87,7 +88,7 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
     assert stderr.count("\n") == 1
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_size_that_does_not_fit_is_reported_before_anything_is_allocated(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--sizes", "8,64M", memory=96 << 20)
     assert (code, rows) == (2, [])

@@ -32,14 +32,14 @@ def test_every_kernel_of_every_gpu_and_between_them_is_measured_and_right(tmp_pa
         assert row["percent_of_floor"] is None, row  # 4 KiB are in the cache, and the link of the fake GPUs is unknown
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_gpus_that_cannot_reach_each_other_are_na(tmp_path: Path) -> None:
     done = kernels(tmp_path, "--size", "4K", peer=0)
     assert done.returncode == 0, done.stderr
     assert [line.split()[:2] for line in done.stdout.splitlines() if "n/a (GPUs 0 and 1 " in line] == [["0→1", kernel] for kernel in OF_TWO]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_one_gpu_has_no_peer(tmp_path: Path) -> None:
     done = kernels(tmp_path, "--size", "4M", gpus=1)
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_without_a_gpu_the_error_is_one_sentence(tmp_path: Path) -> None:
     assert one_sentence(kernels(tmp_path, gpus=0)).startswith("no GPU ")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_size_that_does_not_fit_is_rejected_before_a_kernel_runs(tmp_path: Path) -> None:
     said = one_sentence(kernels(tmp_path, "--size", "1G", memory=512 << 20))
     assert all(value in said for value in ("1 GiB", "GPU 0", "512 MiB"))

@@ -104,7 +104,8 @@ BROKEN = [
 ]
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("garbage")
+@pytest.mark.long
 @pytest.mark.parametrize(("client", "server", "why"), BROKEN, ids=["garbage", "exits 1", "figures and exits 1", "hangs", "no server"])
 def test_a_tool_that_fails_gives_a_row_with_the_reason(client: str, server: str, why: str, tmp_path: Path) -> None:
     done = run(tmp_path, *PAIRS[:-1], "8", "--tools", "iperf3", env=double(tmp_path, client, server))
@@ -116,7 +117,7 @@ def test_a_tool_that_fails_gives_a_row_with_the_reason(client: str, server: str,
     until(lambda: not running(tmp_path), "the end of its tools", 5)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_tools_get_as_much_time_as_the_pairs(tmp_path: Path) -> None:
     typed = ("pairs", "--backend", "socket", "--ranks", "3", "--size", "4K", "--window", "2", "--budget", "0.001", "--out", "run")
     done = run(tmp_path, *typed, "--tools", "iperf3", env=double(tmp_path, GOOD))
@@ -126,7 +127,7 @@ def test_the_tools_get_as_much_time_as_the_pairs(tmp_path: Path) -> None:
     assert sorted(first.split("-")) == sorted(second.split("-")) and first != second
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("blow", ["interrupt", "kill"])
 def test_a_launch_that_ends_early_leaves_no_process(blow: str, tmp_path: Path) -> None:
     line = start(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, "time.sleep(60)"))
@@ -161,7 +162,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("typed", [PAIRS, ("probe", "--measure", "--max-time", "0.1")], ids=["pairs", "probe"])
 def test_the_error_of_a_missing_tool_has_its_package(typed: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
@@ -172,7 +173,7 @@ def test_the_error_of_a_missing_tool_has_its_package(typed: tuple[str, ...], tmp
     assert "fi_pingpong" in said and "apt-get install libfabric-bin" in said and [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_probe_measures_with_real_tools(tmp_path: Path) -> None:
     typed = ("probe", "--measure", "--max-time", "0.1", "--tools", "iperf3,fi_pingpong", "--format", "json")
     done = run(tmp_path, *typed)

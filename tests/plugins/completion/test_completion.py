@@ -125,7 +125,7 @@ def _zsh() -> str:
 
 @pytest.mark.parametrize("loaded", _LOADED)
 @pytest.mark.parametrize("typed", ["collbench allr·educe", "collbench allreduce --siz·es"])
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_zsh_completes(typed: str, loaded: str, tmp_path: Path) -> None:
     (tmp_path / "_collbench").write_text(script("zsh"))
     begin, end = typed.split("·")

@@ -156,7 +156,7 @@ class TestOnEachHost:
         assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_ansible_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
     files = {
         "launch.yml": emitted("allreduce", *HOSTILE, env=("A={{ b }}",)),

@@ -137,7 +137,7 @@ ROW = {
 RIGHT = {**ROW, "wrong": 0, "busbw_bytes_per_s": 2.5e9}
 
 
-@pytest.mark.in_turn("emitted reframe here")
+@pytest.mark.long
 class TestReFrameItself:
     """The check in ReFrame on this machine, with a double of collbench."""
 

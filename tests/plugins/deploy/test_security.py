@@ -43,7 +43,7 @@ def calls(text: str) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "option"), OPTIONS.items(), ids=[f"{number} {option}" for number, option in OPTIONS.items()])
 def test_no_word_runs(number: int, option: str, tmp_path: Path) -> None:
     accepted = 0

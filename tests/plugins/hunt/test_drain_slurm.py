@@ -21,7 +21,7 @@ from tests.conftest import enter
 from tests.plugins.hunt.verdicts import about, suspect, verdict
 from tests.testbeds import SlurmBed
 
-pytestmark = [pytest.mark.slurm, pytest.mark.in_turn("drain")]
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> No
     assert done.stderr.splitlines()[-1] == "run folder: run" and "simulates its ranks" in done.stdout
 
 
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_two_slow_ranks_of_64_are_confirmed(tmp_path: Path) -> None:
     done = hunt(tmp_path, 64, "--slowed", SLOW.format("5,40"))
     assert done.returncode == 1, done.stderr
@@ -68,7 +68,7 @@ def test_two_slow_ranks_of_64_are_confirmed(tmp_path: Path) -> None:
     rounds_kept(done, tmp_path)
 
 
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_groups_of_ranks_find_two_slow_ranks_of_64(tmp_path: Path) -> None:
     done = hunt(tmp_path, 64, "--slowed", SLOW.format("9,33"), "--method", "groups")
     assert done.returncode == 1, done.stderr
@@ -77,6 +77,7 @@ def test_groups_of_ranks_find_two_slow_ranks_of_64(tmp_path: Path) -> None:
     rounds_kept(done, tmp_path)
 
 
+@pytest.mark.system
 def test_healthy_ranks_give_no_suspect(tmp_path: Path) -> None:
     done = hunt(tmp_path, 8)
     assert done.returncode == 0, done.stderr
@@ -85,6 +86,7 @@ def test_healthy_ranks_give_no_suspect(tmp_path: Path) -> None:
     rounds_kept(done, tmp_path)
 
 
+@pytest.mark.system
 def test_equally_slow_ranks_give_no_suspect_but_a_low_percentage_of_the_expected_bandwidth(tmp_path: Path) -> None:
     done = hunt(tmp_path, 8, "--slowed", "by=300%", "--no-growing", "--size", "1M")
     assert done.returncode == 0, done.stderr
@@ -99,6 +101,7 @@ def test_two_ranks_give_no_verdict_but_figures(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "recommendation.json").read_text())["drains"] == []
 
 
+@pytest.mark.system
 def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
     done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--no-growing")
     first, rest = run_here(tmp_path, "report", "run").stdout.split("\n", 1)
@@ -107,7 +110,7 @@ def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
     assert (record["state"], record["places"].startswith("rank 3")) == ("confirmed", True)
 
 
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
     done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--format", "json", "--quiet")
     assert (done.returncode, done.stderr) == (1, "")
@@ -115,7 +118,7 @@ def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
     assert (actual["result"], [each["places"] for each in actual["suspects"] if each["state"] == "confirmed"]) == ("confirmed", [[3]])
 
 
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
     variables = {"COLLBENCH_SEED": "3", "COLLBENCH_ROUNDS": "4", "COLLBENCH_NO_GROWING": "1"}
     done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "8", *BRIEF, env=variables)
@@ -144,7 +147,7 @@ def test_an_impossible_hunt_is_rejected_before_the_first_measurement(
     assert value in one_sentence(done) and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_groups_need_a_backend_that_reduces(tmp_path: Path) -> None:
     said = one_sentence(run(tmp_path, "hunt", "--backend", "socket", "--ranks", "3", "--method", "groups"))
     assert "--method groups " in said and "socket" in said and list(tmp_path.iterdir()) == []
@@ -162,7 +165,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     ],
     ids=["pairs", "groups"],
 )
-@pytest.mark.in_turn("hunts")
+@pytest.mark.long
 def test_a_killed_rank_ends_the_hunt_without_a_recommendation(typed: tuple[str, ...], tmp_path: Path) -> None:
     unbrief = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
     running = start(tmp_path, "hunt", *typed, "--out", "run", "--timeout", "20", env=unbrief)

@@ -18,7 +18,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import BIN, run
 from tests.conftest import sample
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.long
 
 BRIEF = ("--out", "run", "--size", "4K", "--window", "2")
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}

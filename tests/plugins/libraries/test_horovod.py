@@ -24,7 +24,7 @@ from tests.helpers import make_case
 from tests.plugins.libraries.stack import collbench_of, environment_of, rows_of, share_of_link
 
 SUMS = ["float64", "float32", "float16", "int64", "int32"]
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 
 
@@ -180,7 +180,7 @@ def test_it_has_no_messages_and_nothing_rooted_but_broadcast():
     assert set(STEPS) == {"allreduce", "broadcast", "allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter", "barrier"}
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, *sample([3], 0)])
 def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("horovod", n, environment_of("horovod"))
@@ -189,7 +189,7 @@ def test_every_operation_is_right_or_not_applicable(n):
         assert_as_promised(row, case, "horovod", n)
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, 3])
 def test_every_type_and_reduction_that_it_has(tmp_path, n):
     asked = [
@@ -205,7 +205,7 @@ def test_every_type_and_reduction_that_it_has(tmp_path, n):
     assert {(row.na, row.checked, row.wrong) for row in found.rows} == {(None, 1, 0)}
 
 
-@in_turn
+@long
 def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "0.5")
     names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier"]
@@ -217,7 +217,7 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, m
     assert actual["torch"].startswith("2.")
 
 
-@in_turn
+@long
 def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
     done = collbench_of("horovod", tmp_path, *words)
@@ -225,7 +225,7 @@ def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
     assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
 
 
-@in_turn
+@long
 def test_under_horovodrun_it_is_one_sentence_and_exit_code_2(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "8")
     done = collbench_of("horovod", tmp_path, *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
@@ -244,7 +244,7 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[3])])}
 
 
-@in_turn
+@long
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -263,7 +263,7 @@ def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, expected):
     assert (done.returncode, one_sentence(done)) == (2, f"horovod 0.28.1 {expected}: {GET}")
 
 
-@in_turn
+@long
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "1gbit")

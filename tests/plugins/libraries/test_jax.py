@@ -153,7 +153,7 @@ def test_a_broken_jax_is_one_sentence_and_exit_code_2(tmp_path):
     assert one_sentence(done).startswith(f"jax 0.10.2 is installed, but its import fails ({why}): pip install --force-reinstall")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("n", sample([2, 3], 1))
 def test_every_case_is_right_or_not_applicable(n):
@@ -166,7 +166,7 @@ def test_every_case_is_right_or_not_applicable(n):
         assert_as_promised(row, case, "jax", n)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_row_shows_versions_and_settings_and_nothing_else_is_on_stdout(tmp_path):
     done = collbench_of("jax", tmp_path, *SMALL, "--dtype", "float32,bfloat16,float8_e5m2", "--format", "json", env={"XLA_FLAGS": ""})
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_a_row_shows_versions_and_settings_and_nothing_else_is_on_stdout(tmp_pat
     assert {(row["in_place"], row["wrong"], row["api"]) for row in rows.values()} == {(False, 0, "jax")}
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_variable_that_asks_for_another_jax_is_one_sentence(tmp_path):
     done = collbench_of("jax", tmp_path, *SMALL, env={"JAX_PLATFORMS": "tpu"})
     sentence = one_sentence(done)
@@ -187,7 +187,7 @@ def test_a_variable_that_asks_for_another_jax_is_one_sentence(tmp_path):
     assert "unset JAX_PLATFORMS" in sentence
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_other_backends_are_listed_beside_one_that_cannot_be_used(tmp_path):
     done = collbench_of("jax", tmp_path, "backends", env={"JAX_PLATFORMS": "tpu"})
     assert done.returncode == 0, done.stderr
@@ -196,7 +196,7 @@ def test_the_other_backends_are_listed_beside_one_that_cannot_be_used(tmp_path):
     assert "Gloo of torch" in lines["gloo"]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.hosts
 @pytest.mark.timeout(180)
 def test_over_a_link_of_1_gbit_it_reads_what_tcp_can_have_of_it_or_less(hosts, tmp_path):

@@ -20,7 +20,7 @@ from tests.plugins.libraries.stack import across, collbench_of, environment_of
 from tests.testbeds import Hosts
 
 COUNTED = ["-n", "3", "-w", "1", "--max-time", "5"]
-of_plugin = [pytest.mark.in_turn, pytest.mark.timeout(120)]
+of_plugin = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 def rows_in(folder: Path) -> list[KvRow]:

@@ -39,7 +39,7 @@ from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, col
 
 GENTLE = {"CCL_WORKER_OFFLOAD": "0", "CCL_YIELD": "sched_yield"}
 SMALL = ("allreduce", "--backend", "oneccl", "--ranks", "2", "--sizes", "8", "--max-time", "1")
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 
 
 def oneccl(folder: Path, *argv: str, env: dict[str, str] | None = None, **options: float) -> Finished:
@@ -173,7 +173,7 @@ def test_what_it_cannot_reduce_is_a_fact(dtype, redop, reason):
 # The real library.
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_declarations_are_those_of_the_headers(tmp_path):
     headers = Path(environment_of("oneccl")).parents[1] / "include"
     numbers = {f"ccl::datatype::{name}": number for name, number in library.DATATYPES.items()}
@@ -194,7 +194,7 @@ def test_the_declarations_are_those_of_the_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@in_turn
+@long
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("n", sample([2, 3, 4], 1))
 def test_every_case_is_right_or_not_applicable(tmp_path, monkeypatch, n):
@@ -214,7 +214,7 @@ def gently(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@in_turn
+@long
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("call", sample(["nonblocking", "persistent"], 1))
 def test_every_operation_in_the_other_forms_of_calls(tmp_path, monkeypatch, call):
@@ -241,7 +241,7 @@ def spoilt_rows():
     return outcome.code, {row.operation: row for row in outcome.rows}, outcome.stderr
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("name", WRONG)
 def test_corrupted_data_is_found_to_the_last_element(monkeypatch, name):
     environment_of("oneccl")
@@ -257,7 +257,7 @@ def test_corrupted_data_is_found_to_the_last_element(monkeypatch, name):
     assert flipped.wrong_detail.startswith(where)
 
 
-@in_turn
+@long
 def test_a_run_has_its_settings_and_stdout_has_rows_alone(tmp_path):
     done = oneccl(tmp_path, *SMALL, "--dtype", "float32,bfloat16", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -271,7 +271,7 @@ def test_a_run_has_its_settings_and_stdout_has_rows_alone(tmp_path):
     assert "CCL_" not in done.stderr
 
 
-@in_turn
+@long
 @pytest.mark.parametrize(
     ("env", "words"),
     [
@@ -284,7 +284,7 @@ def test_a_setting_that_cannot_work_is_one_sentence(tmp_path, env, words):
     assert words in one_sentence(oneccl(tmp_path, *SMALL, env=env))
 
 
-@in_turn
+@long
 def test_a_number_of_workers_that_it_refuses_ends_with_its_reason(tmp_path):
     done = oneccl(tmp_path, *SMALL, env={"CCL_WORKER_COUNT": "0"})
     assert done.returncode == 2
@@ -292,7 +292,7 @@ def test_a_number_of_workers_that_it_refuses_ends_with_its_reason(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@in_turn
+@long
 def test_over_intel_mpi_by_its_own_mpiexec(tmp_path):
     mpiexec = Path(environment_of("oneccl")).parent / "mpiexec"
     words = (
@@ -331,19 +331,19 @@ def in_the_middle(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_killed_rank_ends_the_run_with_its_name(in_the_middle, victim):
     assert in_the_middle().ends_after_a_kill_of(victim).rows
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_stopped_rank_is_named_and_the_run_ends(in_the_middle, victim):
     assert in_the_middle("--max-time", "2").ends_after_a_stop_of(victim).rows
 
 
-@in_turn
+@long
 @pytest.mark.hosts
 @pytest.mark.timeout(180)
 def test_over_a_link_of_1_gbit_it_reads_what_tcp_can_have_of_it_or_less(hosts, tmp_path):

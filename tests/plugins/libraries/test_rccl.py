@@ -132,7 +132,7 @@ def test_without_hip_the_reason_is_one_fact(tmp_path):
     assert (rccl["available"], rccl["why"]) == (False, NoHip().cause())
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["pipelined", "graph"])
 def test_collectives_over_two_processes_are_right_and_marked(tmp_path, mode):
     words = ("-d", "float32,float8_e4m3fn", "--mode", mode, "--sizes", "1000", "--ranks", "2", "--backend", "rccl", *QUICK)
@@ -143,7 +143,7 @@ def test_collectives_over_two_processes_are_right_and_marked(tmp_path, mode):
     assert other["na"] == Fp8FormatUnsupported("RCCL", "float8_e4m3fn", "").render()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_every_form_of_a_result_is_marked(tmp_path):
     out, page = tmp_path / "run", tmp_path / "page.html"
     words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", "--out", str(out), *QUICK)
@@ -158,20 +158,20 @@ def test_every_form_of_a_result_is_marked(tmp_path):
     assert [flag.name in forms[0], flag.code in forms[1], flag.name in page.read_text()] == [True, True, True]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("operation", ["alltoall", "alltoallv", "gather", "scatter", "p2p", "reducescatter"])
 def test_the_other_operations_are_right_with_several_gpus_per_process(tmp_path, operation):
     code, rows, stderr = collbench(tmp_path, operation, "--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK)
     assert (code, {(row["na"], row["wrong"]) for row in rows}) == (0, {(None, 0)}), stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_rank_that_drops_its_data_is_found_by_the_host(tmp_path):
     code, rows, _ = collbench(tmp_path, "allreduce", "--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK, drop_rank=1)
     assert (code, rows[0]["wrong"] > 0) == (4, True)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_tunings_and_calls_that_do_not_wait_are_not_measured(tmp_path):
     words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK)
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--algorithms", "ring")

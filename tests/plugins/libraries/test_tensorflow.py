@@ -30,7 +30,7 @@ TOO_LARGE = LimitExceeded("gRPC of tensorflow", "per message", 2**31 - 1, bytes=
 SUMS = ["float64", "float32", "float16", "bfloat16", "int32", "int64"]
 WIDE = [*SUMS, "uint32", "uint64"]
 MOVES = ["broadcast", "allgather", "alltoall"]
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 
 
 def test_it_is_found_under_its_name():
@@ -107,7 +107,7 @@ def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tm
     )
 
 
-@in_turn
+@long
 def test_a_cluster_that_the_environment_names_is_not_taken_for_the_launch(tmp_path):
     words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "8")
     done = collbench_of("tensorflow", tmp_path, *words, env={"TF_CONFIG": "{}"})
@@ -117,7 +117,7 @@ def test_a_cluster_that_the_environment_names_is_not_taken_for_the_launch(tmp_pa
     )
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, *sample([3], 0)])
 def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("tensorflow", n, environment_of("tensorflow"))
@@ -127,7 +127,7 @@ def test_every_operation_is_right_or_not_applicable(n):
         assert_as_promised(row, case, "tensorflow", n)
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, 3])
 def test_every_type_and_reduction_that_it_has(tmp_path, n):
     asked = [
@@ -141,7 +141,7 @@ def test_every_type_and_reduction_that_it_has(tmp_path, n):
     assert {(row.na, row.checked, row.wrong) for row in found.rows} == {(None, 1, 0)}
 
 
-@in_turn
+@long
 def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     asked = [{"operations": ["allreduce", *MOVES], "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
     found = launch(tmp_path, "tensorflow", 4, asked, python=environment_of("tensorflow"))
@@ -150,7 +150,7 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     assert all(row.evidence["libraries"]["tensorflow"].startswith("2.") for row in found.rows)
 
 
-@in_turn
+@long
 def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
     words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
     done = collbench_of("tensorflow", tmp_path, *words)
@@ -159,7 +159,7 @@ def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
 
 
 # Of the link's payload, seen with 16 MiB: .74, .68, .67, .49. Each part goes as one message, and the next when that has come.
-@in_turn
+@long
 @pytest.mark.hosts
 @pytest.mark.parametrize(("operation", "least"), [("allreduce", 0.5), ("allgather", 0.45), ("broadcast", 0.45), ("alltoall", 0.3)])
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path, operation, least):
@@ -169,7 +169,7 @@ def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_p
     assert least <= row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S) <= 1.0
 
 
-@in_turn
+@long
 @pytest.mark.hosts
 def test_its_parameter_server_on_another_host_uses_the_link_one_way_at_a_time(hosts, tmp_path):
     words = ["workload", "parameter-server", "--backend", "tensorflow", "--model", "2M", "--max-time", "1"]
@@ -188,7 +188,7 @@ def trained(folder, *words):
     return row
 
 
-@in_turn
+@long
 def test_its_parameter_server_adds_up_every_workers_gradients_exactly(tmp_path):
     row = trained(tmp_path, "--ranks", "3", "--bucket", "1M")
     assert (row.na, row.checked, row.wrong, row.evidence["parameter_server"]) == (None, 1, 0, "tf.distribute.Server")
@@ -196,7 +196,7 @@ def test_its_parameter_server_adds_up_every_workers_gradients_exactly(tmp_path):
     assert row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
 
 
-@in_turn
+@long
 def test_the_model_in_shards_on_two_servers_of_16_bit_numbers(tmp_path):
     row = trained(tmp_path, "--ranks", "4", "--bucket", "1M", "--update", "sharded", "--dtype", "bfloat16")
     assert (row.na, row.checked, row.wrong, row.dtype) == (None, 1, 0, "bfloat16")

@@ -21,7 +21,7 @@ from tests.contract.test_every_case import assert_as_promised, cases_of, launche
 from tests.helpers import make_case
 from tests.plugins.libraries.stack import environment_of, share_of_link
 
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
 
 
@@ -81,7 +81,7 @@ def test_ranks_outside_a_group_only_count_it(monkeypatch):
     assert (env["TORCHCOMM_RANK"], env["TORCHCOMM_SIZE"]) == ("1", "2")
 
 
-@in_turn
+@long
 def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path):
     site = tmp_path / "site"
     record = site / "torchcomms-0.3.0.dist-info"
@@ -96,7 +96,7 @@ def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path):
     assert (done.returncode, one_sentence(done)) == (2, why + torchcomms._GET)
 
 
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, *sample([3], 0)])
 def test_every_operation_is_right_or_not_applicable(n):
     asked, outcome = launched("torchcomms", n, environment_of("torchcomms"))
@@ -105,7 +105,7 @@ def test_every_operation_is_right_or_not_applicable(n):
         assert_as_promised(row, case, "torchcomms", n)
 
 
-@in_turn
+@long
 def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path: Path):
     names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "gather", "scatter", "barrier"]
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
@@ -115,7 +115,7 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path: P
     assert (actual["torchcomms"].partition(".")[0], actual["torchcomms_backend"]) == ("0", "gloo")
 
 
-@in_turn
+@long
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "1gbit")

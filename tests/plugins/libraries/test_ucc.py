@@ -29,7 +29,7 @@ from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
 from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across
 
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 
@@ -302,7 +302,7 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
 
 
 @needs_ucc
-@in_turn
+@long
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_every_case_is_right_or_not_applicable(n):
     asked, outcome = launched("ucc", n)
@@ -313,7 +313,7 @@ def test_every_case_is_right_or_not_applicable(n):
 
 
 @needs_ucc
-@in_turn
+@long
 @pytest.mark.parametrize("call", ["nonblocking", "persistent"])
 def test_every_operation_in_the_other_forms_of_calls(tmp_path, call):
     sweep = {"operations": sorted(set(STEPS) - {"barrier"}), "sizes": [4096], "dtypes": ["float32"], "calls": [call]}
@@ -325,7 +325,7 @@ def test_every_operation_in_the_other_forms_of_calls(tmp_path, call):
 
 
 @needs_ucc
-@in_turn
+@long
 def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     sweep = {"operations": sorted(STEPS), "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}
     outcome = launch(tmp_path, "ucc", 4, [sweep])
@@ -335,7 +335,7 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
 
 
 @needs_ucc
-@in_turn
+@long
 def test_overlap_is_measured_with_and_without_test_calls(tmp_path):
     words = ("allreduce", "--overlap", "--backend", "ucc", "--sizes", "64K", "-n", "5", "--ranks", "2", "--out", "run")
     done = run(tmp_path, *words, env={ucc.CHOSEN: os.environ[ucc.CHOSEN]})
@@ -349,7 +349,7 @@ def test_overlap_is_measured_with_and_without_test_calls(tmp_path):
 
 
 @needs_ucc
-@in_turn
+@long
 @pytest.mark.parametrize("call", [None, "nonblocking", "persistent"])
 def test_the_row_has_the_layer_and_the_algorithm(tmp_path, call):
     sweep = {"operations": ["allreduce"], "sizes": [8, 1 << 20], "dtypes": ["float32"], "calls": [call]}
@@ -361,7 +361,7 @@ def test_the_row_has_the_layer_and_the_algorithm(tmp_path, call):
 
 
 @needs_ucc
-@in_turn
+@long
 def test_a_forced_algorithm_is_on_the_row_and_the_log_of_the_user_is_left_alone(tmp_path, monkeypatch):
     sweep = {"operations": ["allreduce"], "sizes": [8], "dtypes": ["float32"]}
     monkeypatch.setenv("UCC_TL_UCP_TUNE", "allreduce:@ring:inf")
@@ -377,7 +377,7 @@ def test_a_forced_algorithm_is_on_the_row_and_the_log_of_the_user_is_left_alone(
 
 
 @needs_ucc
-@in_turn
+@long
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "100mbit")

@@ -222,7 +222,8 @@ def test_a_foreign_connection_that_comes_first_is_rejected(monkeypatch):
         context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.in_turn)])
+@pytest.mark.system
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_exact_over_types_and_sizes(tmp_path, n):
     asked = {"operations": P2P, "sizes": [1, 1003, 300_001], "dtypes": sample(list(DTYPES), 1), "window": 3}
     more = [] if n == 2 else [{**asked, "sizes": [300_001], "mode": "pipelined", "buffers": "rotating"}]
@@ -235,7 +236,7 @@ def test_exact_over_types_and_sizes(tmp_path, n):
         assert row.evidence["libraries"]["libzmq"] == zmq.zmq_version() and row.evidence["libraries"]["tcp_nodelay"] == "1"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_pairs_go_over_it(tmp_path):
     words = ["--backend", "zmq", "--ranks", "3", "--size", "64K", "--max-time", "0.2", "--format", "json"]
     done = run(tmp_path, "pairs", *words, timeout=90)
@@ -246,7 +247,7 @@ def test_pairs_go_over_it(tmp_path):
     assert len(rates) == 6 and min(rates) > 0
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_contract_is_kept_in_every_case(tmp_path):
     """What every backend is asked for: pairs are exact, all else is n/a with a reason, and nothing ends the launch."""
     outcome = launch(tmp_path, "zmq", 2, asked_for("zmq", 2))

@@ -24,7 +24,7 @@ def postgresql() -> Iterator[Server]:
         cannot(why)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.in_turn)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The name of a store that does not exist yet."""
     if request.param == "sqlite":

@@ -224,13 +224,13 @@ def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:
     one_sentence(run_here(folder, *typed.split()))
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_store_command_loads_nothing_heavy(folder: Path) -> None:
     done = run(folder, "store", "query", "runs.db", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert not imported(done.stderr) & HEAVY
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_closed_pipe_ends_a_query_quietly(folder: Path) -> None:
     write_run(folder / "runs" / "many", [make_row(8 * number) for number in range(1, 3000)])
     run_here(folder, "store", "sync", "runs.db", "runs")

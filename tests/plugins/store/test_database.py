@@ -127,7 +127,7 @@ def test_a_damaged_file_is_one_sentence(place: int, tmp_path: Path) -> None:
             rows(name, sql)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["creates it", "fails"])
 def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(first: str, postgresql: Server) -> None:
     """The first writer has created everything but not committed it; the second one waits for it, and then finds a store, or none."""
@@ -163,7 +163,7 @@ def _waiting(server: Server, url: str) -> bool:
     return server.sql(f"{asked} AND datname = '{database}'") == "1"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_database_without_a_store_is_not_changed_by_a_reader(postgresql: Server) -> None:
     url = postgresql.database("nothing")
     with pytest.raises(UsageError, match="is not a store of collbench: make one with"):
@@ -202,7 +202,7 @@ except UsageError as error:
 """
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_full_and_a_read_only_disk_lose_nothing(tmp_path: Path) -> None:
     if os.getuid():
         cannot("a small disk needs root")
@@ -240,7 +240,7 @@ def test_readers_cannot_write(name: str, tmp_path: Path) -> None:
 # Servers and connections that fail
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_lost_connection_is_one_sentence_and_leaves_nothing_half_added(postgresql: Server, tmp_path: Path) -> None:
     url = postgresql.database("lost")
     added(url, night(tmp_path, 1))
@@ -268,7 +268,7 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     assert PASSWORD not in str(error.value)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_password_comes_from_the_environment_or_a_file_and_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("psycopg")
     monkeypatch.delenv("PGPASSFILE", raising=False)
@@ -302,7 +302,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         open_store("postgresql://localhost/runs")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_user_without_permission_is_told_so(postgresql: Server, tmp_path: Path) -> None:
     url = postgresql.database("private")
     added(url, night(tmp_path, 1))

@@ -98,7 +98,7 @@ def test_bencher_has_one_object_for_a_run_and_none_for_two(tmp_path: Path) -> No
         reported(one, two, format="bmf")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_measuring_command_prints_it(tmp_path: Path) -> None:
     line = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,64K", "-n", "5", "--out", "run", "--format", "bmf")
     done = run_command(tmp_path, *line)

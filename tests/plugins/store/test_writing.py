@@ -192,7 +192,8 @@ def _writer(how: str, name: str, *paths: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("sqlite")
+@pytest.mark.long
 def test_nothing_of_a_run_stays_of_a_writer_that_is_killed(name: str, tmp_path: Path) -> None:
     whole, torn = night(tmp_path, 1), night(tmp_path, 2)
     added(name, whole)
@@ -203,7 +204,8 @@ def test_nothing_of_a_run_stays_of_a_writer_that_is_killed(name: str, tmp_path: 
     assert added(name, torn).paths == {ADDED: [str(torn)]}
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("postgresql")
+@pytest.mark.long
 def test_concurrent_writers_lose_nothing_and_add_no_run_twice(name: str, tmp_path: Path) -> None:
     shared = night(tmp_path / "shared", 1)
     own = [[night(tmp_path / f"writer-{writer}", number, hosts=(f"node{writer}",)) for number in range(2, 10)] for writer in range(4)]
@@ -216,7 +218,7 @@ def test_concurrent_writers_lose_nothing_and_add_no_run_twice(name: str, tmp_pat
     assert rows(name, "SELECT count(*) FROM cases") == [(len(SIZES),)]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_reader_sees_a_run_whole_or_not_at_all_while_it_is_replaced(name: str, tmp_path: Path) -> None:
     folder = night(tmp_path, 1)
     added(name, folder)

@@ -23,7 +23,7 @@ def test_an_autopsy_shows_its_findings() -> None:
     assert repr(found) == f"<AutopsyVerdict: {found.render()}>"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_replay_is_a_stored_run(folder: Path) -> None:
     operations = [Op("allreduce", sent=256, start_ms=0, end_ms=1), Op("broadcast", sent=64, root=0, start_ms=3, end_ms=4)]
     traces = write_dumps(folder / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})

@@ -15,7 +15,7 @@ from collbench.plugins.traces.step import ReplayOptions
 from collbench.plugins.training.workloads.step import Exchange
 from tests.plugins.traces.test_torch_traces import record
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.long
 _WHOLE = {"allgather": 3, "reducescatter": 2, "alltoall": 2}  # the place of the whole buffer's elements in a call
 
 

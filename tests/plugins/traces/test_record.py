@@ -22,7 +22,7 @@ from tests.cli.command import BIN, one_sentence, run, run_here, start, until
 TORCHRUN, JOB = BIN / "torchrun", Path(__file__).with_name("ddp_job.py")
 PARAMETERS = 2 * (48 * 48 + 48)
 needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 
 
 def job(*words: str) -> list[str]:
@@ -54,7 +54,7 @@ def _elements(shape: list[int]) -> int:
 
 
 @needs_torch
-@in_turn
+@long
 def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path) -> None:
     done = run(tmp_path, "trace", "--out", "traces", "--steps", "2", "--kineto", *job(), timeout=110)
     assert done.returncode == FINE, done.stderr
@@ -77,7 +77,7 @@ def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path)
 
 
 @needs_torch
-@in_turn
+@long
 def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path: Path) -> None:
     """Gloo's execution traces do not contain which group an operation uses; its dumps do, but lack the messages."""
     words = ["--", str(TORCHRUN), "--nproc-per-node", "4", str(JOB), "groups"]
@@ -95,8 +95,9 @@ def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path: Path
     assert alone.returncode == USAGE and one_sentence(alone) and FLIGHT in alone.stderr
 
 
+@pytest.mark.often
 @needs_torch
-@in_turn
+@long
 def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path: Path) -> None:
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "5", *job("skip"))
     try:
@@ -127,7 +128,7 @@ def hung(folder: Path, elements: int) -> bool:
 
 
 @needs_torch
-@in_turn
+@long
 def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path: Path) -> None:
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "4", *job("pause"))
     traces = tmp_path / "traces"
@@ -146,7 +147,7 @@ def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path: Path)
 
 
 @needs_torch
-@in_turn
+@long
 def test_a_terminated_job_leaves_dumps_and_ends_by_the_signal(tmp_path: Path) -> None:
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "0", *job("skip"))
     until(lambda: len(list((tmp_path / "traces" / RANKS).glob("rank_?.json"))) == 2, "the recorded steps", patience_s=80)
@@ -157,7 +158,7 @@ def test_a_terminated_job_leaves_dumps_and_ends_by_the_signal(tmp_path: Path) ->
 
 
 @needs_torch
-@in_turn
+@long
 def test_the_hosts_of_a_job_record_into_one_folder(tmp_path: Path) -> None:
     torchrun = [str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-endpoint", "127.0.0.1:29577", str(JOB)]
     hosts = []
@@ -172,7 +173,7 @@ def test_the_hosts_of_a_job_record_into_one_folder(tmp_path: Path) -> None:
 
 
 @needs_torch
-@in_turn
+@long
 def test_an_exception_is_in_the_dump_of_its_rank(tmp_path: Path) -> None:
     done = run(tmp_path, "trace", "--out", "traces", *job("raise"), timeout=110)
     assert done.returncode == 1 and "made up" in done.stderr

@@ -76,7 +76,8 @@ def test_bad_input_is_one_sentence(argv: list[str], problem: str, dumps: Path, t
     assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("gloo")
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_is_replayed_as_recorded_with_right_data(backend: str, dumps: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "replay", "dumps", "--backend", backend, "--compute", "gaps", "--out", "run", "--format", "json")
@@ -93,7 +94,7 @@ def test_a_step_is_replayed_as_recorded_with_right_data(backend: str, dumps: Pat
     assert float(line["exposed_s"]) == pytest.approx(row.time_s.p50 - 0.003) and line["trace_format"] == "flight-recorder"
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_compare_and_the_gate_hold_a_replay(tmp_path: Path) -> None:
     operations = [Op("allreduce", sent=1 << 18, start_ms=0, end_ms=1), Op("allreduce", sent=1 << 16, start_ms=1, end_ms=2)]
     write_dumps(tmp_path / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})
@@ -112,7 +113,7 @@ def test_compare_and_the_gate_hold_a_replay(tmp_path: Path) -> None:
     assert judged["d"].returncode in (1, 3) and "replay" in judged["d"].stdout
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
 def test_another_number_of_ranks_is_refused_with_the_remedy(dumps: Path, tmp_path: Path) -> None:
     line = ["--nproc-per-node", "2", *PROGRAM[1:], "replay", "dumps", "--backend", "gloo"]
@@ -120,7 +121,7 @@ def test_another_number_of_ranks_is_refused_with_the_remedy(dumps: Path, tmp_pat
     assert "the replay is of 4 ranks, and 2 are there: start 4" in done.stderr and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
 def test_under_a_launcher_with_fewer_ranks_the_job_shrinks(tmp_path: Path) -> None:
     operations = [Op("allreduce", sent=4096, start_ms=0, end_ms=1)]
@@ -135,7 +136,7 @@ RATE = 1e9 / 8 * 1448 / 1514  # payload bytes per second of TCP over a link of 1
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
 def test_over_a_shaped_link_a_step_takes_its_bytes_at_the_rate_and_its_computing(hosts: Callable[..., Hosts], tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def check(folder: Path, world: int) -> list[tuple[RankTrace, RankTrace]]:
     return both
 
 
-@pytest.mark.in_turn
+@pytest.mark.often
+@pytest.mark.long
 def test_every_operation_of_two_ranks(tmp_path):
     record(tmp_path, "plain", 2)
     for execution, events in check(tmp_path, 2):

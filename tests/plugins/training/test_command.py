@@ -107,7 +107,8 @@ def stored(folder: Path) -> list[StepRow]:
     return rows
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("data-parallel-mpi")
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", sample(sorted(OF_ITS_OWN), 2))
 def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
     assert [one["scaling"]["apart"]["value"] for one in actual] == [pytest.approx(0.01 / (0.01 + row.time_s.p50))]
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["data-parallel", "fsdp"])
 def test_a_step_with_real_computing_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_a_training_without_overlap_is_refused_before_ranks_start(tmp_path: Path
     assert done.returncode == 2 and "data-parallel" in done.stderr and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
 def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
@@ -155,7 +156,7 @@ def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
     assert [record["regime"] for record in records].count("fsdp") == rows // 2
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_all_on_virtual_ranks(tmp_path: Path) -> None:
     typed = ("--backend", "simulated", "--ranks", "4", "--max-time", "0.2", "--model", "1M", *LAYERS, "--sequence", "32", "--stages", "2")
     done = run(tmp_path, "workload", "all", *typed, "--out", "run", "--quiet")
@@ -168,7 +169,7 @@ def test_all_on_virtual_ranks(tmp_path: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")
 def test_under_a_launcher(tmp_path: Path) -> None:
     program = (str(BIN / "mpiexec"), "-n", "3", str(BIN / "python"), "-m", "collbench")

@@ -10,11 +10,12 @@ from tests.cli.command import BIN, one_sentence, run, run_here
 from tests.plugins.training.reading import read_workload
 
 needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
-in_turn = pytest.mark.in_turn
+long = pytest.mark.long
 
 
+@pytest.mark.often("fsdp2 --ranks 2")
 @needs_gloo
-@in_turn
+@long
 @pytest.mark.parametrize(
     "words",
     [
@@ -41,7 +42,7 @@ def test_a_real_step_exchanges_what_is_expected_and_trains_right(words: list[str
 
 
 @needs_gloo
-@in_turn
+@long
 def test_ranks_that_train_alone_are_wrong_and_differ_from_what_is_expected(tmp_path: Path) -> None:
     program = (str(BIN / "torchrun"), "--nproc-per-node", "2", str(Path(__file__).with_name("no_exchange.py")))
     done = run(tmp_path, "workload", "ddp", "-n", "2", "--out", "run", program=program)

@@ -158,6 +158,7 @@ def test_both_ends_of_the_only_host_are_one() -> None:
     assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
+@pytest.mark.system
 def test_this_host() -> None:
     found = measured(environment(ALONE), seconds="0.5")  # in which every stream gets a turn on two cores
     host = socket.gethostname()
@@ -182,7 +183,7 @@ def test_bad_input(words: str, expected: str) -> None:
         command(["probe", *words.split()])
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 class TestOnTheDouble:
     """GPUs that are none: the calls, the reasons and the comparison are real, the rates mean nothing."""
 
@@ -204,7 +205,7 @@ class TestOnTheDouble:
 
 
 @pytest.mark.slurm
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_shaped_links_read_their_rate(slurm_hosts: SlurmBed) -> None:
     """1 Gbit/s by the shaper: TCP and MPI reach it, and the counters show that MPI took the interface.
 

@@ -199,7 +199,7 @@ def image(tmp_path: Path) -> Iterator[Path]:
     yield file
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 class TestRealDevices:
     def test_a_loop_device_counts_what_was_read(self, image: Path) -> None:
         folder = image.parent / "mnt"
@@ -242,7 +242,7 @@ class TestRealDevices:
         assert list(disk.iterdir()) == []
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 class TestOnTheDouble:
     """GPUs and cuFile that are none: the calls and the data are real, the rates mean nothing. Not run on hardware."""
 

@@ -38,6 +38,7 @@ def poured(listener: socket.socket, *pieces: bytes) -> Iterator[None]:
         yield
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -> None:
     sender = beside(lambda: send(listener.getsockname(), KEY, count, (1.0, 5)))

@@ -15,7 +15,7 @@ from tests.cli.command import PROGRAM, Finished, environment
 from tests.conftest import cannot
 from tests.testbeds import SlurmBed
 
-pytestmark = [pytest.mark.in_turn("tools across hosts"), pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(120)]
 
 UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
 BURST, WINDOW_BYTES = 256 << 10, 16 << 20  # of `pairs`: 16 messages of 1 MiB

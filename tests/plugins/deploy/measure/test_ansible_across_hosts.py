@@ -20,7 +20,7 @@ ABSENT = "absent ansible_host=127.0.0.1 ansible_port=1 ansible_ssh_executable=ss
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(150)
 class TestOverHosts:
     @pytest.fixture

@@ -16,7 +16,7 @@ from tests.conftest import sample
 from tests.launchers.stored import measured, stored
 from tests.testbeds import Hosts, SlurmBed
 
-pytestmark = [pytest.mark.hosts, pytest.mark.in_turn, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(150)]
 
 INNER = ("allreduce", "--sizes", "1K", "--out", "run")
 PORT = "29511"  # the hosts have their own network: no other server listens there

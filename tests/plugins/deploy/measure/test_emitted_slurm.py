@@ -19,7 +19,7 @@ from tests.plugins.deploy.test_reframe import emitted, reframe
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 
 def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], env: dict[str, str] | None = None) -> str:
@@ -111,6 +111,7 @@ def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
     assert [(tmp_path / f"gpus-{rank}").read_text() for rank in range(4)] == ["0,1\n"] * 4
 
 
+@pytest.mark.often
 def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *SWEEP]
     refused = slurm_hosts.call(line, env=environment())

@@ -19,7 +19,7 @@ from tests.launchers.stored import measured
 from tests.plugins.deploy.manifests import Pod, documents, pods
 from tests.testbeds import Hosts
 
-pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("pods")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long]
 
 UID = "6f1d2a34-5b6c-4d7e-8f90-123456789abc"
 FIELDS = {"metadata.labels['batch.kubernetes.io/controller-uid']": UID, "metadata.name": "bench-{index}-x7k2p"}

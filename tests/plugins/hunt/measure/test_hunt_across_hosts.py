@@ -28,7 +28,7 @@ from tests.cli.command import until
 from tests.conftest import enter
 from tests.testbeds import Hosts, SlurmBed
 
-pytestmark = [pytest.mark.in_turn("hunts across hosts"), pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(240)]
 
 PROGRAM = [sys.executable, "-m", "collbench", "hunt"]
 BURN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nos.nice(-15)\nwhile True: pass"

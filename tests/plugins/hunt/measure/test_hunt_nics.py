@@ -148,13 +148,14 @@ def streamed(folder: Path, nic: str, addresses: list[str], more: str = "") -> di
     return first.said
 
 
+@pytest.mark.system
 def test_real_streams_of_several_pairs_at_once_and_a_rank_in_none_is_idle(tmp_path: Path) -> None:
     one = streamed(tmp_path, "lo", LOOPBACK)
     assert (one["na"], one["wrong"], one["flags"], one["groups"]) == ([None, None], [0, 0], [], [[0, 1], [2, 4]])
     assert all(rate > 1e6 for way in ("speed_bytes_per_s", "backward_bytes_per_s") for rate in one[way])
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> None:
     one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "tcp_streams.patience = lambda world: 3.0")
     assert one["na"][0] is None and re.fullmatch(r"\S+ .* at 127\.0\.0\.5: .+", one["na"][1])

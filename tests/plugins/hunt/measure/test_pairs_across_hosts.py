@@ -17,7 +17,7 @@ from benchmarks.trials.series import trials_in
 from tests.conftest import enter, sample
 from tests.testbeds import Hosts, SlurmBed
 
-pytestmark = [pytest.mark.in_turn("pairs across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(180)]
 
 TRIALS = sample(wanted(COUNT), 1)
 KEPT = Path(__file__).parents[4] / "build/pairs-trials"

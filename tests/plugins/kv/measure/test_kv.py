@@ -141,7 +141,8 @@ def as_torchrun(rank: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("words0")
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @needs_mpich
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: 
     assert rows["packed"].copy_s is not None and rows["mpi-put"].copy_s is None
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_trace_has_each_transfer_with_its_phases_and_samples(tmp_path: Path) -> None:
     words = ["--ranks", "2", "--blocks", "4", "--block-bytes", "1000", "--method", "writev", "-n", "4", "-w", "3", "--trace", "trace.json"]
@@ -191,7 +192,7 @@ def test_wrong_blocks_of_a_library_end_with_4(fault: str, method: str, tmp_path:
     assert row.wrong == (1 if fault == "flipped" else row.wrong) and row.wrong and wrong["rank"] == 1
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @needs_mpich
 def test_what_a_method_holds_is_freed_where_a_rank_cannot_use_it(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_what_a_method_holds_is_freed_where_a_rank_cannot_use_it(tmp_path: Path)
     assert {f"freed {name} {rank}" for name in methods for rank in (0, 1)} <= set(done.stderr.splitlines())
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_killed_rank_ends_the_other_one_with_4(tmp_path: Path) -> None:
     what = ["--blocks", "64", "--block-bytes", "64K", "--method", "writev", "--timeout", "10", "--out", "run"]
@@ -217,7 +218,7 @@ def test_a_killed_rank_ends_the_other_one_with_4(tmp_path: Path) -> None:
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @needs_mpich
 def test_every_method_reads_the_rate_of_a_link(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.plugins.libraries.stack import OWN
 launch = conftest.launch  # a fixture
 ZMQ, UCC = ("p2p", "--backend", "zmq"), ("allreduce", "--backend", "ucc")
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("fault", [Launch.ends_after_a_kill_of, Launch.ends_after_a_stop_of], ids=["killed", "stopped"])

@@ -85,7 +85,7 @@ def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_command_names_its_first_operation_as_the_victim(name: str, operation:
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_directions_of_shared_links_are_stored(words: list[str], opposite: b
 
 
 @pytest.mark.hosts
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_a_killed_run_has_its_finished_rows_and_is_resumed(tmp_path: Path) -> None:

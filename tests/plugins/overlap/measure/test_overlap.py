@@ -83,7 +83,8 @@ def test_the_plan_takes_whole_blocks(budget: Budget, blocks: int, stopped: str) 
     assert measured.samples.shape[1] // 4 >= blocks and ("few_samples" in measured.flags) == (measured.samples.shape[1] // 4 < 60)
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("mpi")
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [
     pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"no {name}"))
     for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
@@ -104,7 +105,7 @@ def test_real_states_are_measured_stored_and_right(backend: str, tmp_path: Path)
     assert "overlap_percent" in head.split(",") and report.returncode == 0 and line.startswith("run,allreduce")
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_on_a_fake_gpu_the_kernel_computes_beside_the_library_and_data_is_right(tmp_path: Path) -> None:
     words = ("allreduce", "--overlap", "--backend", "nccl", "--sizes", "64K", "-n", "5", "--ranks", "2", "--out", "run")
     done = run(tmp_path, *words, env=environment(2))
@@ -117,7 +118,7 @@ def test_on_a_fake_gpu_the_kernel_computes_beside_the_library_and_data_is_right(
     assert row.time_s is not None and row.time_s.p50 == known.both_s and row.busbw_bytes_per_s is None
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_step_computes_on_a_fake_gpu(tmp_path: Path) -> None:
     words = ("--model", "2M", "--bucket", "4M", "--backend", "nccl", "--ranks", "2", "--compute", "real", "--max-time", "1", "--out", "run")
     done = run(tmp_path, "workload", "data-parallel", *words, env=environment(2))
@@ -127,7 +128,7 @@ def test_a_step_computes_on_a_fake_gpu(tmp_path: Path) -> None:
     assert (known.overlap.progress, known.overlap.blocks > 0, known.overlap.computation_s > 0) == ("kernels", True, True)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_backend_that_cannot_start_an_operation_is_not_available(tmp_path: Path) -> None:
     done = run(tmp_path, "p2p", "--overlap", "--backend", "socket", "--sizes", "8", "--ranks", "2", "--format", "jsonl")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -22,7 +22,7 @@ from tests.conftest import cannot
 from tests.pages import ROOT
 from tests.plugins.store.postgresql import USER, NoServer, server
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 GUIDE = ROOT / "docs" / "guides" / "dashboard.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

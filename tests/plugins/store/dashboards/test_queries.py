@@ -24,7 +24,7 @@ from tests.plugins.store.dashboards.fleet import GPU, NODES, SIZE, SLOW, fleet
 from tests.plugins.store.dashboards.prometheus import Prometheus
 from tests.plugins.store.postgresql import NoServer, server
 
-pytestmark = pytest.mark.in_turn("dashboards")
+pytestmark = pytest.mark.long
 
 CHOSEN: Mapping[str, Sequence[str]] = {"operation": ["allreduce"], "backend": ["nccl"], "size_bytes": [str(SIZE)], "node": list(NODES)}
 ONE_NODE = {**CHOSEN, "node": [SLOW]}

@@ -241,7 +241,7 @@ def test_bad_input_is_one_sentence(store: str, tmp_path: Path) -> None:
             assert expected in done.stderr
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_the_command_serves_until_ctrl_c(store: str, tmp_path: Path) -> None:
     line = [*PROGRAM, "store", "serve-metrics", store, "--port", "0"]
     process = subprocess.Popen(line, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import store
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.long
 
 
 def test_every_database_is_filled_queried_and_written_by_several_processes() -> None:

@@ -15,7 +15,8 @@ from benchmarks.trials.series import ROOT, trials_in
 pytest.importorskip("torch")
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("exception")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_right_rank_and_cause_and_a_series_continues(tmp_path: Path, kind: str) -> None:
     words = [sys.executable, "-m", "benchmarks.trials.autopsy", str(tmp_path), "--first", "0", "--each", "1", "--kinds", kind]

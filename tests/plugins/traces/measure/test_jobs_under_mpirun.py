@@ -18,7 +18,7 @@ from tests.plugins.traces.measure.written import dump_reason
 from tests.testbeds import Hosts
 from tests.testbeds.bed import Finished
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 JOB = Path(__file__).parents[1] / "ddp_job.py"
 OPEN_MPI = ("RANK=$OMPI_COMM_WORLD_RANK", "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE")
 MPICH = ("RANK=$PMI_RANK", "WORLD_SIZE=$PMI_SIZE")

@@ -17,7 +17,7 @@ from tests.plugins.traces.measure.written import dump_reason
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(300)]
 JOB = Path(__file__).parents[1] / "ddp_job.py"
 
 

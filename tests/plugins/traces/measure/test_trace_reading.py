@@ -19,7 +19,7 @@ def test_a_million_operations(form: str, tmp_path: Path) -> None:
     assert reading.peak_bytes < 1e9
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_it_has_the_time_and_the_memory_of_each_format() -> None:
     outcome = trace_reading.measure(2, operations=200, ranks=4)
     assert len(outcome.figures) == 2 * len(trace_reading.FORMATS)

@@ -133,7 +133,7 @@ def per_step(bed: Hosts, case: Case, folder: Path) -> tuple[StepRow, list[tuple[
 
 @pytest.mark.timeout(160)
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.in_turn, id=f"{case.name} {' '.join(case.typed[:2])}") for case in CASES]
+    "case", [pytest.param(case, marks=pytest.mark.long, id=f"{case.name} {' '.join(case.typed[:2])}") for case in CASES]
 )
 def test_links_carry_what_the_training_must_move(case: Case, hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     row, moved = per_step(hosts(3, "1gbit"), case, tmp_path)
@@ -148,7 +148,7 @@ LINK = 1e9 / 8  # bytes per second
 FRAMING = 1448 / 1514
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.timeout(160)
 def test_each_routing_takes_as_long_as_its_busiest_rank_needs_at_the_links_rate(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     # symmetric, so that the same host is the busiest on both ways: the shaper lets a host send its burst faster after a pause

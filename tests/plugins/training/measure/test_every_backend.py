@@ -37,7 +37,7 @@ BY_HAND = [
     {"operation": "alltoall", "groups": [[0, 1, 2]], "size_bytes": 4800},
 ]
 BACKENDS = [
-    pytest.param(name, marks=[pytest.mark.in_turn, pytest.mark.skipif(not find_spec(module), reason=f"no {name}")])
+    pytest.param(name, marks=[pytest.mark.long, pytest.mark.skipif(not find_spec(module), reason=f"no {name}")])
     for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
 ]
 
@@ -67,6 +67,7 @@ def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
     assert [one.updates for one in stale.servers] == [sum(one.steps for one in stale.workers)]
 
 
+@pytest.mark.often("gloo")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_routing_of_tokens_is_moved_to_the_last_element(backend, tmp_path):
     tokens = np.random.default_rng(3).multinomial(4 * 64, [1 / 8] * 8, size=(3, 2))
@@ -88,7 +89,7 @@ def test_every_routing_of_tokens_is_moved_to_the_last_element(backend, tmp_path)
         assert all(step.time_s.low < step.time_s.value < step.time_s.high and step.moved_bytes for step in result.steps)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_on_gpus_all_but_servers_that_add_up_or_wait(tmp_path):
     found = measured(tmp_path, "nccl", 2, [{**regime, "optional": True} for regime in REGIMES], iterations=3, warmup=1)
     reasons = {(row.regime, row.options.get("update", "")): row.na for row in found.rows}
@@ -100,6 +101,7 @@ def test_on_gpus_all_but_servers_that_add_up_or_wait(tmp_path):
     assert all((row.device, row.checked, row.wrong, row.n) == ("cuda", 1, 0, 3) for row in done)
 
 
+@pytest.mark.often("gloo")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_groups_of_any_order_that_rest_and_messages_among_collectives(backend, tmp_path):
     (row,) = measured(tmp_path, backend, 3, [{"exchanges": BY_HAND}]).rows

@@ -19,7 +19,7 @@ BACKENDS = [
     pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"no {name}"))
     for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
 ]
-NCCL = pytest.param("nccl", marks=pytest.mark.in_turn)  # the double of tests/fake_gpu: results are right, times mean nothing
+NCCL = pytest.param("nccl", marks=pytest.mark.long)  # the double of tests/fake_gpu: results are right, times mean nothing
 BOTH, SIZE, ALIKE = [[0, 1]], 9600, 3
 OPERATIONS = (
     {"operation": "allreduce", "redop": "sum"}, {"operation": "allreduce", "redop": "max"}, {"operation": "allgather"},
@@ -71,7 +71,8 @@ def test_every_operation_can_be_in_flight_with_all_others(backend, tmp_path):
     assert row.n and row.time_s.min > 1e-4
 
 
-@pytest.mark.in_turn
+@pytest.mark.often("mpi")
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [*BACKENDS, NCCL])
 def test_wrong_data_of_a_started_exchange_is_detected(backend, tmp_path):
     exchanges = [exchange(operation="allreduce", redop="sum"), exchange(operation="other_root", root=1)]
@@ -80,7 +81,7 @@ def test_wrong_data_of_a_started_exchange_is_detected(backend, tmp_path):
     assert found.row.wrong and "other_root" in found.row.wrong_detail
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_with_an_operation_that_cannot_be_started_runs_without_overlap(backend, tmp_path):
     exchanges = [exchange(operation="allreduce", redop="sum"), exchange(operation="p2p_latency"), exchange(operation="p2p_message")]
@@ -89,7 +90,7 @@ def test_a_step_with_an_operation_that_cannot_be_started_runs_without_overlap(ba
     assert (found.row.wrong, "no_overlap" in found.row.flags) == (0, True)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["socket", pytest.param("zmq", marks=pytest.mark.skipif(not find_spec("zmq"), reason="no zmq"))])
 def test_messages_without_a_library_that_starts_them_run_one_after_the_other(backend, tmp_path):
     pairs = ([[0, 1]], [[1, 0]])

@@ -61,20 +61,20 @@ def quickest_s(row: StepRow) -> float:
     return row.time_s.min
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_started_messages_and_computing_overlap(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     row = measured(hosts(2, LINK, BURST), "gloo", SMALL, all_at_once(SHORT_S), tmp_path / "run")
     assert row.ceiling_time_s == pytest.approx(SMALL / RATE, rel=1e-6)
     assert quickest_s(row) == pytest.approx(row.ceiling_time_s, rel=NEAR)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_what_is_waited_for_at_once_does_not_overlap(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     row = measured(hosts(2, LINK, BURST), "gloo", SMALL, one_by_one(SHORT_S), tmp_path / "run")
     assert quickest_s(row) == pytest.approx(2 * SMALL / RATE + SHORT_S, rel=NEAR)
 
 
-@pytest.mark.in_turn
+@pytest.mark.long
 def test_a_library_without_progress_shows_no_overlap_with_computing(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
     """MPICH sends a large message while both ranks are inside a call, so the messages overlap each other, but not the computing."""
     row = measured(hosts(2, LINK, BURST), "mpi", LARGE, all_at_once(LONG_S), tmp_path / "run")
