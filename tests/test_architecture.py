@@ -124,21 +124,21 @@ def test_a_plugin_imports_only_the_core_and_what_it_needs(name: str) -> None:
 
 @cache
 def _imported_with(module: Path) -> set[str]:
-    """Return the names that a test, benchmark or script imports outside of functions."""
+    """Return the names that a test or tool imports outside of functions."""
     statements = _outside_functions(ast.parse(module.read_text(encoding="utf-8")).body, typing=False)
     return {name for statement in statements for name in _names(statement)}
 
 
 def _file_of(name: str) -> Path | None:
-    """Return the file of a module of the tests, the benchmarks or the scripts; None for any other module."""
-    if name.partition(".")[0] not in ("tests", "benchmarks", "site_pages"):
+    """Return the file of a module of the tests or the tools; None for any other module."""
+    if name.partition(".")[0] not in ("tests", "tools", "site_pages"):
         return None
-    path = (ROOT / "scripts" if name.startswith("site_pages") else ROOT).joinpath(*name.split("."))
+    path = (ROOT / "tools" if name.startswith("site_pages") else ROOT).joinpath(*name.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
 
 
 def _plugins_imported_by_test(module: Path) -> set[str]:
-    """Return the modules of plug-ins that pytest imports to collect a module, also through helpers, benchmarks and scripts."""
+    """Return the modules of plug-ins that pytest imports to collect a module, also through helpers and tools."""
     imported = set[str]()
     waiting = [module]
     seen = set[Path]()

@@ -23,8 +23,8 @@ LOOP = "collbench/native/_loop.so"
 
 @pytest.fixture(scope="module")
 def script() -> SimpleNamespace:
-    """Return the functions of scripts/dist."""
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "scripts/dist")))
+    """Return the functions of tools/dist."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "tools/dist")))
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not listed:
         pytest.skip("this is no checkout of git")
     for name in listed.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("benchmarks/", "reports/", "tests/")):
+        if (ROOT / name).is_file() and not name.startswith(("reports/", "tests/", "tools/benchmarks/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    for part in ("benchmarks", "reports", "tests"):
+    for part in ("reports", "tests", "tools/benchmarks"):
         (folder / part).mkdir()
         (folder / part / "file.py").touch()
     git(folder, "init", "-q")
@@ -57,7 +57,7 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="module")
 def dist(checkout: Path) -> Path:
     """Return the folder with the built files."""
-    done = subprocess.run([sys.executable, "scripts/dist", "build"], cwd=checkout, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([sys.executable, "tools/dist", "build"], cwd=checkout, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     return checkout / "dist"
 
@@ -118,9 +118,11 @@ def test_the_tags_inside_a_wheel_are_those_of_its_name(dist: Path) -> None:
 
 def test_an_archive_has_what_builds_the_package_and_no_tests_or_reports(dist: Path) -> None:
     with tarfile.open(dist / "collbench-1.2.3.tar.gz") as archive:
-        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-    assert {"LICENSE", "README.md", "collbench", "cuda_kernels", "pyproject.toml", "scripts", "setup.py"} <= tops
-    assert not {"benchmarks", "tests", "reports", "slurm", "deploy", "docs", ".github", ".ci"} & tops
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    tops = {name.split("/")[0] for name in names}
+    assert {"LICENSE", "README.md", "collbench", "cuda_kernels", "pyproject.toml", "tools", "setup.py"} <= tops
+    assert not {"tests", "reports", "slurm", "deploy", "docs", ".github", ".ci"} & tops
+    assert {name for name in names if name.startswith("tools/")} == {"tools/man_page"}
 
 
 @pytest.mark.parametrize("damage", ["no such wheel", "unexpected file", "no loop"])

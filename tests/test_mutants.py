@@ -1,4 +1,4 @@
-"""scripts/mutants: the list still applies to the sources, and a small project's defects are counted."""
+"""tools/mutants: the list still applies to the sources, and a small project's defects are counted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from mutation import run
 from mutation.copy import CopyError, check_import, copy_project
 from mutation.mutant import LIST, DoesNotApply, ListError, Mutant, check, chosen, read_list
@@ -45,7 +46,7 @@ def mutant(**changes: object) -> Mutant:
 def project(tmp_path: Path) -> Path:
     """A project with one function, a test that tests it in part, and a list."""
     root = tmp_path / "project"
-    for folder in ("collbench", "tests", "scripts"):
+    for folder in ("collbench", "tests", "tools"):
         (root / folder).mkdir(parents=True)
     (root / "collbench/__init__.py").touch()
     (root / "collbench/testing").mkdir()

@@ -41,9 +41,9 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
         self.tree = folder / "tree"
-        (self.tree / "scripts").mkdir(parents=True)
+        (self.tree / "tools").mkdir(parents=True)
         (self.tree / "collbench/native").mkdir(parents=True)
-        for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
+        for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "tools/environment"):
             shutil.copy(ROOT / name, self.tree / name)
         shutil.copytree(ROOT / "deploy/locks", self.tree / "deploy/locks")
         (folder / "ensurepip").touch()
@@ -65,10 +65,10 @@ class Machine:
         apt.chmod(0o755)
 
     def environment(self, *extras: str, before: tuple[str, ...] = (), path: str | None = None) -> tuple[int, str, list[str]]:
-        """Run scripts/environment; return its exit code, its output, and the calls of the replacements that change something."""
+        """Run tools/environment; return its exit code, its output, and the calls of the replacements that change something."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": path or f"{self.folder}/bin:{os.environ['PATH']}", "PYTHON": str(self.folder / "bin/python3")}
-        command = [*before, str(self.tree / "scripts/environment"), ".venv", *extras]
+        command = [*before, str(self.tree / "tools/environment"), ".venv", *extras]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
         asked = self.log.read_text().splitlines() if self.log.exists() else []
         return done.returncode, done.stderr, [line for line in asked if re.match("apt-get|-P -m venv|-P -m pip install", line)]
@@ -137,10 +137,8 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extra, wanted in project["optional-dependencies"].items():
         names = {one.partition("==")[0] for one in locked(extra)}
-        assert {plain(re.split(r"[<>=;\[ ]", word)[0]) for word in [*project["dependencies"], *wanted]} <= names, (
-            f"run scripts/lock: {extra}"
-        )
-    assert {"torch-cpu", "build", "nixl", *project["optional-dependencies"]} == set(LOCKS)  # nixl: for scripts/nixl
+        assert {plain(re.split(r"[<>=;\[ ]", word)[0]) for word in [*project["dependencies"], *wanted]} <= names, f"run tools/lock: {extra}"
+    assert {"torch-cpu", "build", "nixl", *project["optional-dependencies"]} == set(LOCKS)  # nixl: for tools/nixl
     cuda = {one for one in locked("torch") if re.match("torch=|triton|cuda-|nvidia-(?!ml-py)", one)}
     assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 
@@ -247,8 +245,8 @@ def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(s
         shutil.copy(ROOT / path, sources / path)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
-    (sources / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/man_page", sources / "scripts")
+    (sources / "tools").mkdir()
+    shutil.copy(ROOT / "tools/man_page", sources / "tools")
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "sdist", "--formats", "zip"]
     environment = {**os.environ, "CC": "false"}
     done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, timeout=60, check=False)

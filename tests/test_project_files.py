@@ -59,7 +59,7 @@ def test_a_workflow_runs_targets_and_scripts_that_exist(path: Path) -> None:
     commands = "\n".join(step.get("run", "") for step in steps(path))
     targets = {words[-1] for line in commands.splitlines() if (words := line.split())[:1] == ["make"]}
     assert targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert all((ROOT / name).exists() for name in re.findall(r"^\s*((?:\.ci|scripts|slurm)/[\w.-]+)", commands, re.MULTILINE))
+    assert all((ROOT / name).exists() for name in re.findall(r"^\s*((?:\.ci|slurm|tools)/[\w.-]+)", commands, re.MULTILINE))
 
 
 def test_only_the_publishing_job_may_write_and_it_stores_no_token() -> None:

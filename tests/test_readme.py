@@ -20,7 +20,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from benchmarks.trials.gallery import links_table, table
 from collbench import errors
 from collbench.backends.backend import steps_of
 from collbench.backends.registry import backend_class, backend_names
@@ -47,11 +46,12 @@ from tests.pages import (
     write_output,
 )
 from tests.testbeds import Hosts, SlurmBed
+from tools.benchmarks.trials.gallery import links_table, table
 
 # The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 WITHOUT_GPU = {"emit", "peak", "report", "compare", "import", "explain", "doctor"}  # commands that do not open the backends they name
-_FOLDERS = (".github", "benchmarks", "cuda_kernels", "deploy", "reports", "slurm")
+_FOLDERS = (".github", "cuda_kernels", "deploy", "reports", "slurm", "tools")
 OTHER_PAGES = [
     *(path for path in sorted(ROOT.glob("*.md")) if path != README),
     *sorted((ROOT / "tests").glob("*.md")),
@@ -68,7 +68,7 @@ def kind_of(command: Command) -> str:
     if program in {"collbench", "mpirun", "torchrun"}:
         gpus = ("nccl" in words or "kernels" in words) and not WITHOUT_GPU.intersection(command.words[1:2])
         return "gpu" if gpus else "local"
-    if program.startswith("scripts/"):
+    if program.startswith("tools/"):
         return "script"
     return {"srun": "slurm", "make": "make", "pip": "install", "pipx": "install"}.get(program, "")
 

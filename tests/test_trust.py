@@ -40,7 +40,7 @@ def _intervals(cells: list[list[str]]) -> set[tuple[str, ...]]:
         ("OSU 7.4 on Open MPI", "reports/peers-openmpi/RESULTS.md"),
         ("IMB on Intel MPI", "reports/peers-impi/RESULTS.md"),
         ("Gloo's own benchmark", "reports/peers-gloo/*/RESULTS.md"),
-        ("iperf3", "benchmarks/RESULTS.md"),
+        ("iperf3", "tools/benchmarks/RESULTS.md"),
     ],
 )
 def test_the_ratios_to_other_benchmarks_are_those_of_the_stored_pairs(section: str, pattern: str) -> None:

@@ -119,7 +119,7 @@ lay_source() { # set $source to what pip installs: the archive of a wheelhouse, 
         source=$work/source tested=$here/../../constraints.txt where=''
         mkdir "$source"
         (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source" &&
-            mkdir "$source/scripts" && cp scripts/man_page "$source/scripts")
+            mkdir "$source/tools" && cp tools/man_page "$source/tools")
         # the copy has no git, which version and commit come from: setuptools-scm and setup.py read these files instead
         git -C "$here/../.." rev-parse HEAD >"$source/.commit" 2>/dev/null || rm "$source/.commit"
         if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then

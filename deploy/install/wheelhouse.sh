@@ -29,7 +29,7 @@ pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c
 pip install setuptools setuptools-scm || stop "pip could not install setuptools and setuptools-scm, see its error above: this machine needs a network"
 mkdir "$work/source"
 (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
-    mkdir "$work/source/scripts" && cp scripts/man_page "$work/source/scripts")
+    mkdir "$work/source/tools" && cp tools/man_page "$work/source/tools")
 # the copy has no git, which version and commit come from: setuptools-scm and setup.py read these files instead
 git -C "$here/../.." rev-parse HEAD >"$work/source/.commit" 2>/dev/null || rm "$work/source/.commit"
 if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then

@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 
-from site_pages import reference_pages
-from site_pages.api import FUNCTIONS
-
 import collbench
 from collbench.api import frames
+from site_pages import reference_pages
+from site_pages.api import FUNCTIONS
 
 PAGE = reference_pages()["reference/api.md"]
 

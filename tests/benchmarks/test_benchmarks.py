@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from benchmarks import (
+from tests.conftest import cannot, needs_plugin
+from tools.benchmarks import (
     against_c,
     answers,
     ceilings_1024,
@@ -25,9 +26,8 @@ from benchmarks import (
     startup,
     suite_overhead,
 )
-from benchmarks.figures import SECONDS, Outcome, counted, timed
-from benchmarks.launches import Missing, c_program, mpiexec, pairs
-from tests.conftest import cannot, needs_plugin
+from tools.benchmarks.figures import SECONDS, Outcome, counted, timed
+from tools.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import checks
-from benchmarks.trials.checks import RUNS, Trial, missed_bounds, table
-from benchmarks.trials.series import keep, trials_in
+from tools.benchmarks.trials import checks
+from tools.benchmarks.trials.checks import RUNS, Trial, missed_bounds, table
+from tools.benchmarks.trials.series import keep, trials_in
 
 OK = Trial("quiet", 0, "OK", 0, "OK: allreduce reaches 80 %", 14.0, 0.1)
 

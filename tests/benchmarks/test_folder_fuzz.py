@@ -1,4 +1,4 @@
-"""A sample of the fuzzed files: `python -m benchmarks folder_fuzz` plays 100,000 of them."""
+"""A sample of the fuzzed files: `python -m tools.benchmarks folder_fuzz` plays 100,000 of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import folder_fuzz
-from benchmarks.example_files import Files
-from benchmarks.hostile_files import emptied, play
+from tools.benchmarks import folder_fuzz
+from tools.benchmarks.example_files import Files
+from tools.benchmarks.hostile_files import emptied, play
 
 _FIRST = 1_000_000  # others than those of the committed table
 

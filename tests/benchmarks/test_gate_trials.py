@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import gate
-from benchmarks.trials.gate import LINK_MBIT, Done, Effort, Link, Trial, Trials, drawn, right, sizes_in
-from benchmarks.trials.series import trials_in
 from collbench.backends.slowing import parse_slowing
 from collbench.operations.case import Case
 from tests.cli.command import run_here
 from tests.helpers import make_case
 from tests.results.rows import make_row, make_times, store
 from tests.testbeds.bed import Finished
+from tools.benchmarks.trials import gate
+from tools.benchmarks.trials.gate import LINK_MBIT, Done, Effort, Link, Trial, Trials, drawn, right, sizes_in
+from tools.benchmarks.trials.series import trials_in
 
 CASES = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
 

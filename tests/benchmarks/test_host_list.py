@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import host_list
 from collbench.launch.slurm import detect
+from tools.benchmarks import host_list
 
 
 def test_it_prints_the_time_of_each_shape() -> None:

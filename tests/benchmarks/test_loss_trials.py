@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES, Trial, drawn, run_trial, table, wanted
 from tests.testbeds import SlurmBed
+from tools.benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES, Trial, drawn, run_trial, table, wanted
 
 TRIAL = Trial("healthy", 0, "allreduce", "gloo", QUEUES[0], [], [], 9.5, 1.2, "2026-11-29")
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.launches import Launch, LaunchFailed
-from benchmarks.peers import gloo, imb, osu, osu_nonblocking
-from benchmarks.peers.__main__ import main, parser
-from benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
-from benchmarks.peers.load import LARGE, SMALL, Load, rows, sentence, wanted
-from benchmarks.peers.ours import Ours, median_of_blocks
 from collbench.errors import UsageError
 from tests.conftest import ROOT
+from tools.benchmarks.launches import Launch, LaunchFailed
+from tools.benchmarks.peers import gloo, imb, osu, osu_nonblocking
+from tools.benchmarks.peers.__main__ import main, parser
+from tools.benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
+from tools.benchmarks.peers.load import LARGE, SMALL, Load, rows, sentence, wanted
+from tools.benchmarks.peers.ours import Ours, median_of_blocks
 
 OSU_COLLECTIVE = """
 # OSU MPI Allreduce Latency Test v7.4
@@ -126,7 +126,8 @@ def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path: Path
 @pytest.mark.long
 def test_imb_of_the_wheel_measures(impi_python: str) -> None:
     script = (
-        "from pathlib import Path; from benchmarks.peers.imb import open_imb; from benchmarks.peers.load import Load; import sys\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from tools.benchmarks.peers.imb import open_imb\nfrom tools.benchmarks.peers.load import Load\n"
         "opened = open_imb(Path(sys.prefix) / 'bin/IMB-MPI1')\n"
         "print(*sorted(opened.measure('alltoall', Load((8, 64), 40, 4))))"
     )
@@ -305,8 +306,8 @@ def test_a_number_of_pairs_is_one_or_more(pairs: str) -> None:
 
 
 def test_the_readme_s_commands_are_understood() -> None:
-    text = (ROOT / "benchmarks/peers/README.md").read_text()
-    shown = re.findall(r"^python -m benchmarks\.peers (.*)$", text, re.MULTILINE)
+    text = (ROOT / "tools/benchmarks/peers/README.md").read_text()
+    shown = re.findall(r"^python -m tools.benchmarks\.peers (.*)$", text, re.MULTILINE)
     assert len(shown) == 4
     for line in shown:
         parser().parse_args(shlex.split(line))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import topology_build
 from collbench.machine.readers import linux
+from tools.benchmarks import topology_build
 
 MOST_READS = 7  # of a PCI function: uevent, numa_node, four of its link, and one of its driver's
 MOST_READS_OF_A_LINK = 2  # of an xGMI link: its own, and its part in what its GPU costs

@@ -91,7 +91,7 @@ def autopsy_page(path: Path) -> Path:
 
 
 # Every kind of page: those of the gallery, and pages of made-up runs.
-GALLERY = runpy.run_path(str(ROOT / "scripts" / "gallery"))
+GALLERY = runpy.run_path(str(ROOT / "tools" / "gallery"))
 RUNS: dict[str, list[str]] = GALLERY["PAGES"]
 PAGES: dict[str, Callable[[Path], Path]] = {
     **{name: lambda path, runs=runs: write_runs(path, *runs) for name, runs in RUNS.items()},

@@ -1,4 +1,4 @@
-"""The manual page, which `scripts/man_page` makes from the parsers when a wheel is built."""
+"""The manual page, which `tools/man_page` makes from the parsers when a wheel is built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.conftest import cannot
 @pytest.fixture(scope="module")
 def page() -> str:
     env = {**os.environ, "SOURCE_DATE_EPOCH": "86400"}
-    done = subprocess.run([sys.executable, ROOT / "scripts/man_page"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, ROOT / "tools/man_page"], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -69,8 +69,8 @@ def test_a_wheel_has_it(command: str, tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, sources)
     shutil.copytree(ROOT / "collbench", sources / "collbench", ignore=shutil.ignore_patterns("__pycache__"))
-    (sources / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/man_page", sources / "scripts")
+    (sources / "tools").mkdir()
+    shutil.copy(ROOT / "tools/man_page", sources / "tools")
     words, env = [sys.executable, "setup.py", "-q", command], {**os.environ, "CC": "false"}
     done = subprocess.run(words, cwd=sources, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr

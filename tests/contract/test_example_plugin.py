@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from site_pages.links import expanded
 
+from site_pages.links import expanded
 from tests.cli.command import run
 from tests.conftest import ROOT, sample
 from tests.contract.example import EXAMPLE, installed

@@ -158,6 +158,6 @@ def test_a_value_that_is_not_json_is_refused(text: bytes) -> None:
 
 
 def test_noise_is_refused_or_is_a_message() -> None:
-    """A sample of `python -m benchmarks control_fuzz`."""
+    """A sample of `python -m tools.benchmarks control_fuzz`."""
     found = [heard(pieces) for pieces in noise(random.Random(1), 2000)]
     assert {"message", "refused"} == set(found)

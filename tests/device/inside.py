@@ -1,6 +1,6 @@
 """Memory, streams, graphs and kernels on a GPU: on the test double (test_gpu.py starts pytest anew for this file), or on a real one.
 
-`scripts/gpu_check` runs this file on real GPUs. Where there is one only, both ranks of a test use it.
+`tools/gpu_check` runs this file on real GPUs. Where there is one only, both ranks of a test use it.
 """
 
 import ctypes

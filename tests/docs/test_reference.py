@@ -10,10 +10,6 @@ from functools import cache
 from runpy import run_path
 
 import pytest
-from site_pages import reference_pages
-from site_pages.formats import SCHEMAS
-from site_pages.interfaces import API
-from site_pages.links import GENERATED, ROOT
 
 from collbench.cli.configuration import _settable
 from collbench.cli.main import all_parsers
@@ -29,6 +25,10 @@ from collbench.report.writers import csv_columns, metric_name
 from collbench.results.flags import FLAGS
 from collbench.results.quality import RULES
 from collbench.results.row import Row
+from site_pages import reference_pages
+from site_pages.formats import SCHEMAS
+from site_pages.interfaces import API
+from site_pages.links import GENERATED, ROOT
 from tests.pages import anchors
 
 COMMANDS = sorted(all_parsers()[1])
@@ -158,5 +158,5 @@ def test_no_page_has_html_of_its_own() -> None:
 
 
 def test_the_generated_pages_have_no_private_words() -> None:
-    findings = run_path(str(ROOT / "scripts/words"))["findings"]
+    findings = run_path(str(ROOT / "tools/words"))["findings"]
     assert not [(path, found) for path, text in _pages().items() for found in findings(text)]

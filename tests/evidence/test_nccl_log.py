@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.nccl_log import KINDS
 from collbench.machine.readers.nccl_facts import (
     GDR,
     AssumedSpeed,
@@ -43,6 +42,7 @@ from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.nccl_log import NcclLog, read, read_file
 from collbench.machine.readers.text import Unreadable
 from tests.machines import captures
+from tools.benchmarks.nccl_log import KINDS
 
 IB = """\
 node1:11:21 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import faults
-from benchmarks.trials.series import trials_in
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
 from tests.faults.matrix.outcome import Observation, Outcome, accused, findings_of, judged
@@ -18,6 +16,8 @@ from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
 from tests.testbeds import Missing
+from tools.benchmarks.trials import faults
+from tools.benchmarks.trials.series import trials_in
 
 ROOT = Path(__file__).parents[2]
 # What ends soon, but for ranks that a launcher's own clearing away may keep from speaking.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import faults
-from benchmarks.trials.series import trials_in
 from tests.faults.matrix.outcome import Outcome
 from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
+from tools.benchmarks.trials import faults
+from tools.benchmarks.trials.series import trials_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/trust/fault-matrix.md"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.replay import replayed
+from tools.benchmarks.trials.replay import replayed
 
 REPORTS = Path(__file__).parents[2] / "reports"
 FEW = {"pairs-trials": ["host-3", "pair-2", "equal-1"], "gate-trials": ["same-1", "cell-3", "group-2", "link-4", "twice-5", "half-6"]}

@@ -1,4 +1,4 @@
-"""The GPU check (scripts/gpu_check), whole, on the test double of driver, NCCL and cupy; and that its summary reports what was injected."""
+"""The GPU check (tools/gpu_check), whole, on the test double of driver, NCCL and cupy; and that its summary reports what was injected."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from collbench.results.reader import read_run
 from gpu_path import bundle, steps
 from gpu_path.check import FAKE_GPU, Check, NotPossible, Outcome
 from gpu_path.packages import joined
-
-from collbench.results.reader import read_run
 from tests.fake_gpu import ROOT, environment
 from tests.fake_gpu.build import HERE
 
 TOOLS = HERE / "tools"  # a fake nvidia-smi and a fake NVML
-PROGRAM = [sys.executable, str(ROOT / "scripts/gpu_check")]
+PROGRAM = [sys.executable, str(ROOT / "tools/gpu_check")]
 NO_CUDA_TORCH = {"torch-nccl"}  # the installed torch is a build for CPUs
 
 
@@ -174,6 +174,6 @@ def test_the_bundle_is_small_enough_and_complete(tmp_path):
     done = subprocess.run([*PROGRAM, "--bundle", str(tmp_path / "bundle")], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert bundle.size_of(tmp_path / "bundle/base") <= bundle.BUNDLE_BYTES
-    assert (tmp_path / "bundle/base/collbench/scripts/gpu_check").exists()
+    assert (tmp_path / "bundle/base/collbench/tools/gpu_check").exists()
     names = {file.name.partition("-")[0].lower() for file in (tmp_path / "bundle/base/wheels").iterdir()}
     assert names >= {"numpy", "pyzmq", "psutil", "rich", "nvidia_ml_py", "jsonschema", "pytest"}

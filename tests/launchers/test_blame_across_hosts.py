@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.gallery import OVER_THE_LINK
 from collbench.analysis.stragglers import Role, SlowLink, slow_links, stragglers
 from collbench.results.reader import Run, read_run
 from tests.conftest import ROOT, enter
 from tests.testbeds import Hosts, SlurmBed
+from tools.benchmarks.trials.gallery import OVER_THE_LINK
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(180)]
 

@@ -1,7 +1,7 @@
 """`collbench gate` on measured allocations: what became slower is found over a link of known rate and on shared memory, and nothing else.
 
 A plain run makes one small trial, in turn: plain TCP alone, and one launch where a user would make five. `make test-all` plays the whole
-series of benchmarks/trials/gate.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
+series of tools/benchmarks/trials/gate.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.gate import KINDS, Effort, Trial, Trials, link, series, table
 from tests.conftest import cannot
 from tests.testbeds import Missing
+from tools.benchmarks.trials.gate import KINDS, Effort, Trial, Trials, link, series, table
 
 KEPT = Path(__file__).parents[2] / "build/gate-trials"
 SUITE = (

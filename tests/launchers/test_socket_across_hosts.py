@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 from tests.cli.command import PROGRAM, environment
 from tests.conftest import sample
 from tests.launchers.stored import stored
 from tests.testbeds import SlurmBed
+from tools.benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(120)]
 

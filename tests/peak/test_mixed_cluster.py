@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks.ceilings_1024 import job, machine
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.node import Job, node_of
 from tests.peak.made import GEN5, infiniband, switched
+from tools.benchmarks.ceilings_1024 import job, machine
 
 SIZES, NICS = (8, 4, 2), (8, 4, 4)  # GPUs, and NICs of 50 GB/s
 RATES = [nics * 50e9 for nics in NICS]

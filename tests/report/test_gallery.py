@@ -17,11 +17,11 @@ from collbench.report.runs import report_run
 from tests.cli.command import ROOT
 from tests.conftest import needs_all_plugins, needs_plugin
 
-SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "tools" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
 EVERY = [*PAGES, *SCRIPT["AUTOPSIES"]]
 GALLERY = ROOT / "reports" / "gallery"
-WORDS = runpy.run_path(str(ROOT / "scripts" / "words"))["findings"]
+WORDS = runpy.run_path(str(ROOT / "tools" / "words"))["findings"]
 OFTEN = "slow-host"  # small; the others take their turn
 
 
@@ -43,7 +43,7 @@ def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsew
     runs = [Path(run) for run in PAGES[name]]
     assert report_run(runs, None, "table", io.StringIO(), html=Path(address), err=io.StringIO()) == 0
     same = (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
-    assert same, f"{address} is not what `scripts/gallery {name}` makes: run it, look at the page, and commit it"
+    assert same, f"{address} is not what `tools/gallery {name}` makes: run it, look at the page, and commit it"
 
 
 @needs_plugin("traces")
@@ -70,7 +70,7 @@ def test_a_figure_is_what_the_command_makes_of_the_committed_runs(name: str, els
     words = SCRIPT["figure_words"](name)
     assert run_command(words) == 0
     same = (elsewhere / words[-1]).read_bytes() == (ROOT / words[-1]).read_bytes()
-    assert same, f"{words[-1]} is not what `scripts/gallery {name}` makes: run it, look at the figure, and commit it"
+    assert same, f"{words[-1]} is not what `tools/gallery {name}` makes: run it, look at the figure, and commit it"
 
 
 def test_there_is_no_other_page_than_those_of_the_script() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.trials import quality as quality_trials
 from collbench.results.flags import FLAGS
 from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
 from collbench.results.row import Row, Times
 from tests.conftest import ROOT
 from tests.results.rows import make_row, make_times, not_measured
+from tools.benchmarks.trials import quality as quality_trials
 
 
 def wide(part: float, **changes: Any) -> Row:

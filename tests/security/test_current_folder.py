@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import trace_files
 from collbench.cli.main import all_parsers
 from collbench.plugin import plugins
 from tests.cli.command import BIN, ROOT, Finished, environment
@@ -20,6 +19,7 @@ from tests.conftest import PLUGIN_OF, needs_command
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
 from tests.testbeds import SlurmBed
+from tools.benchmarks import trace_files
 
 # What collbench, its libraries and Python itself import; each writes its name into a file next to it when it runs.
 NAMES = (

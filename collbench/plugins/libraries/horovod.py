@@ -106,7 +106,7 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
 # The start of Horovod: the installed version, the environment of its ranks, and the rendezvous server of its Gloo.
 
 _KNOWN = "0.28."
-_GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
+_GET = "tools/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 _OTHER_LAUNCH = "start collbench with --ranks, mpirun, srun or torchrun instead"
 _LATER = 2  # factor of Gloo's timeout to the watchdog's, which is shorter since it can name the missing ranks
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WHEELS = {"nixl_cu13": "nixl-cu13", "nixl_cu12": "nixl-cu12"}  # by module: on host memory both do the same
 TRANSPORT = "UCX"  # NIXL's plug-in
-_REMEDY = "use scripts/nixl VENV, or pip install --no-deps nixl-cu13"  # its requirements are torch and CUDA's packages
+_REMEDY = "use tools/nixl VENV, or pip install --no-deps nixl-cu13"  # its requirements are torch and CUDA's packages
 
 
 def wheel() -> str | None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import host_list
 from collbench.plugins.deploy.job import job_of
 from collbench.plugins.deploy.kinds.slurm import KIND
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.plugins.deploy.batch import SWEEP, Called, asked, emit, play, program
+from tools.benchmarks import host_list
 
 # A double of collbench: prints the detected launch
 DETECT = """\

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import mutations
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import Importer, Reading, UserInput, lines_of
 from collbench.plugins.importers.store import READERS, reader_for
+from tools.benchmarks import mutations
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 BY_NAME = {reader.name: reader for reader in READERS}

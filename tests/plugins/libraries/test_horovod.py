@@ -25,7 +25,7 @@ from tests.plugins.libraries.stack import collbench_of, environment_of, rows_of,
 
 SUMS = ["float64", "float32", "float16", "int64", "int32"]
 long = pytest.mark.long
-GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
+GET = "tools/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 
 
 def made_up_installation(monkeypatch, versions, folder: Path | None = None):

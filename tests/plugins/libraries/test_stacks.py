@@ -7,14 +7,14 @@ from unittest.mock import ANY
 
 import pytest
 
-from benchmarks import stack_loops
-from benchmarks.stacks.loop import Place
-from benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, reasons_in, schedule
 from collbench.operations.unsupported import OperationUnsupported
 from collbench.stats.launches import over_launches
 from tests.conftest import ROOT, needs_ucc
 from tests.plugins.libraries.stack import ENVIRONMENTS, environment_of
 from tests.results.rows import make_row, make_times, store
+from tools.benchmarks import stack_loops
+from tools.benchmarks.stacks.loop import Place
+from tools.benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, reasons_in, schedule
 
 REPORTS = ROOT / "reports/stacks"
 

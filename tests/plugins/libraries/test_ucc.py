@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ucc_perftest
-from benchmarks.launches import Missing
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
@@ -28,6 +26,8 @@ from tests.conftest import ROOT, needs_ucc, sample
 from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
 from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across
+from tools.benchmarks import ucc_perftest
+from tools.benchmarks.launches import Missing
 
 long = pytest.mark.long
 FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")

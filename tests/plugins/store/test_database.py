@@ -318,7 +318,7 @@ def test_a_user_without_permission_is_told_so(postgresql: Server, tmp_path: Path
 
 @pytest.mark.long
 def test_a_million_rows_on_a_server_answer_in_a_tenth_of_a_second(postgresql: Server) -> None:
-    from benchmarks.store import fill, history_s
+    from tools.benchmarks.store import fill, history_s
 
     url = postgresql.database("million")
     database = open_store(url, write=True)

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import mutations, trace_files
 from collbench.errors import UsageError
 from collbench.plugins.traces.matching import differences, match
 from collbench.plugins.traces.model import UNKNOWN, Trace
 from collbench.plugins.traces.reading import read_traces
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
+from tools.benchmarks import mutations, trace_files
 
 _CALLS = [Call(), Call("all_gather", 8, 16), Call("all_to_allv", 4, 4, parts=((1, 3), (2, 2))), Call("send", 8, 8, 1), Call("broadcast")]
 _NODES = [

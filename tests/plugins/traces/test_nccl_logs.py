@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import trace_files
 from collbench.errors import UsageError
 from collbench.plugins.traces import inspector, nccl_log
 from collbench.plugins.traces.matching import differences, match
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE, REDOPS, UNKNOWN, Part, Trace
 from collbench.plugins.traces.reading import read_traces
+from tools.benchmarks import trace_files
 
 
 def log_line(rank: int, text: str) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import trace_files
 from collbench.errors import UsageError
 from collbench.plugins.traces import files, joining, reading
 from collbench.plugins.traces.matching import check_agreement, match
 from collbench.plugins.traces.model import KINDS, UNKNOWN, ProcessGroup, RankTrace, empty
+from tools.benchmarks import trace_files
 
 
 @pytest.mark.parametrize("form", trace_files.WRITERS)

@@ -441,6 +441,6 @@ def test_the_rank_of_a_name():
 
 
 def test_fetching_public_traces_without_them_is_one_sentence(tmp_path):
-    script = Path(__file__).parents[3] / "scripts" / "traces"
+    script = Path(__file__).parents[3] / "tools" / "traces"
     done = subprocess.run([sys.executable, script, tmp_path / "new", "--clones", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.startswith("mlcommons/chakra: ") and len(done.stderr.splitlines()) == 1

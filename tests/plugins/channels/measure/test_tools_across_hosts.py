@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 from collbench.plugins.hunt.records import read_pairs
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, Finished, environment
 from tests.conftest import cannot
 from tests.testbeds import SlurmBed
+from tools.benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(120)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import hunt_512, pairs_1024, report_html
+from tools.benchmarks import hunt_512, pairs_1024, report_html
 
 
 @pytest.mark.parametrize("method", hunt_512.METHODS)

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.trials.pairs import HOSTS, MEASURE, RATE_MBIT, shape
 from collbench.plugins.hunt.facts import WayToNetwork
 from collbench.plugins.hunt.records import StoredHunt, read_hunt
 from collbench.results.reader import read_run
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.testbeds import Hosts, SlurmBed
+from tools.benchmarks.trials.pairs import HOSTS, MEASURE, RATE_MBIT, shape
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(240)]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.pairs import COUNT, HOSTS, RATE_MBIT, Trial, run_trial, wanted
-from benchmarks.trials.series import trials_in
 from tests.conftest import enter, sample
 from tests.testbeds import Hosts, SlurmBed
+from tools.benchmarks.trials.pairs import COUNT, HOSTS, RATE_MBIT, Trial, run_trial, wanted
+from tools.benchmarks.trials.series import trials_in
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(180)]
 

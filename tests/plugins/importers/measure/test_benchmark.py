@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import import_log
+from tools.benchmarks import import_log
 
 
 @pytest.mark.long

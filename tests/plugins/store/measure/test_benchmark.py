@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import store
+from tools.benchmarks import store
 
 pytestmark = pytest.mark.long
 

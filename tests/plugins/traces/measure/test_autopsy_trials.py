@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import autopsy_nccl
-from benchmarks.trials.autopsy import KINDS, Trial, job_of
-from benchmarks.trials.series import ROOT, trials_in
+from tools.benchmarks.trials import autopsy_nccl
+from tools.benchmarks.trials.autopsy import KINDS, Trial, job_of
+from tools.benchmarks.trials.series import ROOT, trials_in
 
 pytest.importorskip("torch")
 
@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_right_rank_and_cause_and_a_series_continues(tmp_path: Path, kind: str) -> None:
-    words = [sys.executable, "-m", "benchmarks.trials.autopsy", str(tmp_path), "--first", "0", "--each", "1", "--kinds", kind]
+    words = [sys.executable, "-m", "tools.benchmarks.trials.autopsy", str(tmp_path), "--first", "0", "--each", "1", "--kinds", kind]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     (trial,) = trials_in(tmp_path, Trial)
     assert (done.returncode, trial.right, trial.false_accusation) == (0, True, False), f"{trial}\n{done.stderr}"

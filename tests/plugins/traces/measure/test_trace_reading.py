@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import trace_reading
+from tools.benchmarks import trace_reading
 
 
 @pytest.mark.long

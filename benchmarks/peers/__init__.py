@@ -1,4 +1,0 @@
-"""collbench compared with OSU, IMB and gloo's own benchmark, in interleaved launches: `python -m benchmarks.peers`.
-
-You build their programs and give the paths; this repository has no part of them.
-"""

@@ -1,1 +1,0 @@
-"""The implementation of scripts/mutants: deliberate defects that the tests must detect."""

@@ -1,0 +1,1 @@
+"""What develops collbench: the tools of `make`, the pages of the site, and the benchmarks."""

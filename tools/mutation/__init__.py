@@ -1,0 +1,1 @@
+"""The implementation of tools/mutants: deliberate defects that the tests must detect."""
