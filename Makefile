@@ -5,18 +5,19 @@
 PYTHON ?= python3
 TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
 PYTEST = .venv/bin/python -m pytest
-# Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
-ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
+# Unit tests run in two processes. The others measure times, or have ranks that wait busily: they run alone.
+UNITS = -m unit -n 2 --dist loadfile --no-loadscope-reorder
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-core test-core-quick test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-system test-all test-core test-core-quick test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
-	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
+	@echo 'make test       install the test tools too; then lint, types, the unit tests and those of the contract'
+	@echo 'make test-system  launchers, faults, browsers and test beds; CI runs it after make test'
 	@echo 'make test-core  the quick tests of the core, in a copy without the plug-ins; make test-core-quick: a part, as in CI'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL, NIXL and Intel MPI, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
@@ -29,15 +30,18 @@ help:
 run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
-test: lint docs-environment openmpi-environment cuda-environment
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
-	$(PYTEST) $(ALONE)
+test: lint openmpi-environment
+	$(PYTEST) $(UNITS)
+	$(PYTEST) -m contract
+
+test-system: test-environment docs-environment openmpi-environment cuda-environment
+	$(PYTEST) -m system
 
 test-core: test-environment openmpi-environment cuda-environment
 	.venv/bin/python tools/test_core
 
 test-core-quick: test-environment openmpi-environment cuda-environment
-	COLLBENCH_TESTS=quick .venv/bin/python tools/test_core --quick
+	.venv/bin/python tools/test_core --quick
 
 test-long: test-all # the former name
 

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +27,9 @@ SAMPLE = 0  # the number of the sample that runs without `--long`
 UNIT, CONTRACT, SYSTEM = "unit", "contract", "system"
 # By folder, the kind of its tests, unless they have a mark of their own; all others are units.
 FOLDERS = {
-    "contract": CONTRACT, "browser": SYSTEM, "faults": SYSTEM, "launchers": SYSTEM, "testbeds": SYSTEM,
+    "contract": CONTRACT, "control": CONTRACT, "cuda_kernels": CONTRACT, "measure": CONTRACT, "timing": CONTRACT,
+    "benchmarks": SYSTEM, "browser": SYSTEM, "faults": SYSTEM, "gpu_path": SYSTEM, "install": SYSTEM, "launchers": SYSTEM,
+    "testbeds": SYSTEM,
 }  # fmt: skip
 REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
@@ -148,9 +151,22 @@ def cannot(why: object) -> NoReturn:
     pytest.skip(str(why))
 
 
+OUTSIDE = ("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind", "socket.connect", "subprocess.Popen")
+outside: list[str] = []  # what the running test did outside its process
+
+
+def _note_outside(event: str, arguments: tuple[object, ...]) -> None:
+    if event in OUTSIDE:
+        outside.append(f"{event} {arguments[0]}")
+
+
+sys.addaudithook(_note_outside)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     """Skip the test with the reason if its fixtures cannot build the double of driver and NCCL."""
+    outside.clear()
     try:
         return (yield)
     except NoDouble as why:
@@ -158,12 +174,15 @@ def pytest_runtest_setup() -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
-    """Skip the test likewise if it cannot build the double itself."""
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Skip the test likewise if it cannot build the double itself; fail a unit test that started a process or used a socket."""
     try:
-        return (yield)
+        result = yield
     except NoDouble as why:
         cannot(why)
+    if outside and kind_of(item) == UNIT:
+        pytest.fail(f"a unit test starts no process and opens no socket, but this one did ({outside[0]}): mark it {CONTRACT} or {SYSTEM}")
+    return result
 
 
 def enter(stack: ExitStack, bed: B) -> B:

@@ -18,6 +18,8 @@ import pytest
 
 from tests.install.site import ROOT, measuring, offline, repack
 
+pytestmark = pytest.mark.system
+
 LOOP = "collbench/native/_loop.so"
 
 

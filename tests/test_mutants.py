@@ -12,6 +12,8 @@ from mutation.copy import CopyError, check_import, copy_project
 from mutation.mutant import LIST, DoesNotApply, ListError, Mutant, check, chosen, read_list
 from mutation.run import BaselineError, Outcome, Result, check_baseline, copies, outcome_of, run_all, share, store, table
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {path.name for path in (ROOT / "collbench").iterdir() if (path / "__init__.py").exists()}
 

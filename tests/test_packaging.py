@@ -16,6 +16,8 @@ import pytest
 
 from tests.conftest import LONG, sample
 
+pytestmark = pytest.mark.contract
+
 ROOT = Path(__file__).parent.parent
 
 # Replaces python3: records its calls, makes fake environments, installs nothing.

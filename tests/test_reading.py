@@ -34,6 +34,7 @@ def test_a_sparse_file_takes_neither_time_nor_memory(tmp_path: Path) -> None:
         read_file(tmp_path / "a", 10)
 
 
+@pytest.mark.contract
 def test_paths_that_are_not_regular_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")

@@ -127,6 +127,7 @@ def _block(item: tuple[Path, tuple[Command, ...]]) -> Any:
     return pytest.param(block, marks=marks, id=f"{name_of(page)}: {block[0].line}")
 
 
+@pytest.mark.system
 @pytest.mark.often("README.md: srun")
 @pytest.mark.parametrize("block", [_block(item) for item in BLOCKS.values()])
 def test_the_commands_of_a_block_run_one_after_the_other(block: tuple[Command, ...], tmp_path: Path, request: Any) -> None:
@@ -226,6 +227,7 @@ def _output(shown: Output) -> Any:
     return pytest.param(shown, marks=_needs(shown.command), id=f"{name_of(shown.page)}: {shown.command}")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shown", [_output(shown) for shown in OUTPUTS])
 def test_the_shown_output_is_that_of_the_command(shown: Any) -> None:
     now = print_output(shown.command)
@@ -304,6 +306,7 @@ def test_one_command_and_its_output_come_before_status_and_install() -> None:
     assert text.index("```sh\nmake run") < text.index("```text") < text.index("## Install") < text.index("## Status")
 
 
+@pytest.mark.system
 def test_the_example_in_python_runs(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
     pytest.importorskip("torch", reason="no torch here: pip install 'collbench[torch]'")

@@ -116,6 +116,7 @@ def test_machines_from_files_have_ceilings() -> None:
         assert collbench.peak("allreduce", machines=[machine]) == collbench.peak("allreduce", machines=folder)
 
 
+@pytest.mark.contract
 def test_this_machine_is_probed() -> None:
     (machine,) = collbench.probe()
     assert machine.hostname and machine.numa_nodes

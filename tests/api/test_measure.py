@@ -14,7 +14,7 @@ import collbench
 from tests.cli import test_check
 from tests.cli.command import environment, running
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("folder")]
 faulty = test_check.faulty  # a fixture
 
 

@@ -112,6 +112,7 @@ def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, 
     assert option_words(name, value) == words
 
 
+@pytest.mark.contract
 @pytest.mark.often("report")
 @pytest.mark.long  # starts a process for each
 @pytest.mark.parametrize("words", PLAIN)
@@ -122,6 +123,7 @@ def test_plain_commands_import_neither_pandas_nor_the_api(words: str) -> None:
     assert not [name for name in found if name.startswith(("pandas", "pyarrow", "collbench.api"))]
 
 
+@pytest.mark.contract
 def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made() -> None:
     code = (
         "import sys, collbench; assert not {m for m in sys.modules if m.startswith('collbench.')}; "

@@ -11,6 +11,8 @@ import pytest
 from collbench.backends.mpi import why_not_cuda
 from tests.fake_gpu import ROOT, environment
 
+pytestmark = pytest.mark.contract
+
 
 def answers(**functions):
     """A library with these functions."""

@@ -74,6 +74,7 @@ def test_the_store_listens_at_one_address(address, raw):
     assert json.loads(done.stdout) == ["value", [raw]]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(("takes", "how"), [("libuv", {}), ("sockets", {"use_libuv": False}), ("none", None)])
 def test_a_torch_that_takes_no_listening_socket_opens_its_store_itself(monkeypatch, takes, how):
     made = []

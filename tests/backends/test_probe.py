@@ -98,6 +98,7 @@ def test_simulated_is_always_there():
     assert isinstance(SimulatedBackend.probe(), Available)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("name", OWN)
 def test_asking_imports_no_torch_and_starts_no_mpi(name):
     code = f"""

@@ -23,6 +23,8 @@ from tests.conftest import sample
 from tests.contract.launch import launch
 from tests.helpers import make_case
 
+pytestmark = pytest.mark.contract
+
 P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 
 

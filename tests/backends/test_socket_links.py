@@ -13,6 +13,8 @@ from collbench.backends.socket import ConnectionMaker
 from collbench.errors import RunFailed
 from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, ranks
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.mark.parametrize("streams", [1, 3, 64])
 def test_streams_come_in_the_same_order_at_both_ends(streams):

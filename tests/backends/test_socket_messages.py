@@ -15,6 +15,8 @@ from collbench.backends.socket import NativeMessages, PythonMessages, explain, m
 from collbench.operations.program import NativeCall
 from tests.backends.pairs import at_once, linked
 
+pytestmark = pytest.mark.contract
+
 BOTH = ["native", "python"]
 LARGE = 6 * 2**20  # more than sockets hold
 

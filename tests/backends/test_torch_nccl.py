@@ -60,6 +60,7 @@ def test_whether_it_is_at_hand(machine, expected, wanted):
     assert TorchNcclBackend.probe() == wanted
 
 
+@pytest.mark.contract
 def test_asking_imports_no_torch():
     code = "import sys, collbench.backends.torch_distributed as t; t.TorchNcclBackend.probe(); print({'torch', 'cupy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -14,6 +14,8 @@ from collbench.backends.registry import backend_names
 from tests.cli.command import ROOT, one_sentence, run
 from tests.conftest import needs_plugin
 
+pytestmark = pytest.mark.contract
+
 MADE_UP = ["simulated", "slowed"]  # listed apart, below the others
 OWN = backend_names()
 

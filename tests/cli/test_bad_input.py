@@ -17,6 +17,8 @@ from tests.cli.command import PROGRAM, one_sentence, run, run_here
 from tests.cli.test_cli_sentences import FILES, USAGE_ERRORS, usage_lines
 from tests.conftest import line_of_command, sample
 
+pytestmark = pytest.mark.contract
+
 CHOICES = [  # worded by argparse, differently in each version of Python
     "allreduce --format yaml", "allreduce --evidence maybe", "probe --format yaml", "workload fsdp --format nccl-tests",
     "doctor --launch --format matrix",

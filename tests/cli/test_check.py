@@ -14,6 +14,8 @@ from collbench.report.health import read_check
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, one_sentence, run
 
+pytestmark = pytest.mark.system
+
 SHORT = ("check", "--total-time", "1", "--out", "run", "--format", "json")
 UNSET = dict.fromkeys(("COLLBENCH_ITERATIONS", "COLLBENCH_WARMUP"), "")
 FAULTY = "".join(f"{name} = tests.cli.faulty_backends:{name.capitalize()}Backend\n" for name in ("corrupting", "killed", "hanging"))

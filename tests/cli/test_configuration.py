@@ -116,6 +116,7 @@ def test_the_default_place(variable: str, tmp_path: Path) -> None:
     assert run_here(tmp_path, "--version", env=env).returncode == 0
 
 
+@pytest.mark.contract
 def test_run_json_has_the_values_and_the_command_line_does_not(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("backend = 'simulated'\nsizes = 8\n", encoding="utf-8")
     done = run(tmp_path, "allreduce", "--out", "r", env={"COLLBENCH_CONFIG": "c.toml"})

@@ -53,6 +53,7 @@ def test_files_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines[3].startswith("1 finding: 1 severe") and "`collbench explain CB2202`" in lines[3]
 
 
+@pytest.mark.contract
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = run("doctor", "--format", "json")
     document = json.loads(capsys.readouterr().out)

@@ -16,6 +16,8 @@ from tests.launch import captured
 from tests.launchers.stored import measured, stored
 from tests.testbeds import SlurmBed
 
+pytestmark = pytest.mark.contract
+
 DOCTOR = ("doctor", "--launch")
 BARE = "/nowhere"  # a PATH without any launcher
 OVER_MPI = "2 ranks on this host, over MPI"

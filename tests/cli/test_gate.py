@@ -135,6 +135,7 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     assert "Traceback" in done["prolog"].stderr and "surprise" in done["prolog"].stderr
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("closed", ["2>&-", *(pytest.param(each, marks=pytest.mark.long) for each in (">&-", "2>/dev/full"))])
 def test_closed_streams_are_not_a_regression(closed: str, tmp_path: Path) -> None:
     """Python's own exit code for a stream that it cannot write is 1."""

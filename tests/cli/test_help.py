@@ -232,6 +232,7 @@ def test_a_page_of_help_prints_one_usage(capfd: pytest.CaptureFixture[str]) -> N
         assert capfd.readouterr().out.count("usage:") == 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("program", [(sys.executable, "-m", "collbench"), (str(BIN / "collbench"),)], ids=["python -m", "script"])
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_version(option: str, program: tuple[str, ...], tmp_path: Path) -> None:
@@ -239,6 +240,7 @@ def test_version(option: str, program: tuple[str, ...], tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"collbench {__version__}\n", "")
 
 
+@pytest.mark.contract
 def test_version_with_details_has_commit_python_and_libraries(tmp_path: Path) -> None:
     for options in (("--version", "-v"), ("-V", "--verbose")):
         done = run(tmp_path, *options)
@@ -257,6 +259,7 @@ def imported(stderr: str) -> set[str]:
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in stderr.splitlines() if line.startswith("import time:")}
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("words", ["--help", "allreduce --help", "--version"])
 def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
     found = imported(run(tmp_path, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"}).stderr)
@@ -264,6 +267,7 @@ def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
     assert not found & {"numpy", "torch", "rich", "mpi4py", "zmq", "psutil", "jsonschema", "pandas", "sqlalchemy"}
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("command", "without"),
     [

@@ -28,6 +28,7 @@ from tests.results.rows import make_row, make_times, store
 SIMULATED = ("allreduce", "--sizes", "8,1K", "--backend", "simulated")
 
 
+@pytest.mark.contract
 def test_each_launch_is_a_run_and_the_table_is_of_all(tmp_path: Path) -> None:
     done = run(tmp_path, *SIMULATED, "--launches", "2", "--out", "both")
     runs = [read_run(tmp_path / "both" / f"launch-{number}") for number in (1, 2)]
@@ -46,6 +47,7 @@ def test_each_launch_is_a_run_and_the_table_is_of_all(tmp_path: Path) -> None:
     assert again[1:at] == done.stdout.splitlines()[-at:-1] and done.stdout.splitlines()[-1].startswith("next: ")
 
 
+@pytest.mark.contract
 def test_json_has_the_combined_rows_and_nothing_else(tmp_path: Path) -> None:
     done = run(tmp_path, *SIMULATED, "--format", "json", "--quiet", "--allocation", "mine", env={"COLLBENCH_LAUNCHES": "2"})
     assert (done.returncode, done.stderr) == (0, "")
@@ -59,6 +61,7 @@ def test_json_has_the_combined_rows_and_nothing_else(tmp_path: Path) -> None:
         assert row["time_s"]["p50"] == over_launches(medians).value
 
 
+@pytest.mark.contract
 def test_the_first_launch_that_fails_ends_the_series_and_the_finished_ones_are_printed(tmp_path: Path) -> None:
     """The second launch cannot write its folder: a file is in the way."""
     both = tmp_path / "both"
@@ -71,6 +74,7 @@ def test_the_first_launch_that_fails_ends_the_series_and_the_finished_ones_are_p
     assert not (both / "launch-3").exists()
 
 
+@pytest.mark.contract
 def test_an_interrupted_series_prints_the_finished_launches(tmp_path: Path) -> None:
     done = start(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--launches", "400", "--out", "all")
     until((tmp_path / "all" / "launch-2" / "run.json").exists, "the second launch")
@@ -87,6 +91,7 @@ def test_a_folder_with_launches_is_rejected(tmp_path: Path) -> None:
     assert "--out old" in said and "launch-7" in said
 
 
+@pytest.mark.contract
 def test_under_a_launcher_rank_0_alone_reports_the_remedy(tmp_path: Path) -> None:
     under = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "COLLBENCH_LAUNCHES": "3"}
     said = one_sentence(run(tmp_path, *SIMULATED, env=under))
@@ -200,6 +205,7 @@ def test_equal_sides_are_rejected(level: str) -> None:
     assert [pairs_of_launches(launches, {LEVEL: "SYS"}) for launches in (1, 2, 7)] == [2, 2, 7]
 
 
+@pytest.mark.contract
 def test_under_a_launcher_the_error_has_the_manual_steps(tmp_path: Path) -> None:
     under = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     said = one_sentence(run(tmp_path, "allreduce", "--backend", "nccl", "--sizes", "8", "--gdr-check", env=under))

@@ -19,6 +19,8 @@ from collbench.cli.parser import actions_of
 from tests.cli.command import ROOT
 from tests.conftest import cannot
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture(scope="module")
 def page() -> str:

@@ -278,6 +278,7 @@ def test_ranks_exchange_nothing_if_no_traffic_is_uneven() -> None:
 VARIABLES = {"COLLBENCH_SPLIT": "div2", "NCCL_TESTS_SPLIT": "DIV 1", "NCCL_TESTS_SPLIT_MASK": "0x7"}
 
 
+@pytest.mark.contract
 def test_groups_run_at_the_same_time_and_the_row_has_each_of_them(tmp_path: Path) -> None:
     line = "broadcast --backend simulated --ranks 4 --root 1 --sizes 1M -n 20 -w 2 --out run"
     done = run(tmp_path, *shlex.split(line), env=VARIABLES)

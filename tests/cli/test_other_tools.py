@@ -104,6 +104,7 @@ def test_an_unknown_command_is_still_unknown() -> None:
         parsed("osu_foo")
 
 
+@pytest.mark.contract
 def test_a_command_line_of_nccl_tests_measures(tmp_path: Path) -> None:
     line = "all_reduce_perf -b 8 -e 64 -f 8 -n 3 -w 1 -np 2 -t 1 -p 1 -I 1 --backend simulated --format nccl-tests"
     done = run(tmp_path, *line.split())

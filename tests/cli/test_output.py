@@ -22,7 +22,7 @@ from collbench.cli import main
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, ROOT, environment, run, running, until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.contract, pytest.mark.long]
 
 SHORT = ("allreduce", "--sizes", "8,1K", "--out", "run")
 BACKENDS = ["simulated", pytest.param("mpi", marks=pytest.mark.skipif("not __import__('importlib.util').util.find_spec('mpi4py')"))]

@@ -13,6 +13,8 @@ from collbench.machine.model import Gpu, GpuLink, Machine, System
 from collbench.machine.snapshot import topology_json
 from tests.cli.command import run, run_here
 
+pytestmark = pytest.mark.contract
+
 ALONE = {"SLURM_JOB_ID": ""}
 GPUS = tuple(Gpu(f"gpu{n}", n, vendor="nvidia", model="H100") for n in range(8))
 LINKS = tuple(GpuLink(gpu.key, "switch", 18) for gpu in GPUS)

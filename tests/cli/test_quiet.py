@@ -9,6 +9,8 @@ import pytest
 from tests.cli.command import run
 from tests.conftest import needs_command, needs_plugin
 
+pytestmark = pytest.mark.system
+
 COMMANDS = [
     ["allreduce", "--sizes", "8,1K"], ["pairs"], ["hunt"], ["workload", "data-parallel", "--model", "resnet50"], ["check"],
 ]  # fmt: skip

@@ -44,6 +44,7 @@ def test_the_readable_ones_of_several_folders_are_printed(tmp_path: Path) -> Non
     assert printed.startswith("good (1 row)\n") and "allreduce over nccl" in printed
 
 
+@pytest.mark.contract
 def test_all_outputs_are_written_of_what_can_be_read_and_the_process_ends_with_2(tmp_path: Path) -> None:
     store(tmp_path / "good", [make_row(8)])
     (tmp_path / "empty").mkdir()

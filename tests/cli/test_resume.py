@@ -16,6 +16,8 @@ from collbench.backends.registry import backend_class
 from tests.cli.command import one_sentence, run, run_here, running, start, until
 from tests.conftest import line_of_command, needs_command, needs_plugin, sample
 
+pytestmark = pytest.mark.system
+
 SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
 

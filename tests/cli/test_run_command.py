@@ -145,6 +145,7 @@ def test_an_invalid_typed_option_is_not_reported_as_an_error_of_the_suite(asked:
         asked("--backend mpx")
 
 
+@pytest.mark.contract
 def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(SUITE)
     done = run(tmp_path, "run", "two.toml", "--out", "o", "--format", "json")
@@ -218,6 +219,7 @@ def test_all_ranks_stop_if_one_cannot_read_the_suite(first: str | None, sentence
     assert str(raised.value) == sentence
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("second", "sentence"), [(SUITE + "# more\n", "suite two "), (SUITE + "[run]\n", "suite two.toml, line 21, column 5: ")]
 )

@@ -112,6 +112,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.contract
 def test_a_slower_run_is_not_a_failure(runs: Path) -> None:
     done = run(runs, "compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
@@ -125,6 +126,7 @@ FIRST_RUN = str(ROOT / "reports" / "first-run")
 PEAK = "7.44 of 27.4 GB/s (27 %) limited by memory copy and sum (measured)"
 
 
+@pytest.mark.contract
 def test_one_command_writes_all_of_them(tmp_path: Path) -> None:
     words = ("--html", "report.html", "--csv", "summary.csv", "--openmetrics", "rows.prom", "--markdown")
     done = run(tmp_path, "report", FIRST_RUN, *words, env={"PYTHONPROFILEIMPORTTIME": "1"})
@@ -139,6 +141,7 @@ def test_one_command_writes_all_of_them(tmp_path: Path) -> None:
     assert not imported(done.stderr) & {"torch", "mpi4py", "cupy", "pandas"}
 
 
+@pytest.mark.contract
 def test_a_table_needs_no_library_of_charts(tmp_path: Path) -> None:
     done = run(tmp_path, "report", FIRST_RUN, env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.stdout.startswith("first-run (22 rows)\n")

@@ -10,6 +10,8 @@ import pytest
 
 from collbench.cli import version
 
+pytestmark = pytest.mark.contract
+
 
 def git(folder: Path, *words: str) -> str:
     line = ["git", "-c", "user.name=n", "-c", "user.email=e@localhost", *words]

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tests.cli.command import run_here
 from tests.conftest import line_of_command
 
+pytestmark = pytest.mark.system
+
 REPORTS = Path(__file__).parents[2] / "reports"
 TO_COPY = ("  collbench ", "  what = ")  # commands and files that `gate` proposes stay whole
 COMMANDS = (

@@ -40,11 +40,13 @@ def said(*words: str | Path, stdin: str = "") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_hadolint_finds_nothing(name: str) -> None:
     assert said(BIN / "hadolint", "--no-color", CONTAINERS / name) == (0, "")
 
 
+@pytest.mark.contract
 def test_hadolint_would_find_something(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp && apt-get install vim\n")
     code, text = said(BIN / "hadolint", "--no-color", tmp_path / "Dockerfile")
@@ -124,6 +126,7 @@ def test_the_definition_is_complete() -> None:
     assert used == set(definition_arguments())
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("section", ["post", "runscript", "test", "environment"])
 def test_the_definition_s_shell_is_sound(section: str) -> None:
     text = "#!/bin/sh\n" + (post() if section == "post" else definition()[1][section])

@@ -14,6 +14,7 @@ from tests.corpus.replay import difference, outputs, stored
 MOST_SHOWN = 5
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)  # 95 s of CPU on a slow machine; the limit of other tests would end one of its lines
 def test_every_line_of_the_corpus_prints_and_writes_what_is_stored() -> None:
     right = stored()

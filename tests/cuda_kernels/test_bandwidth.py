@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tests.cuda_kernels.serial import Serial, aligned, untouched_around
 
+pytestmark = pytest.mark.contract
+
 shapes = {"n": st.integers(0, 3000), "blocks": st.integers(1, 4), "seed": st.integers(0, 99)}
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.cuda_kernels.serial import NONE, Serial, aligned, untouched_around
 
+pytestmark = pytest.mark.contract
+
 WIDTHS = (1, 2, 4, 8)
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 PERIOD = 65521  # of operations.digits: no power of two divides it

@@ -19,11 +19,13 @@ def on_the_double(*command, **told):
     return subprocess.run([sys.executable, *command], env=env, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.contract
 def test_everything_inside():
     done = on_the_double("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/device/inside.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.contract
 def test_a_gpu_that_refuses_is_one_sentence():
     code = "from collbench.device.gpu import OpenGpu\nfrom collbench.errors import UsageError\n"
     code += "try: OpenGpu(1)\nexcept UsageError as e: print(e)"

@@ -91,6 +91,7 @@ def test_any_text_is_read_and_names_each_gpu_once(variable, n):
     assert found.wrong is None or found.wrong in variable
 
 
+@pytest.mark.contract
 def test_asking_imports_nothing_heavy():
     code = "import sys, collbench.device.present as v; v.visible_gpus({}); print({'cupy', 'numpy', 'torch', 'ctypes'} & set(sys.modules))"
     assert run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout == "set()\n"

@@ -16,6 +16,8 @@ import pytest
 from tests.cli.command import BIN, Finished, run
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.system
+
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+?)(?:, (\w[\w ]*))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 STEPS = re.findall(r"^\| \d+ \| `([\w/]+)` \| .* \| `([\w.]+)\((.*)\)` \|$", PAGE, re.MULTILINE)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.docs.site import PYTHON, built
 
+pytestmark = pytest.mark.system
+
 _RESOURCES = {
     "script": "src",
     "img": "src",

@@ -37,6 +37,7 @@ def found(root: Path, **env: str) -> list[Finding]:
     return job_settings.examined("node1", {"PATH": f"{root}/bin", **env}, root)
 
 
+@pytest.mark.contract
 def test_a_host_without_settings_is_not_accused(tmp_path: Path) -> None:
     assert found(host(tmp_path, conf="# a comment\nNCCL_DEBUG=WARN\nNCCL_IB_HCA==mlx5_0\n", topology="topology/tree")) == []
 
@@ -69,12 +70,14 @@ def test_a_gid_of_roce_v2_or_infiniband_is_no_finding(tmp_path: Path) -> None:
     assert found(host(tmp_path / "ib", layer="InfiniBand"), NCCL_IB_GID_INDEX="0") == []
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("plugin", ["topology/default", "topology/flat"])
 def test_slurm_without_a_topology_is_a_note(tmp_path: Path, plugin: str) -> None:
     (finding,) = found(host(tmp_path, topology=plugin))
     assert (finding.code, finding.severity, finding.evidence) == ("CB2806", "note", f"scontrol show config: TopologyPlugin = {plugin}")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho slurm_load_ctl_conf error: Unable to contact slurm controller\n"])
 def test_a_slurm_that_does_not_answer_is_not_accused(tmp_path: Path, text: str) -> None:
     host(tmp_path, topology="topology/default")

@@ -17,6 +17,8 @@ from collbench.machine.doctor import host
 from collbench.machine.doctor.finding import Finding
 from tests.cli.command import run
 
+pytestmark = pytest.mark.contract
+
 # What torch 2.13's distributed_c10d.py does as it is imported: it forgives an ImportError, and nothing else.
 AS_TORCH_DOES = "try:\n    from torchcomms import new_comm\nexcept ImportError:\n    pass\n"
 OTHER_TORCH = "raise OSError('libtorchcomms.so: undefined symbol: _ZN5torch4Work')\n"

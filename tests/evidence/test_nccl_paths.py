@@ -355,6 +355,7 @@ def fake_ras_server(
     thread.join(5)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
@@ -381,12 +382,14 @@ def test_json(said: str, sentence: str) -> None:
         assert query_ras(env) == RasReply(sentence)
 
 
+@pytest.mark.contract
 def test_many_ranks_are_counted_not_listed() -> None:
     with fake_ras_server(answer(rank(0, 2), *(rank(number, 1) for number in range(1, 9)))) as env:
         sentence = query_ras(env).sentence
     assert sentence is not None and sentence.startswith("NCCL's RAS: rank 1 on node2 lags: 1 of 2") and sentence.endswith("; and 4 more")
 
 
+@pytest.mark.contract
 def test_text_where_the_server_has_no_json() -> None:
     with fake_ras_server(TEXT, knows_json=False) as env:
         assert query_ras(env) == RasReply(
@@ -395,11 +398,13 @@ def test_text_where_the_server_has_no_json() -> None:
         )
 
 
+@pytest.mark.contract
 def test_text_without_complaints() -> None:
     with fake_ras_server(TEXT.partition("Warnings")[0], knows_json=False) as env:
         assert query_ras(env) == RasReply("NCCL's RAS reports no errors")
 
 
+@pytest.mark.contract
 def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
     began = time.monotonic()
     with fake_ras_server("", silent=True) as env:
@@ -409,12 +414,14 @@ def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.contract
 def test_another_server_is_not_taken_for_ras() -> None:
     with fake_ras_server("", greeting="HTTP/1.1 400 Bad Request") as env:
         found = query_ras(env)
     assert found.sentence is None and found.why is not None and "answers 'HTTP/1.1 400 Bad Request'" in found.why
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("said", "why"), [("", "sends an empty answer"), ('{"a"', "sends an incomplete answer"), ("[]", "sends an answer of an unknown form")]
 )
@@ -424,6 +431,7 @@ def test_what_is_no_report_is_refused(said: str, why: str) -> None:
     assert found.sentence is None and found.why is not None and why in found.why
 
 
+@pytest.mark.contract
 def test_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -451,6 +459,7 @@ _VALUES = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.contract
 @settings(max_examples=50, deadline=None)
 @given(st.one_of(st.text(max_size=300), _VALUES.map(lambda value: json.dumps({"communicators": [value]})), st.just(TEXT)))
 def test_any_answer_is_one_printable_sentence_or_refused(said: str) -> None:

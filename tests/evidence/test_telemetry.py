@@ -62,6 +62,7 @@ def test_switched_off_it_reads_nothing():
     assert (lines, rest, ended, gauges.reads) == ([], "", True, 0)
 
 
+@pytest.mark.contract
 def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)
@@ -71,6 +72,7 @@ def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
     assert telemetry._process.returncode == 1
 
 
+@pytest.mark.contract
 def test_only_whole_lines_are_taken_and_each_once():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)

@@ -92,6 +92,7 @@ OWN = {"cuda.runtime.__all__", "cuda.PinnedMemoryPointer", "cuda.graph.Graph", *
     "Device.__exit__", "Stream.__exit__", "Stream.__del__", "Event.__del__", "graph.Graph.__del__"))}  # fmt: skip
 
 
+@pytest.mark.contract
 def test_cupy_has_every_name_with_these_arguments(cuda_python: str) -> None:
     offered = {name: arguments for name, arguments in _offered().items() if name not in OWN}
     assert len(offered) > 70
@@ -116,6 +117,7 @@ print(json.dumps([{name: getattr(runtime, name) for name in names}, [str(runtime
 """
 
 
+@pytest.mark.contract
 def test_cupys_constants_and_errors_are_the_same(cuda_python: str) -> None:
     nodes = ast.parse((CUPY / "_libcuda.py").read_text()).body
     (table,) = (node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_TEXTS")
@@ -168,6 +170,7 @@ def test_the_driver_declares_every_function_so(headers: dict[str, str]) -> None:
     assert own == {name: real[name] for name in own}
 
 
+@pytest.mark.contract
 def test_the_real_nccl_has_its_headers_version(cuda_python: str, headers: dict[str, str]) -> None:
     code = """
 import ctypes, nvidia.nccl

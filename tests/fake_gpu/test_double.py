@@ -16,6 +16,8 @@ import pytest
 from tests import conftest
 from tests.fake_gpu import ROOT, Missing, build, environment, libraries
 
+pytestmark = pytest.mark.system
+
 GPUS = 4
 
 

@@ -71,6 +71,7 @@ class TestCommand:
     def measure(self, folder: Path, value: str, *words: str) -> Finished:
         return run(folder, "allreduce", "--sizes", "1K", "--out", "run", *words, env={CHOSEN: value}, timeout=60)
 
+    @pytest.mark.contract
     def test_a_missing_file_is_one_sentence(self, tmp_path: Path) -> None:
         done = self.measure(tmp_path, "/nowhere/libmpi.so")
         assert done.returncode == 2 and "/nowhere/libmpi.so, which does not exist" in one_sentence(done)

@@ -176,6 +176,7 @@ class TestEndOfJob:
 class TestEndOfStep:
     """Without --kill-on-bad-exit Slurm leaves the other ranks waiting, so rank 0 ends with a scancel of its step."""
 
+    @pytest.mark.contract
     def test_the_step_is_killed(self, tmp_path, monkeypatch):
         scancel = tmp_path / "scancel"
         scancel.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
@@ -184,6 +185,7 @@ class TestEndOfStep:
         slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)()
         assert (tmp_path / "said").read_text() == "--signal=KILL 8.0\n"
 
+    @pytest.mark.contract
     def test_without_scancel_slurm_ends_the_step(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         end = slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)

@@ -101,11 +101,13 @@ class TestPrograms:
         assert plugins_of("srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: openmpi\n") == ("none", "pmi2", "openmpi")
         assert plugins_of("srun: fatal: Could not establish a configuration source") == ()
 
+    @pytest.mark.contract
     def test_the_first_in_path_and_the_others(self, mpich: Shell) -> None:
         mpich.has("b", "mpiexec", version=HYDRA).has("a", "mpiexec", version=OPEN_MPI)
         found = launchers({"PATH": os.pathsep.join([mpich.paths[0], mpich.paths[0], mpich.paths[1]])})
         assert [(each.path.parent.name, each.family, each.first) for each in found] == [("a", "Open MPI", True), ("b", "MPICH", False)]
 
+    @pytest.mark.contract
     def test_a_program_that_fails_has_its_last_line_as_trouble(self, mpich: Shell) -> None:
         mpich.has("a", "srun", version="srun: error: DNS\nsrun: fatal: no configuration")
         (srun,) = mpich.explained().launchers
@@ -120,6 +122,7 @@ class TestMismatches:
         assert (actual.launchers, actual.problems, actual.severe) == ((), (), False)
         assert [words[1:] for words in commands(actual)] == [["-P", "-m", "collbench", "allreduce", "--ranks", "2"]]
 
+    @pytest.mark.contract
     def test_the_launcher_of_another_mpi_first_in_path(self, mpich: Shell, tmp_path: Path) -> None:
         actual = mpich.has("right", "mpiexec", version=HYDRA).has("wrong", "mpirun", "mpiexec", version=OPEN_MPI).explained()
         (problem,) = actual.problems
@@ -127,20 +130,24 @@ class TestMismatches:
         assert all(value in problem.what for value in (f"{tmp_path}/wrong", "Open MPI", "MPICH 5.0.2", f"{tmp_path}/right/mpiexec"))
         assert [words[:3] for words in commands(actual, "-n")] == [[f"{tmp_path}/right/mpiexec", "-n", "2"]]
 
+    @pytest.mark.contract
     def test_no_launcher_of_this_mpi(self, open_mpi: Shell) -> None:
         actual = open_mpi.has("wrong", "mpiexec", version=HYDRA).explained()
         assert actual.severe and actual.problems[0].what.endswith("Open MPI 5.0.11")
         assert commands(actual, "-n") == []
 
+    @pytest.mark.contract
     def test_a_launcher_with_the_same_process_manager_fits(self, mpich: Shell) -> None:
         assert not mpich.has("a", "mpirun", version=INTEL).explained().problems
 
+    @pytest.mark.contract
     def test_a_slurm_without_the_process_manager_of_the_library(self, open_mpi: Shell) -> None:
         actual = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=WITHOUT_PMIX).explained()
         (problem,) = actual.problems
         assert problem.severity == "warning" and not actual.severe
         assert all(value in problem.what for value in ("Open MPI 5.0.11", "--mpi=pmix", "none, pmi2"))
 
+    @pytest.mark.contract
     def test_no_library(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         actual = Shell(tmp_path, "", monkeypatch).has("a", "mpirun", "srun", version=OPEN_MPI).explained()
         assert [problem.severity for problem in actual.problems] == ["note"] and "mpi4py" in actual.problems[0].what
@@ -201,6 +208,7 @@ class TestHostNames:
 
 
 class TestPlaces:
+    @pytest.mark.contract
     @pytest.mark.parametrize("manager", ["pmi2", "pmix", "none"])
     def test_in_a_step(self, manager: str, mpich: Shell) -> None:
         env = {"pmi2": captured.SRUN_PMI2, "pmix": captured.SRUN_PMIX, "none": captured.SRUN_NONE}[manager]
@@ -217,6 +225,7 @@ class TestPlaces:
         assert [problem.severity for problem in actual.problems] == ["note"] and "has one task" in actual.problems[0].what
         assert commands(actual, "--ranks")
 
+    @pytest.mark.contract
     @pytest.mark.parametrize("how", captured.NO_STEP)
     def test_in_a_job_without_a_step(self, how: str, open_mpi: Shell) -> None:
         actual = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).explained(**captured.NO_STEP[how])
@@ -225,6 +234,7 @@ class TestPlaces:
         assert not actual.problems
         assert [words[:3] for words in commands(actual, "srun")] == [["srun", "--mpi=pmix", "--kill-on-bad-exit=1"]]
 
+    @pytest.mark.contract
     def test_under_mpirun(self, mpich: Shell) -> None:
         fitting = mpich.has("a", "mpiexec", version=HYDRA).explained(**captured.HYDRA)
         assert not fitting.problems and [words[-1] for words in commands(fitting)] == ["allreduce"]
@@ -259,6 +269,7 @@ class TestPlaces:
         assert [rank_of(env) for env in ({}, captured.SBATCH, captured.TORCHRUN, captured.SRUN_PMI2)] == [0, 0, 1, 2]
 
 
+@pytest.mark.contract
 def test_collbench_accepts_every_printed_command(mpich: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     mpich.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).has("a", "mpirun", version=HYDRA)
     actual = commands(mpich.has("a", "kubectl", version="Client Version: v1.32.4").explained())
@@ -271,6 +282,7 @@ def test_collbench_accepts_every_printed_command(mpich: Shell, capsys: pytest.Ca
             main.parsed(ours)
 
 
+@pytest.mark.contract
 def test_the_library_of_this_python() -> None:
     pytest.importorskip("mpi4py")
     loaded = library(os.environ)
@@ -278,6 +290,7 @@ def test_the_library_of_this_python() -> None:
     assert Path(loaded.path).is_file() and Path(loaded.path).name.startswith("libmpi")
 
 
+@pytest.mark.contract
 def test_a_missing_library() -> None:
     pytest.importorskip("mpi4py")
     actual = library({**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"})

@@ -126,6 +126,7 @@ class TestName:
         with pytest.raises(WaitExpired, match=r"no\.such\.host\.invalid.* 0\.1 s"):
             World(info, 0.1)
 
+    @pytest.mark.contract
     def test_that_resolves_late_lets_the_ranks_join(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)
         known, ask = threading.Event(), socket.getaddrinfo

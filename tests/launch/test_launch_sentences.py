@@ -43,6 +43,8 @@ from tests.helpers import Call, said
 from tests.launch import captured
 from tests.launch.captured import MPICH, OPEN_MPI
 
+pytestmark = pytest.mark.contract
+
 POD = {"JOB_COMPLETION_INDEX": "1", "COLLBENCH_PODS": "3", "MASTER_ADDR": "bench-0.bench", "COLLBENCH_SECRET": "x"}
 LOCAL = {"COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "2", "COLLBENCH_RANK": "1"}
 TASK = LaunchInfo("srun", 0, 3, 0, 1, "tcp://n1", "slurm:c:8.0", mpi="pmi")

@@ -56,6 +56,7 @@ def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Po
     process.communicate()
 
 
+@pytest.mark.contract
 @pytest.mark.usefixtures("any_age")
 def test_a_file_that_a_living_process_maps_stays_and_one_of_a_dead_process_goes(segment: Path) -> None:
     with holder(segment):
@@ -81,6 +82,7 @@ def test_other_files_and_other_users_files_stay(segment: Path) -> None:
         other.unlink()
 
 
+@pytest.mark.contract
 def test_what_a_launch_left_is_removed_at_its_end(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "_JUST_MADE_S", 0.2)
     monkeypatch.setattr(shared_memory, "_sees_all_processes", lambda: True)
@@ -104,6 +106,7 @@ def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
     assert remove_mapped(str(segment.parent)) == []
 
 
+@pytest.mark.contract
 def test_a_rank_that_ends_hard_removes_what_it_has_mapped() -> None:
     shared = Path("/dev/shm") / NAME
     shared.write_bytes(bytes(4096))

@@ -153,6 +153,7 @@ def stubborn(folder, grace_s):
     return process
 
 
+@pytest.mark.contract
 def test_the_second_ctrl_c_kills_at_once_and_the_parent_reports_it(tmp_path):
     process = stubborn(tmp_path, grace_s=60)
     ranks = [int((tmp_path / f"rank-{i}").read_text().split()[0]) for i in range(2)]
@@ -163,6 +164,7 @@ def test_the_second_ctrl_c_kills_at_once_and_the_parent_reports_it(tmp_path):
     assert process.returncode == 130 and said.count("\n") == 1 and "SIGINT" in said and "runs/x" in said
 
 
+@pytest.mark.contract
 def test_a_repeated_sigterm_does_not_end_the_grace_time(tmp_path):
     process = stubborn(tmp_path, grace_s=0.3)
     began = time.monotonic()

@@ -22,6 +22,8 @@ from collbench.launch.mpi import StartCrashed, earlier_crash, without_crashed
 from collbench.launch.spawn import _worker, default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 
+pytestmark = pytest.mark.system
+
 MPIEXEC = mpi_start.find_mpiexec({})
 needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside this Python: pip install mpich")
 

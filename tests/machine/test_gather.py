@@ -138,6 +138,7 @@ def test_masked_it_is_the_same_but_for_its_names(tmp_path):
     )
 
 
+@pytest.mark.contract
 def test_this_machine_reads_back_the_same(tmp_path):
     files = Folder(Path("/"))
     archive = open_archive(open_packed(files, tmp_path / "m.tar.gz"))
@@ -148,6 +149,7 @@ def test_this_machine_reads_back_the_same(tmp_path):
     assert list(there.nics) == unshaped  # tc is asked on the live machine alone
 
 
+@pytest.mark.contract
 def test_no_secret_is_in_it(tmp_path):
     commands = {
         "lspci-vvvnn.txt": (
@@ -210,6 +212,7 @@ def test_a_hostname_that_is_a_word_of_the_kernels_breaks_no_path(hostname, tmp_p
     assert linux.read(archive).pci == linux.read(tree).pci
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("suffix", gather.SUFFIXES)
 def test_the_suffix_shows_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gather, "COMMANDS", {"echo.txt": ("echo", "NVLink"), "gone.txt": ("no-such-tool",), "fails.txt": ("false",)})

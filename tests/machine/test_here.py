@@ -16,6 +16,8 @@ import pytest
 from collbench.machine import here
 from collbench.machine.here import this_machine
 
+pytestmark = pytest.mark.contract
+
 MEASURED = """
 import re, sys
 from collbench.machine.here import this_machine

@@ -8,6 +8,8 @@ import pytest
 
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture
 def sysfs(tmp_path):

@@ -100,6 +100,7 @@ def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
     assert broken()["empty"].defect == "contains no Operation"
 
 
+@pytest.mark.contract
 def test_finding_the_operations_imports_no_numpy_and_no_library():
     import subprocess
 

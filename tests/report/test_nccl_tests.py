@@ -123,6 +123,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("width", [6, 7])
 def test_figures_follow_printf(width: int) -> None:
     """The output of nccl-tests' rule, by printf itself: the first form with a text that fits."""

@@ -273,6 +273,7 @@ def _shown(received: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
 
 
+@pytest.mark.contract
 def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
     received = _on_a_terminal(200, times=10)
     shown = _shown(received)
@@ -284,6 +285,7 @@ def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
     assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
 
 
+@pytest.mark.contract
 def test_a_narrow_terminal_drops_columns() -> None:
     shown = _shown(_on_a_terminal(80))
     assert "   size        time µs     ± CI  busbw GB/s  % of expected    wrong  quality" in shown
@@ -303,6 +305,7 @@ def test_what_distinguishes_rows_is_never_left_out() -> None:
         assert sum("bfloat16" in line for line in lines) == 2
 
 
+@pytest.mark.contract
 def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:
     received = _on_a_terminal(80, stdout=tmp_path / "out")
     text = (tmp_path / "out").read_text()

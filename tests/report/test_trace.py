@@ -270,6 +270,7 @@ def test_report_writes_it_and_names_what_the_run_lacks(tmp_path: Path) -> None:
     assert len(of_kind(events_in((tmp_path / "trace.json").read_text()), "case")) == 1
 
 
+@pytest.mark.contract
 def test_a_measured_run_writes_its_cases_and_phases(tmp_path: Path) -> None:
     line = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,64K", "--out", "run", "--trace", "trace.json")
     done = run(tmp_path, *line)

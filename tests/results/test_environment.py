@@ -62,6 +62,7 @@ def test_the_host_is_described(tmp_path: Path) -> None:
     assert cpu_model(tmp_path / "cpuinfo") == "Fast CPU 9000"
 
 
+@pytest.mark.contract
 def test_storing_and_showing_progress_import_nothing_heavy() -> None:
     modules = "collbench.results.folder, collbench.results.environment, collbench.report.progress"
     script = f"import sys, {modules}; print([m for m in ('numpy', 'rich', 'torch', 'mpi4py') if m in sys.modules])"

@@ -123,12 +123,14 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         yield mount
 
 
+@pytest.mark.contract
 def test_a_read_only_disk_is_refused_in_one_sentence(mounted: Callable[[str], Path]) -> None:
     path = mounted("ro,size=4m")
     with pytest.raises(UsageError, match=r"\(Read-only file system\): .*--out"):
         RunFolder.create(path / "run", "allreduce", {})
 
 
+@pytest.mark.contract
 def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callable[[str], Path]) -> None:
     path = mounted("size=64k")
     with pytest.raises(UsageError, match=r"64 KiB left, .* 1 MiB; .*--out"):
@@ -136,6 +138,7 @@ def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callabl
     assert list(path.iterdir()) == []
 
 
+@pytest.mark.contract
 def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_case(mounted: Callable[[str], Path]) -> None:
     folder = RunFolder.create(mounted("size=2m") / "run", "allreduce", {})
     rows = []
@@ -173,6 +176,7 @@ except RunFailed as error:
 """
 
 
+@pytest.mark.contract
 def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _TOO_LARGE, tmp_path / "run"], capture_output=True, text=True, check=True)
     run = read_run(tmp_path / "run")
@@ -195,6 +199,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.contract
 def test_a_run_killed_at_any_moment_reads_back_every_finished_case(tmp_path: Path) -> None:
     writers = [(n, path, _start_writer(path)) for n, path in ((n, tmp_path / f"run{n}") for n in sample(range(20), 6))]
     for number, path, writer in writers:

@@ -198,6 +198,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.contract
 def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _HOLD, tmp_path], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

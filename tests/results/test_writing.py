@@ -119,6 +119,7 @@ class TestVanished:
         assert len(read_run(there).rows) == 2
         assert RunFolder.reopen(there).go_on() == {}
 
+    @pytest.mark.contract
     def test_deleted(self, run: RunFolder) -> None:
         subprocess.run(["rm", "-r", run.path], check=True)
         with pytest.raises(RunFailed, match=r"run is gone, .*2 finished "):
@@ -142,6 +143,7 @@ class TestVanished:
         with pytest.raises(RunFailed, match="is gone, "):
             run.append(make_row(32), {})
 
+    @pytest.mark.contract
     def test_unmounted(self, tmp_path: Path) -> None:
         """Its disk comes back elsewhere, and the run goes on there."""
         point, again = tmp_path / "mount", tmp_path / "again"

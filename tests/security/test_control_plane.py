@@ -31,6 +31,7 @@ LOOK = (
 )
 
 
+@pytest.mark.contract
 def test_9_the_folder_of_a_launch_is_private(tmp_path: Path) -> None:
     program = [sys.executable, "-c", LOOK, str(tmp_path / "seen")]
     assert start_local([], 1, env=os.environ, program=program) == 0
@@ -38,6 +39,7 @@ def test_9_the_folder_of_a_launch_is_private(tmp_path: Path) -> None:
     assert modes.pop(name) == 0o700 and modes and set(modes.values()) <= {0o600, 0o700}
 
 
+@pytest.mark.contract
 def test_12_rank_0_listens_at_the_meetings_address_alone() -> None:
     with launch() as here:
         here.hub()

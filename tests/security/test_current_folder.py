@@ -21,6 +21,8 @@ from tests.slurm.made_up import SLURM, doubles
 from tests.testbeds import SlurmBed
 from tools.benchmarks import trace_files
 
+pytestmark = pytest.mark.system
+
 # What collbench, its libraries and Python itself import; each writes its name into a file next to it when it runs.
 NAMES = (
     *("collbench", "numpy", "zmq", "psutil", "rich", "hostlist", "ml_dtypes", "defusedxml", "zstandard", "pynvml", "jsonschema", "jinja2"),

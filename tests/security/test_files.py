@@ -96,6 +96,7 @@ class TestTarballs:
         ends_well(in_time(tmp_path, command, "--from", "machine.tar"))
         assert not list(tmp_path.rglob("outside")) and not (tmp_path.parent / "outside").exists()
 
+    @pytest.mark.contract
     @pytest.mark.often("30 negative size")
     @pytest.mark.parametrize(
         "make",
@@ -170,6 +171,7 @@ def test_hostile_json_is_rejected(make: Callable[[], str], tmp_path: Path) -> No
     ends_well(in_time(tmp_path, "probe", "--from", "machines.json"), 2)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("half", ["\ud800", "\udfff"])
 def test_a_machine_with_half_a_character_is_read(half: str, tmp_path: Path) -> None:
     machine = run_here(tmp_path, "probe", "--format", "json").stdout

@@ -15,6 +15,8 @@ from tests.slurm.hooks import called, with_doubles
 from tests.slurm.made_up import doubles
 from tests.slurm.test_node_check import COLLBENCH
 
+pytestmark = pytest.mark.contract
+
 STRANGER = 12345
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 

@@ -17,7 +17,7 @@ from tests.cli.command import ROOT, until
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, said, settings
 from tests.testbeds.bed import Finished
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.contract, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 QUICK = ["--launches", "1", "--poll", "1"]
 

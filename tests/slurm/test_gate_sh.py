@@ -13,6 +13,8 @@ from tests.cli.command import environment
 from tests.slurm.made_up import SLURM, doubles, said
 from tests.testbeds.bed import Finished
 
+pytestmark = pytest.mark.contract
+
 # Exits with the code VERDICT; 3 means suspects. `calls` counts its calls.
 COLLBENCH = """\
 echo "$*" >>calls

@@ -15,6 +15,8 @@ from tests.conftest import needs_plugin
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings, suite
 from tests.testbeds import SlurmBed
 
+pytestmark = pytest.mark.contract
+
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 ON_SLURM = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(200)]
 

@@ -18,6 +18,8 @@ from tests.slurm.made_up import ANNOUNCED, SLURM, baseline, doubles, said, setti
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
+pytestmark = pytest.mark.contract
+
 SLOW = "export COLLBENCH_SLOWED=by=30%"
 # `run` makes a launch and exits with RUN; `gate` writes a verdict from VERDICT (its exit code in style prolog) and SUSPECTED.
 COLLBENCH = """\

@@ -14,6 +14,8 @@ from tests.slurm.hooks import Hook, Hooked, asked, called, node, snapshot, with_
 from tests.slurm.made_up import said
 from tests.testbeds.bed import Finished
 
+pytestmark = pytest.mark.contract
+
 CHECK = '#!/bin/bash\necho "$SLURMD_NODENAME $SLURM_JOB_ID" >>measured\nexit 1\n'
 KILL = "kill -KILL $$"
 

@@ -19,6 +19,8 @@ from tests.slurm.hooks import Hook, Hooked, asked, called, node, snapshot, with_
 from tests.slurm.made_up import SLURM, said
 from tests.testbeds.bed import Finished
 
+pytestmark = pytest.mark.contract
+
 FOUND = """\
 severe   CB2702  mlx5_3 (0000:1d:00.0) is gone; "$(touch x)"
   evidence: 7 NICs now, 8 then

@@ -19,6 +19,8 @@ from tests.slurm.made_up import doubles, said
 from tests.slurm.test_node_check import install
 from tests.testbeds.bed import Finished
 
+pytestmark = pytest.mark.contract
+
 # Slurm for the sweep: `nodes` are idle, and each task ends as in `ends` ("STATE CODE", by default the first entry).
 SBATCH = 'echo "sbatch $*" >>calls; cat >>scripts; echo "$(grep -c ^sbatch calls)00;cluster"'
 SCONTROL = """\

@@ -18,6 +18,7 @@ from tests.slurm.made_up import SLURM
 SHELL = sorted(path for path in SLURM.iterdir() if path.suffix in (".sh", ".sbatch", ".nhc", ".conf"))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
 def test_the_shell_reads_them(path: Path) -> None:
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
@@ -26,6 +27,7 @@ def test_the_shell_reads_them(path: Path) -> None:
     assert max(map(len, path.read_text().splitlines())) <= 140
 
 
+@pytest.mark.contract
 def test_shellcheck_finds_nothing() -> None:
     program = shutil.which("shellcheck", path=f"{BIN}:{os.environ['PATH']}")
     if program is None:

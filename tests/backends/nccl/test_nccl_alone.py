@@ -21,6 +21,8 @@ from tests.backends.nccl import nccl_alone
 from tests.fake_gpu import environment
 from tests.helpers import FITTING
 
+pytestmark = pytest.mark.system
+
 EVERY = {"operations": ["allreduce"], "sizes": [1003], "dtypes": ["float32"], "buffers": "fixed"}
 TYPES = list(dict.fromkeys(dtype for dtype, _ in FITTING))
 REDOPS = list(dict.fromkeys(redop for _, redop in FITTING))

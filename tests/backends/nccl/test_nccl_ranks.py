@@ -10,6 +10,8 @@ import pytest
 from collbench.device.unavailable import NoDriver
 from tests.fake_gpu import environment
 
+pytestmark = pytest.mark.system
+
 QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
 
 

@@ -14,6 +14,8 @@ from collbench.machine.readers import linux, network
 from tests.machines import captures
 from tests.machines.lstopo import lstopo_facts
 
+pytestmark = pytest.mark.contract
+
 CAPTURED = [name for name in captures.NAMES if "lstopo" in captures.expected(name)]
 LSTOPO = shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
 Both = tuple[Files, dict[str, Any]]

@@ -238,6 +238,7 @@ def test_other_broken_and_hostile_xml_is_refused(text: str, why: str) -> None:
         hwloc.read(text, "m")
 
 
+@pytest.mark.contract
 def test_this_machine_by_lstopo() -> None:
     if not shutil.which("lstopo"):
         pytest.skip("lstopo is not installed: apt-get install hwloc-nox")

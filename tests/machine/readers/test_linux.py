@@ -99,6 +99,7 @@ def test_nothing_there_is_a_machine_with_reasons() -> None:
     )
 
 
+@pytest.mark.contract
 def test_this_machine_is_as_other_tools_report() -> None:
     machine = linux.read(Folder(Path("/")))
     assert machine.system.threads == psutil.cpu_count()
@@ -108,6 +109,7 @@ def test_this_machine_is_as_other_tools_report() -> None:
     assert machine.hostname == subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.contract
 def test_this_machines_processors_are_those_of_lscpu() -> None:
     try:
         done = subprocess.run(["lscpu", "--parse=SOCKET,CORE"], capture_output=True, text=True, check=True)

@@ -316,6 +316,7 @@ def test_names_are_shown_without_control_characters():
     assert Net().made("e\x1b[31m").read().nics[0].name == "e?[31m"
 
 
+@pytest.mark.contract
 def test_a_shape_is_read_of_the_live_machine_alone(monkeypatch, tmp_path):
     tc = tmp_path / "tc"
     tc.write_text(f"""#!/bin/sh\necho "$@" >> {tmp_path}/called\necho '[{{"kind":"tbf","dev":"%s","options":{{"rate":125000000}}}}]'\n""")

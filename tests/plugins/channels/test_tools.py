@@ -18,6 +18,8 @@ from collbench.results.row import Row
 from tests.cli.command import one_sentence, run, run_here, running, start, until
 from tests.conftest import cannot
 
+pytestmark = pytest.mark.system
+
 PRINTED = Path(__file__).with_name("measure") / "wire/printed"
 PAIRS = ("pairs", "--backend", "socket", "--ranks", "2", "--size", "4K", "--window", "2", "--out", "run", "--timeout", "20")
 # Like iperf3: prints its version, listens at the given port, or runs the test's code as a client.

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from collbench.plugins.deploy.kinds import kinds
 from tests.plugins.completion import test_completion
 from tests.plugins.completion.test_completion import offered
+
+pytestmark = pytest.mark.contract
 
 bash_script = test_completion.bash_script  # a fixture
 

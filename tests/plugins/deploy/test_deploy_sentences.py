@@ -22,6 +22,8 @@ from tests.helpers import Call, said
 from tests.plugins.hunt.test_drain import MINE, Cluster
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
+pytestmark = pytest.mark.contract
+
 IMAGE = "registry/collbench:1"
 QUEUE = LauncherKind("some", "a kind", (), lambda job: "", submit=("take", "-"), start="take FILE")
 BY_HAND = LauncherKind("other", "a kind", (), lambda job: "", start="play FILE")

@@ -13,6 +13,8 @@ from collbench.plugins.deploy.kinds.mpirun import KIND
 from tests.plugins.deploy.recorded import COMMAND, Recorded, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
+pytestmark = pytest.mark.contract
+
 LIBRARIES = ("openmpi", "mpich", "intel")
 REASONS: list[tuple[dict[str, Value], str]] = [
     ({}, "moves between cores"),

@@ -17,6 +17,8 @@ from tests.cli.command import BIN, one_sentence, run_here
 from tests.plugins.deploy.batch import SWEEP, Called, asked, emit, play, program
 from tools.benchmarks import host_list
 
+pytestmark = pytest.mark.contract
+
 # A double of collbench: prints the detected launch
 DETECT = """\
 import json, os, sys

@@ -12,6 +12,8 @@ from collbench.plugins.deploy.kinds.torchrun import ENDPOINT, KIND
 from tests.plugins.deploy.recorded import COMMAND, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
+pytestmark = pytest.mark.contract
+
 AT = {"endpoint": "n1.site"}
 END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
 

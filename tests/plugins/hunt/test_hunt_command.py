@@ -19,6 +19,8 @@ from collbench.plugins.hunt.records import StoredHunt, read_hunt
 from collbench.results.reader import read_run
 from tests.cli.command import Finished, one_sentence, run, run_here, start, until
 
+pytestmark = pytest.mark.system
+
 BRIEF = ("--out", "run", "--size", "16K", "--window", "2")
 SLOW = "by=100% ranks={}"
 NO_MPI = pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.contract
+
 ROOT = Path(__file__).parents[3]
 
 # Replaces the Python of the environment: it records pip's arguments and the build's variables, and has one torch.

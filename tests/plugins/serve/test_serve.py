@@ -26,6 +26,8 @@ from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.results.rows import make_row, store
 
+pytestmark = pytest.mark.contract
+
 Get = Callable[..., tuple[int, str]]
 
 

@@ -21,6 +21,8 @@ from tests.cli.command import ROOT
 from tests.plugins.store.runs import SIZES, added, night, rows, run
 from tests.results.rows import make_row, not_measured
 
+pytestmark = pytest.mark.system
+
 VERDICT = ROOT / "reports" / "gate-trials" / "link-0" / "verdict.json"
 
 

@@ -19,6 +19,8 @@ from collbench.plugins.traces.model import Part
 from collbench.plugins.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment, record
 from tests.cli.command import BIN, one_sentence, run, run_here, start, until
 
+pytestmark = pytest.mark.system
+
 TORCHRUN, JOB = BIN / "torchrun", Path(__file__).with_name("ddp_job.py")
 PARAMETERS = 2 * (48 * 48 + 48)
 needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")

@@ -76,6 +76,7 @@ def test_bad_input_is_one_sentence(argv: list[str], problem: str, dumps: Path, t
     assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.system
 @pytest.mark.often("gloo")
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)

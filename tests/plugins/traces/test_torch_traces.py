@@ -14,6 +14,8 @@ import pytest
 from collbench.plugins.traces import chakra, kineto
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE, UNKNOWN, Part, RankTrace
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("torch")
 JOB = Path(__file__).with_name("torch_job.py")
 

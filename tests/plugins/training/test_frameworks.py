@@ -13,6 +13,7 @@ needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch bes
 long = pytest.mark.long
 
 
+@pytest.mark.system
 @pytest.mark.often("fsdp2 --ranks 2")
 @needs_gloo
 @long

@@ -34,6 +34,8 @@ from collbench.results.store import read_object
 from tests.conftest import sample
 from tests.measure.launches import Careless, Fussy, run_alone
 
+pytestmark = pytest.mark.system
+
 SIZE = 2**16
 REGIMES = ("data-parallel", "fsdp", "parameter-server")
 

@@ -12,6 +12,8 @@ from tools.benchmarks.trials import autopsy_nccl
 from tools.benchmarks.trials.autopsy import KINDS, Trial, job_of
 from tools.benchmarks.trials.series import ROOT, trials_in
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("torch")
 
 

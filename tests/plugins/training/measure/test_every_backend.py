@@ -17,6 +17,8 @@ from tests.cli.command import until
 from tests.fake_gpu import environment
 from tests.plugins.training.reading import read_workload
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[4]
 SMALL = {"model": "30K", "layers": "2", "hidden": "32", "sequence": "16"}
 REGIMES = [

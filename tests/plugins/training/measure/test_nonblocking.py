@@ -13,6 +13,8 @@ import pytest
 from tests.fake_gpu import environment
 from tests.plugins.training.reading import read_workload
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[4]
 PLUGIN = "[collbench.operations]\nmade_up = tests.contract.made_up\n"
 BACKENDS = [
