@@ -5,8 +5,9 @@
 PYTHON ?= python3
 TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
 PYTEST = .venv/bin/python -m pytest
-# Unit tests run in two processes. The others measure times, or have ranks that wait busily: they run alone.
-UNITS = -m unit -n 2 --dist loadfile --no-loadscope-reorder
+# Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
+ALONE = $(addprefix tests/,contract control measure timing) $(wildcard tests/plugins/*/measure)
+TOGETHER = -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
@@ -30,9 +31,9 @@ help:
 run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
-test: lint openmpi-environment
-	$(PYTEST) $(UNITS)
-	$(PYTEST) -m contract
+test: lint
+	$(PYTEST) -m 'not system' $(TOGETHER)
+	$(PYTEST) -m 'not system' $(ALONE)
 
 test-system: test-environment docs-environment openmpi-environment cuda-environment
 	$(PYTEST) -m system

@@ -29,8 +29,9 @@ UNIT, CONTRACT, SYSTEM = "unit", "contract", "system"
 FOLDERS = {
     "contract": CONTRACT, "control": CONTRACT, "cuda_kernels": CONTRACT, "measure": CONTRACT, "timing": CONTRACT,
     "benchmarks": SYSTEM, "browser": SYSTEM, "faults": SYSTEM, "gpu_path": SYSTEM, "install": SYSTEM, "launchers": SYSTEM,
-    "testbeds": SYSTEM,
+    "slurm": SYSTEM, "testbeds": SYSTEM,
 }  # fmt: skip
+BEDS = {"hosts", "impi", "openmpi", "slurm"}  # marks of what a test of the system needs
 REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
 # Property tests check results, not times: a slow example (disk, first import of all modules) must not fail.
@@ -125,10 +126,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def kind_of(item: pytest.Item) -> str:
-    """Return a test's kind: its own mark, or else that of its folder."""
-    for mark in item.iter_markers():
-        if mark.name in (UNIT, CONTRACT, SYSTEM):
-            return mark.name
+    """Return a test's kind: what needs a test bed belongs to the system; else its own mark counts, or else its folder."""
+    names = [mark.name for mark in item.iter_markers()]
+    if BEDS.intersection(names):
+        return SYSTEM
+    for name in names:
+        if name in (UNIT, CONTRACT, SYSTEM):
+            return name
     folders = item.nodeid.partition("::")[0].split("/")[:-1]
     return next((FOLDERS[folder] for folder in folders if folder in FOLDERS), UNIT)
 

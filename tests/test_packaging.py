@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import LONG, sample
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parent.parent
 

@@ -30,7 +30,7 @@ def check(schema: str, *files: Path) -> int:
     return subprocess.run(line, capture_output=True, timeout=60, check=False).returncode
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_the_files_follow_their_schema(schema: str, tmp_path: Path) -> None:
     assert SCHEMAS[schema] and check(schema, *SCHEMAS[schema]) == 0

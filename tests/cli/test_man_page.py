@@ -19,7 +19,7 @@ from collbench.cli.parser import actions_of
 from tests.cli.command import ROOT
 from tests.conftest import cannot
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

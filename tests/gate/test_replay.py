@@ -6,7 +6,7 @@ import pytest
 
 from tools.benchmarks.trials.replay import replayed
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 REPORTS = Path(__file__).parents[2] / "reports"
 FEW = {"pairs-trials": ["host-3", "pair-2", "equal-1"], "gate-trials": ["same-1", "cell-3", "group-2", "link-4", "twice-5", "half-6"]}

@@ -88,7 +88,7 @@ def test_version_1_of_control_groups_counts_too(tmp_path: Path) -> None:
     assert free_bytes(proc, cgroups) == 2 << 20
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @pytest.mark.parametrize(("words", "option"), [
     (["--ranks", "100000", "--backend", "socket"], "--ranks 100000: "),
     (["--ranks", "100000", "--backend", "mpi", "--oversubscribe"], "--ranks 100000: "),
@@ -100,7 +100,7 @@ def test_too_many_ranks_are_rejected_before_a_process_starts(words: list[str], o
     assert done.stderr.startswith(f"collbench: {option}") and "at most " in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_virtual_ranks_need_no_processes(tmp_path: Path) -> None:
     assert run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "64", "--sizes", "8", "--max-time", "0.01").returncode == 0
 

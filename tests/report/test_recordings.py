@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 

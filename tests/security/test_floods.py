@@ -19,7 +19,7 @@ from collbench.errors import RunFailed
 from tests.cli.command import BIN, Finished, environment, until
 from tests.control.ends_here import free_port
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
 

@@ -187,7 +187,7 @@ def test_one(collbench): collbench.assert_not_slower({good!r}, runs=api.read({al
 # Sessions that measure.
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @pytest.mark.often
 @pytest.mark.long
 def test_the_marker_measures_and_the_report_has_the_rows(session: pytest.Pytester) -> None:
@@ -222,7 +222,7 @@ def test_network(collbench):
     assert sorted(each.name for each in (session.path / "kept").iterdir()) == [f"{name}-1", f"{name}-2"]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_bad_input_is_one_sentence(session: pytest.Pytester) -> None:
     found, text = outcomes(session, """
 import pytest
@@ -266,7 +266,7 @@ def test_the_example_of_the_guide(session: pytest.Pytester, monkeypatch: pytest.
 # Sessions of others.
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_the_plug_in_imports_nothing_before_it_is_used() -> None:
     code = "import sys, pytest; before = set(sys.modules); import collbench.testing.plugin; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -74,7 +74,7 @@ print(json.dumps([[figure.kernel, figure.wrong] for figure in found]))
 """
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_what_a_kernel_left_out_is_counted() -> None:
     found = json.loads(printed(LAZY_KERNELS, 2))
     assert found == [
@@ -110,7 +110,7 @@ except RunFailed as error:
 """
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_batch_is_queued_while_its_stream_is_held() -> None:
     actual = printed(BATCHES, 1).splitlines()
     assert actual[0] == f"15 True {15 * 20} {{0}}"

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.command import Finished, environment, one_sentence, run
 from tests.fake_gpu import environment as fake
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 OF_ONE = ["fill", "verify", "read_memory", "write_memory", "copy", "triad", "reduce_copy", "flush", "pointer_chase", "delay", "pingpong"]
 OF_TWO = ["peer_read", "peer_write", "peer_both", "reduce_copy", "copy_engine", "pingpong", "pointer_chase"]

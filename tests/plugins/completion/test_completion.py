@@ -20,7 +20,7 @@ from tests.cli.command import one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.conftest import cannot, line_of_command, needs_plugin
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 # Loads the script as a user does, and calls the function that `complete -p` lists for collbench, as bash would.
 _PRESS_TAB = r"""

@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestJinjaAndYaml:
     """User input is never used as a template."""
 
-    @pytest.mark.contract
+    @pytest.mark.system
     @settings(max_examples=25, deadline=None, derandomize=True)
     @given(words=st.lists(texts, max_size=10), value=texts)
     @example(words=list(HOSTILE), value="{{ lookup('pipe', 'touch injected') }}")
@@ -81,7 +81,7 @@ class TestJinjaAndYaml:
         assert filled_in(found["environment"]["A"]) == value
         assert found["ansible.builtin.command"]["expand_argument_vars"] is False
 
-    @pytest.mark.contract
+    @pytest.mark.system
     @pytest.mark.parametrize("runs", ["{{ runs }}", "a b # c", 'it\'s: "x"'])
     def test_the_run_folder_is_not_a_template(self, runs: str, folder: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", runs=runs), folder)

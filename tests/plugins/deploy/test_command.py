@@ -156,7 +156,7 @@ class TestOutput:
         assert (tmp_path / "job.sbatch").stat().st_mode & 0o111
         assert refused(tmp_path, "slurm", "--write", "job.sbatch").startswith("--write job.sbatch: ")
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_submit_sends_the_same_file_to_the_queue(self, tmp_path: Path) -> None:
         (tmp_path / "sbatch").write_text('#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
         (tmp_path / "sbatch").chmod(0o755)

@@ -8,7 +8,7 @@ from collbench.plugins.deploy.kinds import kinds
 from tests.plugins.completion import test_completion
 from tests.plugins.completion.test_completion import offered
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 bash_script = test_completion.bash_script  # a fixture
 

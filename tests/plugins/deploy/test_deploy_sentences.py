@@ -22,7 +22,7 @@ from tests.helpers import Call, said
 from tests.plugins.hunt.test_drain import MINE, Cluster
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 IMAGE = "registry/collbench:1"
 QUEUE = LauncherKind("some", "a kind", (), lambda job: "", submit=("take", "-"), start="take FILE")

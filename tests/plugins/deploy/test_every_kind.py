@@ -121,13 +121,13 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @each_kind
 def test_the_words_stand_in_the_file_as_they_were_typed(kind: LauncherKind, tmp_path: Path) -> None:
     assert holds(started(emitted(kind, ORDINARY), tmp_path), ["collbench", *ORDINARY])
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @each_kind
 def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
     command = ["allreduce", *HOSTILE]
@@ -136,7 +136,7 @@ def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
     assert not (tmp_path / "injected").exists()
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @each_kind
 def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
     program = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
@@ -170,7 +170,7 @@ def pairs(part: Any) -> Iterator[tuple[str, str]]:
         yield from pairs(each)
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @each_kind
 def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None:
     wanted = {f"HOSTILE_{number}": word for number, word in enumerate(HOSTILE)}
@@ -251,7 +251,7 @@ def said_by_bash(quoted: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.lists(texts, min_size=1, max_size=20))
 @example(HOSTILE_LIST)

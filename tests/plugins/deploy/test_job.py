@@ -217,7 +217,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         handing.write(tmp_path / "a/b", "new")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_the_command_reads_the_file_and_its_output_is_returned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     env = command(tmp_path, 'cat >"$0.got"; echo "job 7 $1 $OWN"; echo "warning: late" >&2')
     assert handing.submit(TAKEN, "text 計算\n", env) == "job 7 - kept"
@@ -225,7 +225,7 @@ def test_the_command_reads_the_file_and_its_output_is_returned(tmp_path: Path, c
     assert capfd.readouterr().err == "warning: late\n"
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
     assert submit_refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1")).endswith(": error: no partition")
     assert submit_refusal(TAKEN, command(tmp_path, "echo full; exit 3")).endswith(": full")
@@ -234,7 +234,7 @@ def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
     assert submit_refusal(TAKEN, command(tmp_path, "exit 1"), "x" * 1_000_000).endswith(" 1")  # it does not read its input
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_no_such_command(tmp_path: Path) -> None:
     for env in ({"PATH": str(tmp_path)}, {}):
         assert "--submit" in submit_refusal(TAKEN, env) and submit_refusal(TAKEN, env).endswith("take FILE")
@@ -243,7 +243,7 @@ def test_no_such_command(tmp_path: Path) -> None:
     assert broken.startswith(f"{tmp_path}/take ") and broken.endswith("take FILE")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_command_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
     assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")).startswith("take did not end within 0.2 s")

@@ -173,7 +173,7 @@ def test_names_fit_with_their_suffix(kind: str, added: str) -> None:
         emitted({**said, "name": "a" * (longest + 1)})
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_submit_passes_the_manifest_to_kubectl(tmp_path: Path) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\necho "$@"\ncat >taken.yaml\n')

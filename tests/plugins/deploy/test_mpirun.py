@@ -13,7 +13,7 @@ from collbench.plugins.deploy.kinds.mpirun import KIND
 from tests.plugins.deploy.recorded import COMMAND, Recorded, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 LIBRARIES = ("openmpi", "mpich", "intel")
 REASONS: list[tuple[dict[str, Value], str]] = [

@@ -175,7 +175,7 @@ class TestReFrameItself:
         assert done.returncode == 1 and why in case["fail_reason"], done.stdout
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_reframe_loads_it(tmp_path: Path) -> None:
     (tmp_path / "check.py").write_text(emitted("allreduce", *HOSTILE, name="night", gpus_per_node=2, env=("A={{ b }}",)))
     done = reframe(tmp_path, "-l")

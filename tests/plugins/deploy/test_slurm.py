@@ -17,7 +17,7 @@ from tests.cli.command import BIN, one_sentence, run_here
 from tests.plugins.deploy.batch import SWEEP, Called, asked, emit, play, program
 from tools.benchmarks import host_list
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 # A double of collbench: prints the detected launch
 DETECT = """\

@@ -12,7 +12,7 @@ from collbench.plugins.deploy.kinds.torchrun import ENDPOINT, KIND
 from tests.plugins.deploy.recorded import COMMAND, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 AT = {"endpoint": "n1.site"}
 END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]

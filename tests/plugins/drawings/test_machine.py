@@ -34,7 +34,7 @@ def with_class(root: Element, tag: str, word: str) -> list[Element]:
     return [each for each in root.iter(f"{SVG}{tag}") if word in (each.get("class") or "").split()]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_machine_has_the_same_picture_in_every_process() -> None:
     code = "from tests.machine.machines import mesh; from collbench.plugins.drawings.machine import picture; print(picture(mesh()))"
     drawings = {

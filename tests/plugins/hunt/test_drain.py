@@ -288,7 +288,7 @@ def kubernetes(tmp_path: Path) -> dict[str, str]:
 class TestFakeKubectl:
     """A program of that name that is not Kubernetes: its arguments, and the use of its answers."""
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_a_node_is_cordoned_and_uncordoned(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
         actual = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
         found = apply(actual, parse_cap("2%"), kubernetes)
@@ -298,14 +298,14 @@ class TestFakeKubectl:
         assert run_here(shlex.split(found.undo[0]), kubernetes).code == 0
         assert (tmp_path / "nodes").read_text() == "node06\nnode07\nnode08\n"
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_every_cordoned_node_counts_since_kubernetes_stores_no_reason(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
         (tmp_path / "nodes").write_text("node06 true\nnode07\nnode08\n")
         found = apply(recommended(manager="kubernetes"), parse_cap("1"), kubernetes)
         assert "1 node already cordoned" in found.refused and "--max-drain 1 allows 1 of 3" in found.refused
         assert (tmp_path / "nodes").read_text() == "node06 true\nnode07\nnode08\n"
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_a_kubectl_that_answers_is_kubernetes(self, kubernetes: dict[str, str]) -> None:
         assert check_apply(kubernetes) == "kubernetes"
         assert check_apply({"PATH": kubernetes["PATH"].partition(":")[0] + ":/bin"}) == "kubernetes"
@@ -317,7 +317,7 @@ class TestBeforeTheFirstMeasurement:
             check_apply({"PATH": str(tmp_path)})
         assert "neither" in str(error.value)
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_a_job_of_slurm_without_scontrol(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"scontrol .*No such file"):
             check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"})
@@ -336,7 +336,7 @@ class TestBeforeTheFirstMeasurement:
         answers = {"scontrol": CommandOutcome(1, why="no configuration"), "kubectl": CommandOutcome(0, "n1 \n")}
         assert check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]]) == "kubernetes"
 
-    @pytest.mark.contract
+    @pytest.mark.system
     @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
     def test_a_real_kubectl_without_a_cluster_is_rejected(self, tmp_path: Path) -> None:
         folder = Path(shutil.which("kubectl") or "").parent
@@ -346,13 +346,13 @@ class TestBeforeTheFirstMeasurement:
 
 
 class TestCommands:
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_the_last_line_of_a_failed_command_is_its_reason(self, tmp_path: Path) -> None:
         (tmp_path / "scontrol").write_text("#!/bin/sh\necho first >&2; printf 'then \\033[31mred\\n\\n' >&2; exit 3\n")
         (tmp_path / "scontrol").chmod(0o755)
         assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == CommandOutcome(3, "", "then ?[31mred")
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_a_command_has_a_time_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("collbench.plugins.hunt.managers.TIMEOUT_S", 0.2)
         said = run_here(["sleep", "30"], dict(os.environ))

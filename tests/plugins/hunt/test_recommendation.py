@@ -204,7 +204,7 @@ class TestNothingEscapes:
             for each in (words, drain_command("kubernetes", name, reason), undo_command("slurm", name), undo_command("kubernetes", name)):
                 assert shlex.split(line(each)) == each
 
-    @pytest.mark.contract
+    @pytest.mark.system
     def test_bash_reads_the_exact_words(self) -> None:
         reason = reason_of("CB6101 a\"b'c`id`$(id)\\ !! \n\x1b[31m; rm -rf / | x & y %s {a,b} ~ *")
         words = drain_command("slurm", "node07", reason)

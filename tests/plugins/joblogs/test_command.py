@@ -76,7 +76,7 @@ def test_a_foreign_log_is_examined_without_this_machine(tmp_path: Path, capsys: 
     assert lines[-2].endswith(" 1 NCCL log") and "node1" in lines[-1] and "--from" in lines[-1]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_log_of_this_host_is_examined_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nccl.log").write_text(LOG.replace("node1", socket.gethostname()))
     run("doctor", "--log", str(tmp_path / "nccl.log"), "--format", "json")

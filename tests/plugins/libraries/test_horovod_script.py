@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[3]
 

@@ -139,7 +139,7 @@ def test_a_jax_without_memory_is_an_error_of_memory(monkeypatch):
         buffers_of_one_rank("allreduce")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_broken_jax_is_one_sentence_and_exit_code_2(tmp_path):
     folder = tmp_path / "broken"
     (folder / "jax").mkdir(parents=True)

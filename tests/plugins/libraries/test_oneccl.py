@@ -37,7 +37,7 @@ from tests.faults.launch import TIMEOUT_S, Launch
 from tests.helpers import make_case
 from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, program_of, rows_of
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 GENTLE = {"CCL_WORKER_OFFLOAD": "0", "CCL_YIELD": "sched_yield"}
 SMALL = ("allreduce", "--backend", "oneccl", "--ranks", "2", "--sizes", "8", "--max-time", "1")

@@ -127,7 +127,7 @@ def test_the_backend_is_named_with_its_version_and_as_not_run_on_hardware(tmp_pa
     assert (states["nccl"]["available"], states["nccl"]["fact"]["kind"]) == (False, "no_driver")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_without_hip_the_reason_is_one_fact(tmp_path):
     _, found, _ = collbench(tmp_path, "backends", hip=False)
     (rccl,) = (each for each in found if each["backend"] == "rccl")

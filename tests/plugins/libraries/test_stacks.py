@@ -55,7 +55,7 @@ def test_the_interval_of_a_figure_is_over_launches(tmp_path):
     assert line.split(" | ")[2:] == [f"{over.value * 1e6:,.0f} ({over.low * 1e6:,.0f}–{over.high * 1e6:,.0f})", "50 % (1 MiB) |"]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_library_that_cannot_run_is_listed_with_its_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(STACKS, "oneccl", replace(STACKS["oneccl"], environment=".venv-nowhere"))
     launches(tmp_path, "mpich", 1e-3)

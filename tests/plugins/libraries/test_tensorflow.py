@@ -91,7 +91,7 @@ def test_what_it_cannot_do(operation, case, reason):
     assert answered == reason or (isinstance(reason, type) and isinstance(answered, reason))
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tmp_path):
     package = tmp_path / "broken" / "tensorflow"
     package.mkdir(parents=True)

@@ -91,13 +91,13 @@ with_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C com
 WHOLE = {"cl_basic": LOADS, "mc_cpu": LOADS, "ec_cpu": LOADS, "tl_ucp": LOADS}
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @with_compiler
 def test_a_library_with_its_layers_is_available(tmp_path, monkeypatch):
     assert probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE)) == Available("UCC 1.4.0")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @with_compiler
 def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
     found = probed(monkeypatch, made_up_ucc(tmp_path, **{name: text for name, text in WHOLE.items() if name != "tl_ucp"}))
@@ -106,7 +106,7 @@ def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
     assert (found.fact.version, "tl_ucp" in found.fact.defect) == ("1.4.0", True)
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @with_compiler
 @pytest.mark.parametrize(
     ("layer", "why"),
@@ -121,7 +121,7 @@ def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why
     assert "LD_LIBRARY_PATH" in found.remedy
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @with_compiler
 def test_another_major_version_is_not_supported(tmp_path, monkeypatch):
     found = probed(monkeypatch, made_up_ucc(tmp_path, 2, **WHOLE))

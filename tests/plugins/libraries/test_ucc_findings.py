@@ -28,7 +28,7 @@ def test_a_named_library_that_is_missing(tmp_path: Path) -> None:
     assert finding.evidence == f"{CHOSEN}={tmp_path / 'libucc.so.1'}"
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_a_library_that_is_not_ucc(tmp_path: Path) -> None:
     path = tmp_path / "libother.so"

@@ -28,7 +28,7 @@ from tests.contract.asked import asked_for
 from tests.contract.launch import launch
 from tests.helpers import make_case
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 LARGE = 6 * 2**20  # more than sockets hold

@@ -109,7 +109,7 @@ def test_what_collbench_does_not_have_of_osu_and_imb_is_rejected(line: str, near
     assert nearest in one_sentence(run_here(tmp_path, *line.split()))
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_command_line_of_osu_measures(tmp_path: Path) -> None:
     line = "osu_allreduce -m 8:64 -i 3 -x 1 -f --ranks 2 --backend simulated --format csv"
     done = run(tmp_path, *line.split())

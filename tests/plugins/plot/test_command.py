@@ -54,7 +54,7 @@ def test_bad_input_writes_nothing(words: list[str], said: str, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not installed')\n")
     done = run(tmp_path, "plot", str(ROOT / RUN), env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})

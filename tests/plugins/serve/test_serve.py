@@ -26,7 +26,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.results.rows import make_row, store
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 Get = Callable[..., tuple[int, str]]
 

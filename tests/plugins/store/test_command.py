@@ -177,7 +177,7 @@ def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
 # Without SQLAlchemy
 
 
-@pytest.mark.contract
+@pytest.mark.system
 @pytest.mark.parametrize(
     "typed", ["store query runs.db", "store add new.db runs", "store dashboards postgresql out", "history --store runs.db"]
 )

@@ -25,7 +25,7 @@ from tests.conftest import cannot
 from tests.report.golden import live
 from tests.results.rows import make_row, make_times, not_measured, store
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.system
 
 # As https://bencher.dev/docs/reference/bencher-metric-format describes it.
 _NUMBER = {"type": "number"}

@@ -440,7 +440,7 @@ def test_the_rank_of_a_name():
     assert {name: rank_in_name(Path(name)) for name in names} == names
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_fetching_public_traces_without_them_is_one_sentence(tmp_path):
     script = Path(__file__).parents[3] / "tools" / "traces"
     done = subprocess.run([sys.executable, script, tmp_path / "new", "--clones", tmp_path], capture_output=True, text=True, check=False)

@@ -65,6 +65,7 @@ def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not() == "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
 
 
+@pytest.mark.system
 @pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="perftest is not installed: apt-get install perftest")
 def test_a_device_that_is_not_there() -> None:
     tool = between_devices(["-d", "none7"], ["-d", "none7"])

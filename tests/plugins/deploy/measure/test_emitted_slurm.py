@@ -111,6 +111,7 @@ def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
     assert [(tmp_path / f"gpus-{rank}").read_text() for rank in range(4)] == ["0,1\n"] * 4
 
 
+@pytest.mark.system
 @pytest.mark.often
 def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *SWEEP]

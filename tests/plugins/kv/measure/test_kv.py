@@ -141,6 +141,7 @@ def as_torchrun(rank: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
+@pytest.mark.system
 @pytest.mark.often("words0")
 @pytest.mark.long
 @pytest.mark.timeout(120)
@@ -179,6 +180,7 @@ def test_a_trace_has_each_transfer_with_its_phases_and_samples(tmp_path: Path) -
     assert [event["name"] for event in events if event.get("cat") == "phase"] == ["set-up", "warm-up", "samples", "verification"]
 
 
+@pytest.mark.system
 @needs_mpich
 @pytest.mark.parametrize(
     ("fault", "method"), [("flipped", "mpi-type"), ("misplaced", "mpi-put"), ("flipped", "packed"), ("misplaced", "writev")]

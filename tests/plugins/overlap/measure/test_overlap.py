@@ -83,6 +83,7 @@ def test_the_plan_takes_whole_blocks(budget: Budget, blocks: int, stopped: str) 
     assert measured.samples.shape[1] // 4 >= blocks and ("few_samples" in measured.flags) == (measured.samples.shape[1] // 4 < 60)
 
 
+@pytest.mark.system
 @pytest.mark.often("mpi")
 @pytest.mark.long
 @pytest.mark.parametrize("backend", [

@@ -178,7 +178,7 @@ def store(tmp_path: Path) -> str:
     return of_rows(tmp_path, ([make_row(8)], HOUR, ["a"]))
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_the_format_is_the_one_that_the_scraper_asks_for(store: str) -> None:
     with serving(store) as (_, get):
         status, kind, text = get(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
@@ -188,7 +188,7 @@ def test_the_format_is_the_one_that_the_scraper_asks_for(store: str) -> None:
         assert get(method="HEAD")[2] == ""
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_nothing_else_is_reachable_and_nothing_can_be_changed(store: str) -> None:
     with serving(store) as (_, get):
         assert {get(path)[0] for path in ("/", "/metrics/", "/../fleet.db", "/fleet.db", "//metrics/x")} == {404}
@@ -196,7 +196,7 @@ def test_nothing_else_is_reachable_and_nothing_can_be_changed(store: str) -> Non
         assert get(host="evil.example")[0] == 403
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_store_that_is_gone_makes_the_target_down_and_its_return_up_again(store: str) -> None:
     with serving(store) as (_, get):
         assert get()[0] == 200
@@ -207,7 +207,7 @@ def test_a_store_that_is_gone_makes_the_target_down_and_its_return_up_again(stor
         assert get()[0] == 200
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_a_run_that_is_added_later_is_served(store: str, tmp_path: Path) -> None:
     with serving(store) as (_, get):
         assert 'node="b"' not in get()[2]
@@ -218,7 +218,7 @@ def test_a_run_that_is_added_later_is_served(store: str, tmp_path: Path) -> None
         assert 'node="b"' in get()[2]
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_it_serves_at_ipv6_addresses(store: str) -> None:
     try:
         with serving(store, "::1") as (server, get):
@@ -229,7 +229,7 @@ def test_it_serves_at_ipv6_addresses(store: str) -> None:
         pytest.skip(f"no IPv6 here: {error}")
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_bad_input_is_one_sentence(store: str, tmp_path: Path) -> None:
     with serving(store) as (server, _):
         used = str(server.server_port)

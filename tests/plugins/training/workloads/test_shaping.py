@@ -154,7 +154,7 @@ def test_an_unknown_one_is_one_printable_sentence_with_the_nearest_or_all_choice
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.contract
+@pytest.mark.system
 def test_finding_them_imports_no_numpy():
     code = "import sys; from collbench.plugins.training.workloads.registry import regimes; regimes(); "
     code += "print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"

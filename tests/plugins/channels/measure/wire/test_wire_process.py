@@ -23,16 +23,19 @@ def shell(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
+@pytest.mark.system
 def test_what_it_printed_and_how_it_ended() -> None:
     done = once(shell("echo figure; echo talk >&2; exit 3"), 5)
     assert (done.code, done.out, done.err) == (3, "figure\n", "talk\n")
 
 
+@pytest.mark.system
 def test_it_cannot_be_started() -> None:
     done = once(["/nowhere/iperf3"], 5)
     assert done.code == 127 and "/nowhere/iperf3" in done.err
 
 
+@pytest.mark.system
 def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
@@ -42,15 +45,18 @@ def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
     until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
 
 
+@pytest.mark.system
 def test_endless_output_is_no_result() -> None:
     with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
         once(shell("yes"), 20)
 
 
+@pytest.mark.system
 def test_bytes_that_are_no_text_are_read() -> None:
     assert once(shell(r"printf '\377\n'"), 5).out == "\ufffd\n"
 
 
+@pytest.mark.system
 def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> None:
     port = free_port("127.0.0.1")
     serve = (
@@ -62,12 +68,14 @@ def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> N
             client.sendall(b"once")
 
 
+@pytest.mark.system
 def test_a_server_that_ends_gives_the_reason() -> None:
     with Tool(shell("echo unable to start listener >&2; exit 1"), 5) as server, pytest.raises(RunFailed) as failed:
         server.await_listening(1, 5)
     assert str(failed.value) == "sh ended before it listened: unable to start listener"
 
 
+@pytest.mark.system
 def test_a_server_that_never_listens() -> None:
     with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh .* port 1 within 0 s$"):
         server.await_listening(1, 0.1)
@@ -82,6 +90,7 @@ def names(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.system
 def test_a_killed_process_leaves_no_tool_behind(tmp_path: Path) -> None:
     program = "from collbench.plugins.channels.wire_tools import once; once(['sleep', '80'], 60)"
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
