@@ -6,7 +6,7 @@ PYTHON ?= python3
 TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
-ALONE = $(addprefix tests/,contract control measure timing) $(wildcard tests/plugins/*/measure)
+ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
 TOGETHER = -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 
 export PYTHON
@@ -36,7 +36,8 @@ test: lint
 	$(PYTEST) -m 'not system' $(ALONE)
 
 test-system: test-environment docs-environment openmpi-environment cuda-environment
-	$(PYTEST) -m system
+	$(PYTEST) -m system $(TOGETHER)
+	$(PYTEST) -m system $(ALONE)
 
 test-core: test-environment openmpi-environment cuda-environment
 	.venv/bin/python tools/test_core
