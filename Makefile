@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
+TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/thin tools/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
