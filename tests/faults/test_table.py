@@ -10,12 +10,13 @@ import pytest
 
 from tests.faults.matrix.outcome import Outcome
 from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
+from tests.stored import stored_reports
 from tools.benchmarks.trials import faults
 from tools.benchmarks.trials.series import trials_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/trust/fault-matrix.md"
-MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
+MATRIX, DRAWN = (stored_reports() / name for name in ("fault-matrix", "fault-random"))
 # MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (the page explains both).
 OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI srun, rank 1"}
 BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
@@ -39,4 +40,4 @@ def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
 def test_the_folder_shows_what_its_lines_report(folder: Path) -> None:
     make = faults.readme if folder == MATRIX else faults.readme_of_random
-    assert (folder / "README.md").read_text(encoding="utf-8") == make(trials_in(folder, Outcome))
+    assert (ROOT / "reports" / folder.name / "README.md").read_text(encoding="utf-8") == make(trials_in(folder, Outcome))

@@ -30,6 +30,7 @@ from collbench.reason import Text
 from collbench.records import document
 from collbench.results.store import to_page
 from tests.gate.verdicts import ANNOUNCED, CASE, regression, suspicion, verdict
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +41,7 @@ def test_it_goes_through_json_and_back() -> None:
 
 
 def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
-    found = read_verdict(ROOT / "reports/gate-trials/group-1/verdict.json").cause
+    found = read_verdict(stored_reports() / "gate-trials/group-1/verdict.json").cause
     assert isinstance(found, StoredCause) and found.cause == "backend" and found.sentence.startswith("gloo, or a link")
 
 

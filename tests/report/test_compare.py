@@ -16,6 +16,7 @@ from collbench.report.compare import compare_runs, table_lines
 from collbench.results.row import Row, Times
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured, store
+from tests.stored import stored_reports
 
 KINDS = {"backend": "mpi", "device": "cpu", "ranks": 2}
 
@@ -179,7 +180,7 @@ def test_bad_formats(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_gets_a_block_for_each_series_with_its_outcomes() -> None:
-    reports = Path(__file__).parents[2] / "reports"
+    reports = stored_reports()
     found = compare(reports / "shaped-1gbit-pmi2", reports / "shaped-1gbit-pmix")
     lines = [line.text for line in table_lines(found, 80)]
     assert [line for line in lines if line.startswith("allreduce")] == [

@@ -1,8 +1,9 @@
-"""The quality of rows: one word by rules, grouped reasons, and what the rules make of the stored runs."""
+"""The quality of rows: one word by rules, grouped reasons, and how trials count them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ import pytest
 from collbench.results.flags import FLAGS
 from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
 from collbench.results.row import Row, Times
-from tests.conftest import ROOT
-from tests.results.rows import make_row, make_times, not_measured
+from tests.results.rows import make_row, make_times, not_measured, store
 from tools.benchmarks.trials import quality as quality_trials
 
 
@@ -145,13 +145,18 @@ def test_more_iterations_are_suggested_where_their_number_was_set(n: int, half: 
     ]
 
 
-def test_on_a_quiet_machine_95_percent_of_the_rows_are_ok_and_on_a_disturbed_one_fewer() -> None:
-    folder = ROOT / "reports/quality-trials"
-    found = quality_trials.stored(folder)
-    assert quality_trials.table(found) in (folder / "README.md").read_text()
-    part_ok = {key: counts.words[OK] / counts.words.total() for key, counts in found.items()}
-    assert part_ok["quiet", "host", "mpi"] >= 0.95
-    assert all(part_ok["disturbed", where, backend] < 0.7 for where in quality_trials.WHERE for backend in ("gloo", "mpi"))
+def test_trials_count_the_words_of_rows_and_the_ok_rows_near_other_quiet_launches(tmp_path: Path) -> None:
+    for name, median_s in (("quiet-host-allreduce-0", 1e-3), ("quiet-host-allreduce-1", 1.05e-3), ("disturbed-host-allreduce-0", 2e-3)):
+        store(tmp_path / name, [make_row(time_s=make_times(median_s))])
+    store(tmp_path / "disturbed-host-allreduce-1", [wide(0.6)])
+    found = quality_trials.counts(tmp_path)
+    (_, quiet), (_, disturbed) = sorted(found.items(), reverse=True)
+    assert (quiet.words, quiet.near) == ({OK: 2}, 2)
+    assert (disturbed.words, disturbed.near) == ({OK: 1, UNRELIABLE: 1}, 0)
+    assert quality_trials.table(found).splitlines()[2:] == [
+        "| quiet | one host | nccl | 2 | 2 | 0 | 0 | 100 % |  | 2 of 2 |",
+        "| disturbed | one host | nccl | 2 | 1 | 0 | 1 | 50 % | Use a longer `--max-time`: 1 | 0 of 1 |",
+    ]
 
 
 def sharing(spread: Any, **changes: Any) -> Row:

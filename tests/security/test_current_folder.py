@@ -18,6 +18,7 @@ from tests.cli.command import BIN, ROOT, Finished, environment
 from tests.conftest import PLUGIN_OF, needs_command
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
+from tests.stored import stored_reports
 from tests.testbeds import SlurmBed
 from tools.benchmarks import trace_files
 
@@ -59,8 +60,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "runs": ("runs", str(Path(FIRST).parent)),
     "report": ("report", FIRST, "--html", "page.html"),
     "plot": ("plot", FIRST),
-    "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
-    "predict": ("predict", str(ROOT / "reports/stacks"), "--nodes", "4"),
+    "compare": ("compare", str(stored_reports() / "link-1gbit/allreduce"), str(stored_reports() / "link-2gbit/allreduce")),
+    "predict": ("predict", str(stored_reports() / "stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),
     "gate": ("gate", "--self-test", "--trials", "2"),

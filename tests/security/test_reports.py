@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 
 from tests.cli.command import ROOT, Finished, run_here
 from tests.slurm.made_up import doubles
+from tests.stored import stored_reports
 
 MARKUP = '<img src=x onerror=alert(1)><script>alert(1)</script>"\' onload=alert(1) x="'
 STEERING = "\x1b[31m\x1b]0;title\x07\r\n::error::INJ\n\u202e"
@@ -92,7 +93,7 @@ def written(done: Finished, *codes: int) -> str:
 PAGES: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
     "63 a run": (lambda folder: ["report", str(first_run(folder, MARKUP)), "--html", "page.html"], False),
     "64 two runs": (
-        lambda folder: ["report", str(first_run(folder, MARKUP)), str(ROOT / "reports/link-1gbit/allreduce"), "--html", "page.html"],
+        lambda folder: ["report", str(first_run(folder, MARKUP)), str(stored_reports() / "link-1gbit/allreduce"), "--html", "page.html"],
         True,
     ),
     "65 pairs or a hunt": (

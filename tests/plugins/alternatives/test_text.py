@@ -23,10 +23,10 @@ from collbench.stats.launches import Ratio
 from tests.cli.command import run_here
 from tests.plugins.alternatives.test_analysis import BY_LAUNCH, compared, launched, row, run, scaled
 from tests.results.rows import make_row, not_measured, store
+from tests.stored import stored_reports
 
 PLACE = Path("runs")
-REPORTS = Path(__file__).parents[3] / "reports"
-STACKS = sorted(path.name for path in (REPORTS / "stacks").iterdir() if path.is_dir())
+STACKS = sorted(path for path in (stored_reports() / "stacks").iterdir() if path.is_dir())
 
 
 def stored(folder: Path, *rows: Row) -> Path:
@@ -383,11 +383,11 @@ class TestCommand:
 
 
 def test_thirteen_stacks_fit_on_one_screen_and_the_slowest_are_dropped_first() -> None:
-    folders = [str(REPORTS / "stacks" / name) for name in STACKS]
+    folders = list(map(str, STACKS))
     done = run_here(PLACE.parent.resolve(), "compare", *folders)
     assert (len(STACKS), done.returncode) == (13, 0)
     assert len(done.stdout.splitlines()) <= 24
-    found = alternatives(sides_of([REPORTS / "stacks" / name for name in STACKS]))
+    found = alternatives(sides_of(STACKS))
     assert found is not None
     shown = [line.text for line in lines(found, "table", 80)]
     heading = next(text for text in shown if "fastest " in text and "µs" in text)

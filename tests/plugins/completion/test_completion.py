@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import sys
 from argparse import SUPPRESS
 from pathlib import Path
 
@@ -175,6 +176,11 @@ def test_the_head_says_what_it_is_and_nothing_else(shell: str) -> None:
 
 def test_another_shell_is_rejected(tmp_path: Path) -> None:
     assert one_sentence(run_here(tmp_path, "completion", "tcsh")).startswith("'tcsh' ")
+
+
+def test_without_shtab_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert one_sentence(run_here(tmp_path, "completion", "bash")) == "shell completion needs shtab: pip install 'collbench[completion]'"
 
 
 def test_no_other_command_imports_shtab(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from collbench.plugins.hunt.figures import pairs_panels
 from collbench.report.charts import MatrixPanel
 from collbench.report.material import Material
 from tests.cli.command import ROOT
+from tests.stored import stored_reports
 
 
 def test_a_slow_pair_is_marked_in_the_matrix_of_its_run() -> None:
-    runs = collbench.read(ROOT / "reports/pairs-trials/pair-0")
+    runs = collbench.read(stored_reports() / "pairs-trials/pair-0")
     bandwidth, latency = pairs_panels(Material(list(runs), Path()))
     assert isinstance(bandwidth, MatrixPanel) and isinstance(latency, MatrixPanel)
     assert (bandwidth.title, bandwidth.unit, latency.unit) == ("bandwidth, 128 KiB messages", "GB/s", "µs")

@@ -32,6 +32,7 @@ from collbench.plugins.hunt.text import SUSPECTS, json_lines
 from collbench.report.forms import FORMATS, write
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
+from tests.stored import stored_reports
 
 SIZE = 1000
 PLACES = ["a", "b", "c", "d"]
@@ -201,7 +202,7 @@ def test_the_hosts_of_places_are_stored_or_in_the_names_of_ranks(stored: Callabl
 
 
 def test_a_stored_run_without_hosts_loads() -> None:
-    found = read_pairs(read_run(Path(__file__).parents[3] / "reports/pairs-under-load"))
+    found = read_pairs(read_run(stored_reports() / "pairs-under-load"))
     assert found is not None and "hosts" not in found.about
     assert found.matrix().hosts == tuple(found.about["places"])
 

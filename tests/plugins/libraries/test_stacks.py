@@ -12,15 +12,16 @@ from collbench.stats.launches import over_launches
 from tests.conftest import ROOT, needs_ucc
 from tests.plugins.libraries.stack import ENVIRONMENTS, environment_of
 from tests.results.rows import make_row, make_times, store
+from tests.stored import stored_reports
 from tools.benchmarks import stack_loops
 from tools.benchmarks.stacks.loop import Place
 from tools.benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, reasons_in, schedule
 
-REPORTS = ROOT / "reports/stacks"
+REPORTS = stored_reports() / "stacks"
 
 
 def test_the_page_is_made_of_the_run_folders():
-    assert (REPORTS / "README.md").read_text() == page(REPORTS)
+    assert (ROOT / "reports/stacks/README.md").read_text() == page(REPORTS)
 
 
 @pytest.mark.parametrize("name", launches_in(REPORTS))

@@ -185,7 +185,7 @@ def test_without_sqlalchemy_the_package_is_named(folder: Path, typed: str) -> No
     (folder / "lacking").mkdir()
     (folder / "lacking" / "sqlalchemy.py").write_text("raise ModuleNotFoundError(\"No module named 'sqlalchemy'\")")
     done = run(folder, *typed.split(), env={"PYTHONPATH": f"{folder / 'lacking'}:{ROOT}"})
-    assert one_sentence(done) == "a store needs SQLAlchemy (No module named 'sqlalchemy'): pip install SQLAlchemy"
+    assert one_sentence(done) == "a store needs SQLAlchemy (No module named 'sqlalchemy'): pip install 'collbench[store]'"
 
 
 # Bad input

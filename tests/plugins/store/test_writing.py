@@ -20,6 +20,7 @@ from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, 
 from tests.cli.command import ROOT
 from tests.plugins.store.runs import SIZES, added, night, rows, run
 from tests.results.rows import make_row, not_measured
+from tests.stored import stored_reports
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +55,7 @@ def test_an_unchanged_run_is_not_read_again_and_a_changed_one_replaces_its_recor
 
 
 def test_hunts_and_pairs_runs_have_suspects_and_medians_of_hosts(name: str) -> None:
-    added(name, ROOT / "reports" / "hunt-host", ROOT / "reports" / "pairs-under-load")
+    added(name, ROOT / "reports" / "hunt-host", stored_reports() / "pairs-under-load")
     assert rows(name, "SELECT node, state FROM suspect_history WHERE state = 'confirmed'") == [("cb1h7", "confirmed")]
     assert rows(name, "SELECT command, result, confirmed, places FROM hunts ORDER BY 1") == [
         ("hunt", "confirmed", 1, 8),

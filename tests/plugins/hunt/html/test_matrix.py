@@ -15,6 +15,7 @@ from collbench.report.material import Material
 from collbench.results.flags import explain
 from collbench.results.reader import read_run
 from tests.plugins.hunt.html.matrices import cell_values, drawn, even, slowed, texts_in
+from tests.stored import stored_reports
 
 TRIALS = Path(__file__).parents[4] / "reports" / "pairs-trials"
 EVIL = "<script>$x$\u202e"
@@ -83,7 +84,7 @@ def test_a_cell_has_its_value_its_interval_and_its_share(sick_host: Section) -> 
 
 
 def test_of_several_runs_each_is_named() -> None:
-    found = of(TRIALS / "host-0", TRIALS / "pair-0")
+    found = of(TRIALS / "host-0", stored_reports() / "pairs-trials/pair-0")
     assert found
     assert [chart.key for chart in found.charts] == ["pairs-0-bandwidth", "pairs-0-latency", "pairs-1-bandwidth", "pairs-1-latency"]
     assert found.charts[2].title == "pair-0: Bandwidth of 128 KiB messages between 8 nodes"

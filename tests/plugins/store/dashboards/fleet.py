@@ -12,6 +12,7 @@ from typing import Any
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[4]
 NODES = ("n1", "n2", "n3", "n4")
@@ -73,5 +74,5 @@ def _hunt(path: Path, started: datetime) -> None:
 
 
 def _verdict(folder: Path, now: datetime) -> None:
-    verdict = json.loads((ROOT / "reports/gate-trials/group-1/verdict.json").read_text())
+    verdict = json.loads((stored_reports() / "gate-trials/group-1/verdict.json").read_text())
     (folder / "verdict.json").write_text(json.dumps(verdict | {"judged_on": now.date().isoformat()}))
