@@ -98,10 +98,8 @@ HEALTHY: dict[str, list[Machine]] = {
     "links that are off on all of a job": [H100_PCIE, replace(H100_PCIE, hostname="dgx02")],
     "links that are off on all, not counted": [with_off(*[6] * 8)],
     "a bridged pair": [Machine(gpus=CARDS, gpu_links=BRIDGE)],
-    "GPUs of unknown models, compared within their machine": [
-        Machine("a", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 4),)),
-        Machine("b", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 6),)),
-    ],
+    "GPUs of unknown models, compared within their machine": [Machine("a", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 4),)),
+        Machine("b", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 6),))],
     "a mesh": [mesh()],
     "peer access, or unknown": [access(Gpu("gpu0", 0), Gpu("gpu1", 1), p01="OK", p10="U")],
     "nodes with processors": [replace(dgx(), numa_nodes=NODES[:2])],
@@ -114,7 +112,7 @@ HEALTHY: dict[str, list[Machine]] = {
     "a full mesh of four": [xgmi(FOUR, 4, vendor="nvidia", model="A100-SXM4-40GB")],
     "two halves of counts without far ends": [counted(6, 6, 4, 4)],
     "equal counts without far ends": [counted(6, 6, 6)],
-}
+}  # fmt: skip
 
 
 def lost(*machines: Machine) -> list[tuple[str | None, str, str]]:

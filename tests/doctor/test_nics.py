@@ -174,13 +174,10 @@ def test_a_fault_of_another_kind(code: str, machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("rates", "slow"),
     [
-        ((400, 400, 400, 100), ["mlx5_3"]),
-        ((400, 400, 100, 100), []),
-        ((400, 400, 400, 390), []),
-        ((400, 400, 400, 200, 200, 100, 100), []),
-        ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
+        ((400, 400, 400, 100), ["mlx5_3"]), ((400, 400, 100, 100), []), ((400, 400, 400, 390), []),
+        ((400, 400, 400, 200, 200, 100, 100), []), ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
     ],
-)
+)  # fmt: skip
 def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], slow: list[str]) -> None:
     machine = replace(dgx(), nics=dgx().nics[: len(rates)])
     for number, rate in enumerate(rates):

@@ -309,18 +309,13 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
     [
         ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
         ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
-        (
-            "AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}",
-            CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8),
-        ),
+        ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8)),
         (
             "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
             CallChoice("Broadcast", 64, "RING", "LL", 1),
         ),
-        (
-            "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
-            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8),
-        ),
+        ("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
+            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8)),
         ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
         ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
     ],
@@ -340,14 +335,12 @@ def test_a_size_with_two_choices_has_the_usual_one_first() -> None:
     [
         ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1/IB", 1: "mlx5_3:1/RoCE"}),
         ("NET/IB : Using [0]mlx5_0:1:4:2/IB [1]mlx5_1:1::2/IB ; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1:4:2/IB", 1: "mlx5_1:1::2/IB"}),
-        (
-            "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
-            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"},
-        ),
+        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
+            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"}),
         ("NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=0 plane=0", {8: "mlx5_0+mlx5_1"}),
         ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
     ],
-)
+)  # fmt: skip
 def test_the_names_of_the_devices(line: str, names: dict[int, str]) -> None:
     assert log(line).names == {("node1", number): name for number, name in names.items()}
 
@@ -519,10 +512,8 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
         ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
         ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
         ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
-        (
-            "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
-            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE),
-        ),
+        ("NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
+            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
         ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
         ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
         ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),

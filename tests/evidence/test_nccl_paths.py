@@ -156,18 +156,13 @@ def test_the_subsystems_of_the_user_stay(env: dict[str, str]) -> None:
     ("user", "why"),
     [
         ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which logs no paths: unset it, or set INFO"),
-        (
-            {"NCCL_DEBUG": "INFO"},
-            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too",
-        ),
+        ({"NCCL_DEBUG": "INFO"},
+            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too"),
         ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and is written to the output"),
-        (
-            {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"},
-            "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite",
-        ),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"}, "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite"),
         ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
     ],
-)
+)  # fmt: skip
 def test_what_the_user_set_stays_and_is_reported(user: dict[str, str], why: str, env: dict[str, str]) -> None:
     env.update(user)
     log = prepare(env)
@@ -258,26 +253,14 @@ RUNS: dict[str, tuple[dict[str, Any], list[Machine], int | None, str, str, str]]
     "ways that carried no byte": (BOTH, [dgx()], 0, "capable, not used", "", "no RDMA port"),
     "staged": (run_facts(staged=8, NET_IB_0=8), [dgx()], None, "capable, not used", "", f" 8 network connections staged *; {CAPABLE}"),
     "sockets": (run_facts(NET_Socket_0=2), [dgx()], None, "capable, not used", "", " 2 network connections over TCP "),
-    "NCCL's own word goes before the modules": (
-        run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8),
-        [dgx()],
-        None,
-        "not capable",
-        "",
-        "Disabled for mlx5_0, mlx5_1",
-    ),
+    "NCCL's own word goes before the modules": (run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8), [dgx()], None, "not capable",
+        "", "Disabled for mlx5_0, mlx5_1"),
     "the worst GPU of all machines": (run_facts(staged=8, NET_IB_0=8), [dgx(), BARE], None, "not capable", "", "dma-buf"),
     "inside one host": (run_facts(P2P_CUMEM=8), [dgx()], None, "capable, not used", "", f"; {CAPABLE}"),
-    "without a log": (
-        {"transports": {}, "why": "NCCL_DEBUG=WARN is set"},
-        [dgx()],
-        None,
-        "unknown",
-        f"NCCL_DEBUG=WARN is set; {CAPABLE}",
-        "",
-    ),
+    "without a log": ({"transports": {}, "why": "NCCL_DEBUG=WARN is set"}, [dgx()], None, "unknown", f"NCCL_DEBUG=WARN is set; {CAPABLE}",
+        ""),
     "nothing known": ({}, [laptop()], None, "unknown", "", ""),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -359,22 +342,16 @@ def fake_ras_server(
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (
-            answer(rank(0, 18), rank(1, 18), rank(3, 17)),
-            "NCCL's RAS: rank 3 on node2 lags: 17 of 18 AllReduce launched (2 of 3 ranks have all)",
-        ),
-        (
-            answer(rank(0, 18), missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True, "considered_dead": True}}]),
-            "NCCL's RAS: rank 2 on node3 is considered dead",
-        ),
+        (answer(rank(0, 18), rank(1, 18), rank(3, 17)),
+            "NCCL's RAS: rank 3 on node2 lags: 17 of 18 AllReduce launched (2 of 3 ranks have all)"),
+        (answer(rank(0, 18), missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True, "considered_dead": True}}]),
+            "NCCL's RAS: rank 2 on node3 is considered dead"),
         (answer(missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True}}]), "NCCL's RAS: rank 2 on node3 does not answer"),
         (answer(rank(0, 18, error=6), rank(1, 18)), "NCCL's RAS: rank 0 on node2 has asynchronous error 6"),
         (answer(rank(0, 18), rank(1, 18, error=7)), "NCCL's RAS reaches all 2 ranks, and none is behind"),
         (json.dumps({"communicators": []}), "NCCL's RAS lists no communicators"),
-        (
-            answer(rank(0, 1), rank(1, 0, host="\x1b[31mnode")),
-            "NCCL's RAS: rank 1 on ?[31mnode lags: 0 of 1 AllReduce launched (1 of 2 ranks have all)",
-        ),
+        (answer(rank(0, 1), rank(1, 0, host="\x1b[31mnode")),
+            "NCCL's RAS: rank 1 on ?[31mnode lags: 0 of 1 AllReduce launched (1 of 2 ranks have all)"),
     ],
 )  # fmt: skip
 def test_json(said: str, sentence: str) -> None:

@@ -214,12 +214,10 @@ assert WORKER not in WRONG_ADVICE
         ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
         ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
         ({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"}, r"WORLD_SIZE=1, .*started 3 "),
-        *(
-            ({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER")
-            for text in ("", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000, *WRONG_ADVICE)
-        ),
+        *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER")
+            for text in ("", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000, *WRONG_ADVICE)),
     ],
-)
+)  # fmt: skip
 def test_a_launch_that_cannot_be_is_refused(env, match):
     with pytest.raises(UsageError, match=match):
         detect(env)
@@ -234,20 +232,13 @@ def test_ranks_under_a_launcher_must_be_its_number():
 @pytest.mark.parametrize(
     ("env", "name", "value"),
     [
-        (captured.TORCHRUN, "RANK", "foo"),
-        (captured.TORCHRUN, "RANK", "2"),
-        (captured.TORCHRUN, "WORLD_SIZE", "-1"),
-        (captured.TORCHRUN, "MASTER_PORT", "70000"),
-        (captured.HYDRA, "PMI_SIZE", "two"),
-        (captured.HYDRA, "MPI_LOCALRANKID", "5"),
-        (captured.PRTE, "OMPI_COMM_WORLD_RANK", "3"),
-        (captured.SRUN_NONE, "SLURM_PROCID", "x"),
-        (captured.SRUN_NONE, "SLURM_STEP_ID", "x"),
-        (captured.SRUN_NONE, "SLURM_STEP_NODELIST", "n[1-"),
-        (captured.SRUN_NONE, "SLURM_STEP_TASKS_PER_NODE", "2"),
+        (captured.TORCHRUN, "RANK", "foo"), (captured.TORCHRUN, "RANK", "2"), (captured.TORCHRUN, "WORLD_SIZE", "-1"),
+        (captured.TORCHRUN, "MASTER_PORT", "70000"), (captured.HYDRA, "PMI_SIZE", "two"), (captured.HYDRA, "MPI_LOCALRANKID", "5"),
+        (captured.PRTE, "OMPI_COMM_WORLD_RANK", "3"), (captured.SRUN_NONE, "SLURM_PROCID", "x"), (captured.SRUN_NONE, "SLURM_STEP_ID", "x"),
+        (captured.SRUN_NONE, "SLURM_STEP_NODELIST", "n[1-"), (captured.SRUN_NONE, "SLURM_STEP_TASKS_PER_NODE", "2"),
         (captured.SRUN_NONE, "SLURM_LOCALID", "7"),
     ],
-)
+)  # fmt: skip
 def test_the_error_of_an_invalid_variable_has_its_name_and_value(env, name, value):
     with pytest.raises(UsageError) as actual:
         detect({**env, name: value})

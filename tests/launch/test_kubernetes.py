@@ -90,12 +90,10 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("env", "value"),
         [
-            ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "),
-            ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
-            ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
-            ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
+            ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "), ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
+            ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"), ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
         ],
-    )
+    )  # fmt: skip
     def test_invalid_variables(self, env: dict[str, str], value: str) -> None:
         with pytest.raises(UsageError, match=value):
             detect(env)

@@ -423,16 +423,10 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rank": 12},
-        {"rank": -1},
-        {"local_rank": 4},
-        {"local_rank": -1},
-        {"local_ranks": 13},
-        {"rank": "1"},
-        {"facts": {"a": 1}},
+        {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
         {"hosts": [1]},
     ],
-)
+)  # fmt: skip
 def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):

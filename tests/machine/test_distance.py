@@ -52,35 +52,19 @@ PATHS: dict[str, tuple[Machine, str, str, str]] = {
     "what a source states wins": (replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"}), GPU, "mlx5_4", "PXB"),
     "switches below switches": (below(*SWITCH_TREE, *LOWER, gpu="0000:17:00.0", nic="0000:12:01.0"), GPU, "nic", "PXB"),
     "NCCL's XML shows a switch as one bridge": (below(TOP, gpu=TOP.address, nic=TOP.address), GPU, "nic", "PIX"),
-    "NCCL's XML, a second switch": (
-        below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address),
-        GPU,
-        "nic",
-        "PXB",
-    ),
+    "NCCL's XML, a second switch": (below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address), GPU, "nic",
+        "PXB"),
     "without root ports no other host bridge is claimed": (below(gpu=None, nic=None), GPU, "nic", "PHB"),
-    "two NUMA nodes are far below any bridge": (
-        parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
-        GPU,
-        "nic",
-        "SYS",
-    ),
+    "two NUMA nodes are far below any bridge": (parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
+        GPU, "nic", "SYS"),
     "a host bridge that is listed": (below(*HOST_BRIDGE, gpu="0000:10:01.0", nic="0000:10:02.0"), GPU, "nic", "PHB"),
     # Azure's files name their switches so: such a bridge cannot be read, but the file shows which devices it joins
-    "a switch that a topology file names": (
-        below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
-        GPU,
-        "nic",
-        "PIX",
-    ),
+    "a switch that a topology file names": (below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
+        GPU, "nic", "PIX"),
     "a virtual function is where its bridge is": (VIRTUAL_NICS, GPU, "mlx5_0", "PIX"),
-    "one NUMA node has all parts": (
-        parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),)),
-        GPU,
-        "nic",
-        "PHB",
-    ),
-}
+    "one NUMA node has all parts": (parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None),
+        numa_nodes=(NumaNode(0),)), GPU, "nic", "PHB"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -132,15 +116,12 @@ def test_a_single_numa_node_is_that_of_all_parts() -> None:
 @pytest.mark.parametrize(
     ("links", "expected"),
     [
-        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"),
-        ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
-        ((GpuLink("b", "a", 12),), "NV12"),
-        ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
-        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"),
-        ((GpuLink("a", SWITCH, 18),), None),
+        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
+        ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
+        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
         ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
     ],
-)
+)  # fmt: skip
 def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
     assert Distances(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links)).path("a", "b") == expected
 

@@ -20,21 +20,9 @@ from tests.machine.trees import Tree
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"
 GUID = "b8ce:f603:00a1:2b3c"
 SECRETS = (
-    GUID,
-    "b8:ce:f6:a1:2b:3c",
-    "gpu-node-17",
-    "hunter2",
-    "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
-    "10.11.12.13",
-    "MT2334X00112",
-    "nfs.example.org",
-    "alice",
-    "uid_1000",
-    "4711",
-    "swordfish",
-    "acme.example",
-    "AST-77",
-)
+    GUID, "b8:ce:f6:a1:2b:3c", "gpu-node-17", "hunter2", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "10.11.12.13", "MT2334X00112",
+    "nfs.example.org", "alice", "uid_1000", "4711", "swordfish", "acme.example", "AST-77",
+)  # fmt: skip
 
 HCA = f"{PCI}/0000:19:00.0"
 FILES = {
@@ -320,25 +308,13 @@ def test_what_identifies_no_user_stays(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "fe80::ba6f:1cff:fe00:1",
-        "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c",
-        "2001:db8::1",
-        "00-11-22-ff-fe-33-44-55",
-        "192.168.3.4",
-        "root@builder7",
-        "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
-        "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3",
-        "docker-" + "8a" * 32,
-        "unique_id 1234567890123",
-        "2001:db8:1:2:3:4:5:6",
-        "::ffff:10.11.12.13",
-        "Serial\t\t: 10000000abcd",
-        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff",
-        "altname enx02fc00000001 portid b8cef6a12b3c",
-        "[VA] Vendor specific: MLX:alice",
-        "gpu18.cluster.example",
+        "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
+        "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
+        "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
+        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c",
+        "[VA] Vendor specific: MLX:alice", "gpu18.cluster.example",
     ],
-)
+)  # fmt: skip
 def test_what_identifies_a_user_is_masked(text):
     masked = Mask("node1.cluster.example").text(text)
     assert masked != text

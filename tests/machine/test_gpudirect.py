@@ -89,10 +89,8 @@ def test_a_card_without_an_rdma_device_is_not_capable() -> None:
     ("system", "state", "why"),
     [
         ({"dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
-        (
-            {"dma_buf": True, "kernel": "5.4.0-150"}, "not capable",
-            f"{NO_MODULE}, and kernel 5.4.0-150 is older than 5.12, which dma-buf needs",
-        ),
+        ({"dma_buf": True, "kernel": "5.4.0-150"}, "not capable",
+            f"{NO_MODULE}, and kernel 5.4.0-150 is older than 5.12, which dma-buf needs"),
         ({"dma_buf": None}, "unknown", f"{NO_MODULE}, and dma-buf support is unknown"),
         ({"dma_buf": True, "kernel": None}, "unknown", f"{NO_MODULE}, and the kernel version is unknown"),
         ({"peer_memory": None, "dma_buf": None}, "unknown", "peer-memory modules were not looked at, and dma-buf support is unknown"),

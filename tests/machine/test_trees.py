@@ -15,12 +15,10 @@ ROOT = "pci0000:80/0000:80:01.0"
 LAN = f"{ROOT}/0000:81:00.0"
 CARD, SECOND = "pci0000:80/0000:80:02.0/0000:84:00.0", "pci0000:80/0000:80:03.0/0000:85:00.0"
 LAN_PORT = (
-    {
-        f"/sys/devices/{LAN}/net/eno1/{name}": text
-        for name, text in {"speed": "10000", "operstate": "up", "type": "1", "mtu": "1500"}.items()
-    },
+    {f"/sys/devices/{LAN}/net/eno1/{name}": text
+        for name, text in {"speed": "10000", "operstate": "up", "type": "1", "mtu": "1500"}.items()},
     {"/sys/class/net/eno1": f"../../devices/{LAN}/net/eno1", f"/sys/devices/{LAN}/net/eno1/device": f"/sys/devices/{LAN}"},
-)
+)  # fmt: skip
 
 
 def card(path: str, class_id: str = "0x020700", device: str = "0x1021", driver: str = "mlx5_core"):  # type: ignore[no-untyped-def]

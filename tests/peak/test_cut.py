@@ -27,17 +27,13 @@ def busbw(operation, sides, adds=False):
 @pytest.mark.parametrize(
     ("operation", "closed"),
     [
-        ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("broadcast", lambda n, g, ranks: 1.0),
-        ("reduce", lambda n, g, ranks: 1.0),
-        ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g),
-        ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
+        ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+        ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+        ("broadcast", lambda n, g, ranks: 1.0), ("reduce", lambda n, g, ranks: 1.0),
+        ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g), ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
         ("scatter", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
     ],
-)
+)  # fmt: skip
 def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
     sides = (Side(each, 50.0, link("NIC"), nodes),)
     assert busbw(operation, sides) == pytest.approx(50 * closed(nodes, each, nodes * each))

@@ -231,14 +231,12 @@ def test_a_machine_without_gpus_takes_any_number_of_ranks():
     [
         ((), "no source lists a NIC; add --nic"),
         ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
-        (
-            (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
-            "NIC mlx5_0: its rate is in none of the sources; give one with --nic",
-        ),
+        ((Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
+            "NIC mlx5_0: its rate is in none of the sources; give one with --nic"),
         (infiniband(2, 100, "down"), "no port is up: mlx5_0, mlx5_1"),
         ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)

@@ -147,42 +147,22 @@ NO_SPEED = ("gpu_links/0000:19:00.0>switch/bytes_per_s", "speed of an NVLink")
 # The cards; of the first one its links, how many there are and how many are off; which fact is unknown, or doubted, and why.
 LINKS = {
     "to a switch, summed, at the raw speed in MB/s": ([card("19", ["switch"] * 18)], [link(SWITCH, 18)], 18, 0, None),
-    "to each peer of a mesh": (
-        [card("19", ["44"] * 4 + ["84"] * 4, 25000), card("44"), card("84")],
-        [link("0000:44:00.0", 4, 25e9), link("0000:84:00.0", 4, 25e9)],
-        8,
-        0,
-        None,
-    ),
-    "partly off, as of an H100 PCIe with bridges": (
-        [card("19", ["3b"] * 12 + [None] * 6), card("3b")],
-        [link("0000:3b:00.0", 12)],
-        12,
-        6,
-        None,
-    ),
+    "to each peer of a mesh": ([card("19", ["44"] * 4 + ["84"] * 4, 25000), card("44"), card("84")],
+        [link("0000:44:00.0", 4, 25e9), link("0000:84:00.0", 4, 25e9)], 8, 0, None),
+    "partly off, as of an H100 PCIe with bridges": ([card("19", ["3b"] * 12 + [None] * 6), card("3b")], [link("0000:3b:00.0", 12)], 12, 6,
+        None),
     "all off, which is known": ([card("19", [None] * 18)], [link(None, 0, None)], 0, 18, None),
     "not supported": ([card("19", past_the_last="Not Supported")], [], None, None, (LINKS_OFF, ": Not Supported")),
     "no half count after an error": ([card("19", ALL, past_the_last="GPU is lost")], [], None, None, (LINKS_OFF, "GPU is lost")),
     "to a peer that this container does not show": ([card("19", ["3b"] * 12)], [link(None, 12)], 12, 0, None),
-    "to a CPU, not between GPUs": (
-        [card("19", ["cpu"] * 3 + ["05"] * 3, 25781), card("05")],
-        [link("0000:05:00.0", 3, 25.781e9)],
-        3,
-        0,
-        None,
-    ),
+    "to a CPU, not between GPUs": ([card("19", ["cpu"] * 3 + ["05"] * 3, 25781), card("05")], [link("0000:05:00.0", 3, 25.781e9)], 3, 0,
+        None),
     "one speed for all, of an older driver": ([card("19", ALL, speeds={(90, 0): 25781})], [link(SWITCH, 2, 25.781e9)], 2, 0, None),
     "no speed": ([card("19", ALL, speeds={})], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
     "a speed that cannot be": ([card("19", ALL, 10**18)], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
-    "different speeds": (
-        [card("19", ALL, speeds={(164, 0): 26562, (164, 1): 13281})],
-        [link(SWITCH, 2, None)],
-        2,
-        0,
-        ("doubt", "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s"),
-    ),
-}
+    "different speeds": ([card("19", ALL, speeds={(164, 0): 26562, (164, 1): 13281})], [link(SWITCH, 2, None)], 2, 0,
+        ("doubt", "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("cards", "links", "count", "off", "why"), LINKS.values(), ids=LINKS)

@@ -28,13 +28,11 @@ A = "0000:01:00.0"
 
 KINDS = [
     (0x030000, NVIDIA, "gpu"), (0x030200, NVIDIA, "gpu"), (0x030000, AMD, "gpu"), (0x038000, AMD, "gpu"), (0x120000, AMD, "gpu"),
-    (0x030000, INTEL, "gpu"), (0x038000, INTEL, "gpu"),
-    (0x120000, INTEL, "other"), (0x120000, NVIDIA, "other"), (0x030000, ASPEED, "other"), (0x030000, MATROX, "other"),
-    (0x030000, QEMU, "other"), (0x040300, NVIDIA, "other"),
-    (0x068000, NVIDIA, "nvswitch"), (0x068000, INTEL, "other"), (0x068000, AMD, "other"),
-    (0x020000, MELLANOX, "nic"), (0x020700, MELLANOX, "nic"), (0x020800, INTEL, "nic"), (0x028000, AMAZON, "nic"), (0x020000, PLX, "nic"),
-    (0x060400, PLX, "bridge"), (0x060400, NVIDIA, "bridge"), (0x060000, INTEL, "other"),
-    (0x010802, 0x144D, "other"), (0xFFFFFF, INTEL, "other"), (0, NVIDIA, "other"),
+    (0x030000, INTEL, "gpu"), (0x038000, INTEL, "gpu"), (0x120000, INTEL, "other"), (0x120000, NVIDIA, "other"),
+    (0x030000, ASPEED, "other"), (0x030000, MATROX, "other"), (0x030000, QEMU, "other"), (0x040300, NVIDIA, "other"),
+    (0x068000, NVIDIA, "nvswitch"), (0x068000, INTEL, "other"), (0x068000, AMD, "other"), (0x020000, MELLANOX, "nic"),
+    (0x020700, MELLANOX, "nic"), (0x020800, INTEL, "nic"), (0x028000, AMAZON, "nic"), (0x020000, PLX, "nic"), (0x060400, PLX, "bridge"),
+    (0x060400, NVIDIA, "bridge"), (0x060000, INTEL, "other"), (0x010802, 0x144D, "other"), (0xFFFFFF, INTEL, "other"), (0, NVIDIA, "other"),
 ]  # fmt: skip
 
 

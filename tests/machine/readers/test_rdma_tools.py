@@ -200,16 +200,16 @@ def test_several_devices_and_ports() -> None:
 ONE_PORT = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
 NO_DEVICE = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
 DEVICES: dict[str, tuple[Callable[[str, str], Machine], str, Callable[[Machine], Any], Any]] = {
-    "a device listed twice counts once": (read_ibv_devinfo, DEVINFO + DEVINFO, lambda m: (len(m.nics),
-        ["mlx5_0 is listed twice in x" in doubt for doubt in m.doubts]), (1, [True])),
+    "a device listed twice counts once": (read_ibv_devinfo, DEVINFO + DEVINFO,
+        lambda m: (len(m.nics), ["mlx5_0 is listed twice in x" in doubt for doubt in m.doubts]), (1, [True])),
     "another maker's": (read_ibv_devinfo, changed(DEVINFO, ("0x02c9", "0x1d0f"), ("4129", "61344")), lambda m: m.nics[0].model,
         "Elastic Fabric Adapter"),
     "software RDMA": (read_ibv_devinfo, changed(DEVINFO, ("mlx5_0", "rxe0")), lambda m: m.nics[0].virtual, "software RDMA (rxe)"),
     "software RDMA, ibstat": (read_ibstat, changed(IBSTAT, ("mlx5_0", "siw0")), lambda m: m.nics[0].virtual, "software RDMA (siw)"),
     "a name with control characters": (read_ibstat, changed(IBSTAT, ("mlx5_0", "mlx\x1b[0m")), lambda m: m.nics[0].name, "mlx?[0m"),
     "no devices": (read_ibv_devinfo, "No IB devices found\n", lambda m: m, Machine(sources=("ibv_devinfo x",), unknown=NO_DEVICE)),
-    "a device without ports": (read_ibv_devinfo, DEVINFO_DEVICE, lambda m: (m.nics[0].ports,
-        [(path, "no port" in why) for path, why in m.unknown.items()]), ((), [("nics/mlx5_0/ports", True)])),
+    "a device without ports": (read_ibv_devinfo, DEVINFO_DEVICE,
+        lambda m: (m.nics[0].ports, [(path, "no port" in why) for path, why in m.unknown.items()]), ((), [("nics/mlx5_0/ports", True)])),
     "a port asked for by number is printed without indentation": (read_ibstat, ONE_PORT,
         lambda m: [(nic.name, nic.ports[0].rate_bits_per_s, nic.ports[0].lid) for nic in m.nics], [("mlx5_2", 200e9, 3)]),
     "ibstatus names the rate": (read_ibstat, STATUS, lambda m: [(nic.name, nic.ports) for nic in m.nics],
@@ -363,8 +363,9 @@ MANY = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 1
 FABRICS: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
     "every adapter's cable, one without": (ADAPTERS, lambda m: (m.sources, m.fabric), (("iblinkinfo x",), CABLES)),
     "a link below what both ends could": (ADAPTERS, lambda m: ["'Could be 106.25 Gbps'" in doubt for doubt in m.doubts], [True]),
-    "cables with one note share a doubt": (MANY, lambda m: [doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
-        and " and 96 more: " in doubt for doubt in m.doubts], [True]),
+    "cables with one note share a doubt": (MANY,
+        lambda m: [doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ") and " and 96 more: " in doubt for doubt in m.doubts],
+        [True]),
     "a list of switches alone is turned round": (SWITCHES, lambda m: m.fabric, (NODE1,)),
     "where both are listed each cable counts once": (ADAPTERS + SWITCHES, lambda m: m.fabric, CABLES),
     "an adapter without its host's name": (UNNAMED, lambda m: m.fabric[0].host, "0x0c42a10300000001"),
