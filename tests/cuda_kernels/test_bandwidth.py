@@ -15,7 +15,6 @@ shapes = {"n": st.integers(0, 3000), "blocks": st.integers(1, 4), "seed": st.int
 
 
 def vectors(n: int, kind: type = np.uint64, seed: int = 0) -> np.ndarray:
-    """n vectors of 16 bytes."""
     memory = aligned(16 * n)
     memory.view(kind)[:] = np.random.default_rng(seed).integers(0, 1000, memory.nbytes // np.dtype(kind).itemsize)
     return memory

@@ -101,7 +101,6 @@ def test_every_code_has_a_page_and_every_page_a_rule() -> None:
 
 
 def _codes(files: list[Path]) -> set[str]:
-    """Return the codes of findings in these files."""
     return {code for file in files for code in re.findall(r'"(CB2\d{3})"', file.read_text(encoding="utf-8"))}
 
 

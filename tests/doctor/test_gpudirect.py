@@ -14,12 +14,10 @@ CAPABLE = "nvidia_peermem is loaded, PIX apart"
 
 
 def log(*lines: str, host: str = "dgx01") -> NcclLog:
-    """A log of these messages."""
     return read("\n".join(f"{host}:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
 
 
 def connected(*gpus: int, suffix: str = "/GDRDMA") -> list[str]:
-    """The lines of both directions of these GPUs."""
     ways = ("{0}[{0}] -> {1}[{0}] [send]", "{1}[{0}] -> {0}[{0}] [receive]")
     return [f"Channel 00/0 : {way.format(gpu, gpu + 8)} via NET/IB/{gpu}{suffix}" for gpu in gpus for way in ways]
 

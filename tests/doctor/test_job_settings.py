@@ -33,7 +33,6 @@ def host(root: Path, *, conf: str | None = None, layer: str = "Ethernet", topolo
 
 
 def found(root: Path, **env: str) -> list[Finding]:
-    """What is found there, with these variables set."""
     return job_settings.examined("node1", {"PATH": f"{root}/bin", **env}, root)
 
 
@@ -96,7 +95,6 @@ VARIABLES = ("FI_PROVIDER", "I_MPI_OFI_PROVIDER")
 
 
 def with_state(root: Path, state: str) -> Path:
-    """A host whose RDMA port has this state."""
     (host(root) / "sys/class/infiniband/mlx5_0/ports/1/state").write_text(f"{state}\n")
     return root
 

@@ -88,7 +88,6 @@ def test_threads_count_if_they_run_for_a_hundredth_of_the_time(tmp_path):
 
 
 def span(threads, own_s, working_s, seconds=2.0):
-    """What `Span` has about threads."""
     return {"threads": threads, "own_s": own_s, "working_s": working_s, "seconds": seconds}
 
 

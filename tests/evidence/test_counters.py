@@ -18,7 +18,6 @@ NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, 
 
 
 def between(tmp_path, before, after):
-    """What moved between two states of a tree, each written by a function."""
     before(tmp_path)
     first = read(str(tmp_path))
     after(tmp_path)

@@ -123,7 +123,6 @@ def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
 
 
 def counted(counts, **changes):
-    """The row's evidence when both hosts counted the same."""
     return moved_bytes(ran(**changes), {"h1": counts, "h2": counts})
 
 
@@ -272,12 +271,10 @@ def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
 
 
 def both_hosts(*counts, **changes):
-    """Counters of two hosts that counted the same."""
     return dict.fromkeys(TWO.values(), seen(*counts, **changes))
 
 
 def inside(tx, packets):
-    """Counters of a host after its ranks sent so much over loopback."""
     return {"h1": seen(tx, tx, packets, interface="lo")}
 
 

@@ -42,7 +42,6 @@ def host(root: Path, sent: int, again: int, carrier: int, dropped: int) -> None:
 
 
 def change(tmp_path: Path, **after: int) -> dict[str, Any]:
-    """What moved on a host."""
     host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1})
     first = read(str(tmp_path))
     host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1, **after})
@@ -50,7 +49,6 @@ def change(tmp_path: Path, **after: int) -> dict[str, Any]:
 
 
 def network(host: str = "n1", again: int = 0, sent: int = 0, duplicates: int = 0, recoveries: int = 0, **links: Any) -> HostNetwork:
-    """A host with these counts of TCP segments."""
     return HostNetwork(host, NetworkCounts(again, sent, duplicates, recoveries, **links))
 
 

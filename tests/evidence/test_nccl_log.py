@@ -68,7 +68,6 @@ MORE = [
 
 
 def lines(*messages: str) -> str:
-    """The text of a log of these messages, each with NCCL's prefix."""
     return "\n".join(f"node1:1:2 [0] NCCL INFO {message}" for message in messages)
 
 
@@ -77,7 +76,6 @@ def log(*messages: str) -> NcclLog:
 
 
 def devices(log: NcclLog) -> set[int]:
-    """The network devices in use, by NCCL's own numbers."""
     paths = [network_path(name) for name in log.transports]
     return {path.device for path in paths if path and path.device is not None}
 

@@ -72,8 +72,6 @@ def on(host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None) -> 
 
 def found(env: Mapping[str, str], *, without: str = "", host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None,
           request: LocalRequest | None = None, **changes: str) -> Call:  # fmt: skip
-    """The error of a process with these variables."""
-
     def detected() -> object:
         with on(host, names):
             return detect({name: value for name, value in {**env, **changes}.items() if name != without}, request)
@@ -120,8 +118,6 @@ def of_processes() -> None:
 
 
 def reported(by: Callable[[], object]) -> Call:
-    """What a function prints to stderr."""
-
     def printed() -> str:
         with redirect_stderr(StringIO()) as err:
             by()

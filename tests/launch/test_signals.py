@@ -145,7 +145,6 @@ time.sleep(60)
 
 
 def stubborn(folder, grace_s):
-    """Start ranks that ignore every signal but SIGKILL."""
     code = PARENT.replace("grace_s=2", f"grace_s={grace_s}")
     line = [sys.executable, "-c", code, str(folder), "0,0", "own", STUBBORN]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)

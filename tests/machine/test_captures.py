@@ -38,7 +38,6 @@ def machine_of(name: str) -> Machine:
 
 
 def devices(machine: Machine, parts: Iterable[Any]) -> list[PciDevice]:
-    """The PCI functions of GPUs or NICs."""
     found = {device.address: device for device in machine.pci}
     return [found[part.address] for part in parts if part.address in found]
 
@@ -69,7 +68,6 @@ def below_switches(machine: Machine, kind: str) -> int:
 
 
 def one(values: Iterable[Any]) -> Any:
-    """The value that all have."""
     (value,) = set(values)
     return value
 
@@ -83,7 +81,6 @@ def class_of(found: Iterable[PciDevice]) -> str:
 
 
 def close_nics(machine: Machine) -> list[list[str]]:
-    """Of each GPU, the NICs below its own switches."""
     path = Distances(machine).path
     return [[nic.name for nic in real(machine) if path(gpu.key, nic.name) in ("PIX", "PXB")] for gpu in machine.gpus]
 
@@ -186,7 +183,6 @@ def acs(machine: Machine) -> Any:
 
 
 def above(machine: Machine, addresses: Iterable[str]) -> set[str]:
-    """The bridges above these functions."""
     parents = {device.address: device.parent for device in machine.pci}
     found: set[str] = set()
     for address in addresses:

@@ -34,7 +34,6 @@ def test_equal_nodes_have_none() -> None:
 
 
 def port(**changes: Any) -> tuple[Nic, ...]:
-    """The NIC with another port."""
     return (replace(NIC, ports=(replace(NIC.ports[0], **changes),)),)
 
 

@@ -56,8 +56,6 @@ MACHINE = (
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens the tarball made of these bytes."""
-
     def make(data, name="machine.tar"):
         (tmp_path / name).write_bytes(data)
         return open_archive(tmp_path / name)

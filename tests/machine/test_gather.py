@@ -126,7 +126,6 @@ def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
 
 
 def everything(archive: Path) -> str:
-    """All names and contents in it."""
     with tarfile.open(archive) as tar:
         return "\n".join(
             f"{member.name} {member.linkname} {tar.extractfile(member).read().decode() if member.isreg() else ''}" for member in tar

@@ -23,12 +23,10 @@ UNUSED, NOT = "capable, not used", "not capable"
 
 
 def with_gpus(machine: Machine, **facts: Any) -> Machine:
-    """The machine with other facts of its GPUs."""
     return replace(machine, gpus=tuple(replace(gpu, **facts) for gpu in machine.gpus))
 
 
 def with_nic(machine: Machine, **facts: Any) -> Machine:
-    """The machine with other facts of its first NIC."""
     return replace(machine, nics=(replace(machine.nics[0], **facts), *machine.nics[1:]))
 
 

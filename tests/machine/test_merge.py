@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.merge import merge, origin
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from tests.machine.machines import has_doubt
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 SYSFS = Machine(
@@ -73,11 +74,6 @@ ROUND = [Machine(sources=("one",), pci=(PciDevice(A, parent=B),)), Machine(sourc
 def others(machine: Machine) -> list[tuple[str, str, str]]:
     """What contradicts the facts that are taken."""
     return [(each.path, each.taken, each.other) for each in machine.disagreements]
-
-
-def has_doubt(machine: Machine, text: str) -> bool:
-    """Whether this is the only doubt."""
-    return len(machine.doubts) == 1 and text in machine.doubts[0]
 
 
 def device_names(machine: Machine) -> list[str]:

@@ -22,12 +22,10 @@ LAN_PORT = (
 
 
 def card(path: str, class_id: str = "0x020700", device: str = "0x1021", driver: str = "mlx5_core"):  # type: ignore[no-untyped-def]
-    """A network function of Mellanox's."""
     return pci(path, **{"class": class_id}, vendor="0x15b3", device=device, uevent=f"DRIVER={driver}\nPCI_CLASS={class_id[2:]}\n")
 
 
 def machine(*cards: object, lan: bool = True) -> Machine:
-    """A machine with a LAN port and these cards."""
     parts = [pci(LAN, **{"class": "0x020000"}, vendor="0x8086", device="0x1563"), *([LAN_PORT] if lan else []), *cards]
     files: Tree = tree(*parts)  # type: ignore[arg-type]
     return merge(readings(files))

@@ -13,7 +13,6 @@ SETS = st.lists(st.tuples(st.integers(1, 16), RATE), min_size=2, max_size=6)
 
 
 def link(name: str) -> tuple[Link, ...]:
-    """The link that a set leaves by."""
     return (Link(1.0, name),)
 
 

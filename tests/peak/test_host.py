@@ -19,7 +19,6 @@ from collbench.machine.peak.ceiling import (
 
 
 def exact(value):
-    """A rate with equal rounds."""
     return Rate(value, value, value)
 
 

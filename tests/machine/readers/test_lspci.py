@@ -12,6 +12,7 @@ from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
 from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found, with_system
+from tests.machine.machines import has_doubt
 from tests.machines import captures
 
 
@@ -78,11 +79,6 @@ H100 = "02:00.0 3D controller: NVIDIA Corporation Device 2330"
 PHYSICAL = "19:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n"
 VIRTUAL = "19:00.2 Ethernet controller: Mellanox Technologies ConnectX Family mlx5Gen Virtual Function\n"
 CIRCLE = function(f"01:00.0 {BRIDGE}", bus("01", "02", "02")) + function(f"02:00.0 {BRIDGE}", bus("02", "01", "01"))
-
-
-def has_doubt(machine: Machine, text: str) -> bool:
-    """Whether this is the only doubt."""
-    return len(machine.doubts) == 1 and text in machine.doubts[0]
 
 
 def ids(machine: Machine, address: str) -> tuple[int | None, int | None, int | None]:

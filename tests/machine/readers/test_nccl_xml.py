@@ -11,6 +11,7 @@ from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PcieLink
 from collbench.machine.peak.node import node_of
 from collbench.machine.readers.nccl_xml import read
 from collbench.machine.readers.text import Unreadable
+from tests.machine.machines import has_doubt
 from tests.machine.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
 
 Facts = Callable[[Machine], Any]
@@ -34,11 +35,6 @@ def rate(machine: Machine) -> float | None:
 
 def pcie(machine: Machine, address: str = ADDRESS) -> PcieLink:
     return by_address(machine)[address].link
-
-
-def has_doubt(machine: Machine, text: str) -> bool:
-    """Whether this is the file's only doubt."""
-    return len(machine.doubts) == 1 and text in machine.doubts[0]
 
 
 WHOLE_FACTS: dict[str, tuple[Facts, Any]] = {
@@ -198,7 +194,6 @@ def test_a_fact_of_a_file(text: str, facts: Facts, expected: Any) -> None:
 
 
 def modules(count: int, ids: str, more: str = 'sm="90"', links: str = "", cpu: str = "") -> Machine:
-    """GPUs of one kind."""
     gpus = [gpu(f"0000:{number + 32:02x}:00.0", number, links, more, f'vendor="0x10de" device="{ids}"') for number in range(count)]
     return topology(*gpus, more=cpu) if cpu else topology(*gpus)
 

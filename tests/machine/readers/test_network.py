@@ -127,8 +127,6 @@ UP = {"speed": "100000\n", "mtu": "9000\n", "operstate": "up\n", "carrier": "1\n
 
 
 class Net:
-    """Builds /sys/class/net."""
-
     def __init__(self):
         self.files, self.links = {}, {}
 

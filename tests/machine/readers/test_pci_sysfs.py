@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink
 from collbench.machine.readers import pci_sysfs
+from tests.machine.machines import has_doubt
 from tests.machine.trees import Tree, pci, tree
 
 BRIDGE = {"class": "0x060400", "vendor": "0x1000", "device": "0xc030"}
@@ -82,11 +83,6 @@ def ids(machine: Machine) -> list[tuple[int | None, int | None, int | None, str 
 
 def parents(machine: Machine) -> dict[str, str | None]:
     return {device.address: device.parent for device in machine.pci}
-
-
-def has_doubt(machine: Machine, text: str) -> bool:
-    """Whether this is the only doubt."""
-    return len(machine.doubts) == 1 and text in machine.doubts[0]
 
 
 TREES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {

@@ -296,7 +296,6 @@ PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down
 
 
 def port(text: str) -> Port:
-    """The port that is read."""
     assert rdma_tools.looks_like_ibportstate(text, "x")
     (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
     return nic.ports[0]

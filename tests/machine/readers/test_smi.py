@@ -18,6 +18,7 @@ from collbench.machine.peak.links import uncounted
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 from collbench.report.machine import tree_lines
+from tests.machine.machines import has_doubt
 
 BRIDGED = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -87,11 +88,6 @@ LOST = matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18")
 HALF = "\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC")))
 HEADING, ROWS = BRIDGED.split("\n", 1)
 STRAIGHT = smi.read(BRIDGED, "m")
-
-
-def has_doubt(machine: Machine, text: str) -> bool:
-    """Whether this is the only doubt."""
-    return len(machine.doubts) == 1 and text in machine.doubts[0]
 
 
 def numas(machine: Machine) -> list[tuple[str, str | None, int | None]]:
@@ -230,7 +226,6 @@ UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
 
 
 def status(links: int = 12, off: tuple[int, ...] = (), index: int = 0, speed: str = "25") -> str:
-    """One GPU's part of the output."""
     lines = [f"\t Link {link}: " + ("<inactive>" if link in off else f"{speed} GB/s") for link in range(links)]
     return "\n".join([f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: {UUID})", *lines]) + "\n"
 
@@ -279,12 +274,10 @@ XGMI, PCIE = {(A, B), (B, A)}, {(A, C), (C, A), (B, C), (C, B)}
 
 
 def word(a: str, b: str) -> str:
-    """The type of a link."""
     return "SELF" if a == b else "XGMI" if (a, b) in XGMI else "PCIE"
 
 
 def table(title: str, cases: dict[tuple[str, str], str]) -> str:
-    """One table of the tool."""
     rows = [f"{a} {' '.join(cases[a, b].ljust(12) for b in (A, B, C))}" for a in (A, B, C)]
     return "\n".join([f"{title} TABLE:", f"             {A} {B} {C}", *rows, ""])
 
