@@ -27,21 +27,16 @@ UCC_CODES = {"CB2811", "CB2812"}  # of the plug-in with the backend ucc
 LOG_RULES = loaded("collbench.plugins.joblogs.findings:RULES") if "joblogs" in plugins() else ()
 
 
-@pytest.mark.parametrize("machine", [dgx(), mesh(), laptop(), Machine()], ids=["dgx", "mesh", "laptop", "nothing known"])
-def test_healthy_machines_get_no_finding(machine: Machine) -> None:
-    assert examine([machine]) == []
+@pytest.mark.parametrize(
+    "machines", [[dgx()], [mesh()], [laptop()], [Machine()], []], ids=["dgx", "mesh", "laptop", "nothing known", "no machine"]
+)
+def test_healthy_machines_get_no_finding(machines: list[Machine]) -> None:
+    assert examine(machines) == []
 
 
-def test_no_machine_and_no_log() -> None:
-    assert examine([]) == []
-
-
-def test_worst_first() -> None:
+def test_worst_first_and_lists_of_names() -> None:
     severe, note = Finding("CB2202", "severe", "b", "", "", ""), Finding("CB2104", "note", "a", "", "", "")
     assert worst_first([note, severe]) == [severe, note]
-
-
-def test_lists_of_names() -> None:
     assert (listed(["a"]), listed(["a", "b", "c"]), listed([]), listed(list("abcd"), 2)) == ("a", "a, b and c", "", "a, b and 2 more")
 
 
@@ -71,22 +66,13 @@ def test_public_captures(name: str, expected: list[str]) -> None:
     assert codes(*public(name)) == expected
 
 
-def test_trap_an_upstream_port_at_5_gt_per_s_is_a_doubt() -> None:
-    findings = examine(public("oci-bm-gpu-h100-8"))
-    assert {finding.severity for finding in findings} == {"note"}
-    assert any("5 GT/s" in finding.what for finding in findings)
-
-
-@pytest.mark.parametrize("name", ["azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"])
-def test_trap_nics_at_one_socket_alone(name: str) -> None:
-    assert found(public(name)[0], "CB2501").what.startswith("4 GPUs ")
-
-
-def test_trap_every_second_gpu_without_a_nic_goes_over_nvlink() -> None:
+def test_traps_of_public_captures() -> None:
+    upstream = examine(public("oci-bm-gpu-h100-8"))
+    assert {finding.severity for finding in upstream} == {"note"} and any("5 GT/s" in finding.what for finding in upstream)
+    for name in ("azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"):  # NICs at one socket alone
+        assert found(public(name)[0], "CB2501").what.startswith("4 GPUs ")
+    # every second GPU without a NIC goes over NVLink
     assert found(public("h100-4nic-alternate-partial")[0], "CB2501").severity == "note"
-
-
-def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
     assert "(veth)" in found(public("amd-mi100-4-intel")[0], "CB2205").what
 
 

@@ -55,18 +55,12 @@ def test_the_ceiling_of_the_other_ports_is_doubtful() -> None:
     assert not egress_of(plain, PcieTree(plain)).doubts
 
 
-def test_a_card_with_its_device_is_not_accused() -> None:
+def test_cards_that_are_not_accused() -> None:
     device = {"/sys/class/infiniband/mlx5_0": f"../../devices/{CARD}/infiniband/mlx5_0"}
     found = machine(card(CARD), ({f"/sys/devices/{CARD}/infiniband/mlx5_0/hca_type": "MT4129"}, device))
     assert not findings(found) and [nic.name for nic in found.nics] == ["mlx5_0", "eno1"]
-
-
-def test_a_device_whose_card_is_unknown_accuses_none() -> None:
-    assert not findings(machine(card(CARD), {"/sys/class/infiniband/mlx5_0/hca_type": "MT4129"}))
-
-
-def test_cards_of_guests_and_virtual_functions_are_left_alone() -> None:
-    assert not findings(machine(card(CARD, driver="vfio-pci"), card(SECOND, device="0x101e")))
+    assert not findings(machine(card(CARD), {"/sys/class/infiniband/mlx5_0/hca_type": "MT4129"}))  # a device whose card is unknown
+    assert not findings(machine(card(CARD, driver="vfio-pci"), card(SECOND, device="0x101e")))  # of a guest, and a virtual function
 
 
 def test_a_card_that_works_as_ethernet_is_a_note() -> None:
