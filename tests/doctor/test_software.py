@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,6 +55,19 @@ def test_a_torchcomms_for_another_torch_breaks_torch(tmp_path: Path) -> None:
     assert finding.remedy.startswith("pip uninstall torchcomms; ")
 
 
+@pytest.mark.parametrize(
+    "text", ["new_comm = print\n", "raise ImportError('see README')\n"], ids=["one that works", "PyPI's placeholder, which torch forgives"]
+)
+def test_a_torchcomms_with_which_torch_starts_is_no_finding(tmp_path: Path, text: str) -> None:
+    assert found_on(made_up_torch(tmp_path, text)) == []
+
+
+def test_a_torch_that_is_broken_by_itself_is_not_torchcomms_fault(tmp_path: Path) -> None:
+    site = made_up_torch(tmp_path, "new_comm = print\n")
+    (site / "torch/distributed/__init__.py").write_text("raise OSError('libtorch_cpu.so: no such file')\n")
+    assert found_on(site) == []
+
+
 def test_one_that_does_not_answer_in_time_is_accused_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_SOFTWARE_PATIENCE_S", 0.3)
     assert found_on(made_up_torch(tmp_path, "import time; time.sleep(60)\n")) == []
@@ -102,31 +114,12 @@ def test_a_oneccl_that_lacks_a_library(tmp_path: Path) -> None:
     assert "oneccl-cpu<2021.17" in finding.remedy
 
 
-def broken_torch(site: Path) -> Path:
-    made_up_torch(site, "new_comm = print\n")
-    (site / "torch/distributed/__init__.py").write_text("raise OSError('libtorch_cpu.so: no such file')\n")
-    return site
+def test_a_oneccl_that_loads_is_no_finding(tmp_path: Path) -> None:
+    assert found_on(built_oneccl(tmp_path)) == []
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda site: made_up_torch(site, "new_comm = print\n"),
-        lambda site: made_up_torch(site, "raise ImportError('see README')\n"),
-        broken_torch,
-        built_oneccl,
-        lambda site: made_up_package(site, "oneccl-cpu", "2021.17.2"),
-    ],
-    ids=[
-        "torchcomms works",
-        "PyPI's placeholder, which torch forgives",
-        "torch is broken by itself",
-        "a oneCCL that loads",
-        "a oneCCL without records",
-    ],
-)
-def test_what_is_no_finding(tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    assert found_on(make(tmp_path)) == []
+def test_a_oneccl_without_records_is_no_finding(tmp_path: Path) -> None:
+    assert found_on(made_up_package(tmp_path, "oneccl-cpu", "2021.17.2")) == []
 
 
 def stand_in_mpiexec(folder: Path, says: str) -> str:
