@@ -256,23 +256,16 @@ def test_what_is_no_log_is_refused_and_never_waited_for(make: Callable[[Path], o
         read_file(tmp_path / "nccl.log")
 
 
-def test_a_compressed_log(tmp_path: Path) -> None:
+def test_a_compressed_log_and_lines_of_windows_with_a_last_line_that_is_cut(tmp_path: Path) -> None:
+    whole = read(IB, "x")
     (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(IB.encode()))
-    assert read_file(tmp_path / "nccl.log.gz").transports == read(IB, "x").transports
-
-
-def test_lines_of_windows_and_a_last_line_that_is_cut(tmp_path: Path) -> None:
-    (tmp_path / "nccl.log").write_bytes(
-        IB.replace("\n", "\r\n").encode() + b"node1:11:21 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[0] [send] via NET/I"
-    )
+    assert read_file(tmp_path / "nccl.log.gz").transports == whole.transports
+    cut = b"node1:11:21 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[0] [send] via NET/I"
+    (tmp_path / "nccl.log").write_bytes(IB.replace("\n", "\r\n").encode() + cut)
     found = read_file(tmp_path / "nccl.log")
-    assert found.transports == {**read(IB, "x").transports, "NET/I": 1}
-    assert (found.hosts, found.version, found.net, found.device_names("IB")) == (
-        ("node1", "node2"),
-        "2.21.5",
-        "IB",
-        ("mlx5_0:1/IB", "mlx5_1:1/IB"),
-    )
+    assert found.transports == {**whole.transports, "NET/I": 1}
+    facts = [(log.hosts, log.version, log.net, log.device_names("IB")) for log in (found, whole)]
+    assert facts == [(("node1", "node2"), "2.21.5", "IB", ("mlx5_0:1/IB", "mlx5_1:1/IB"))] * 2
 
 
 def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
