@@ -72,13 +72,13 @@ GPUS: dict[str, tuple[str, Facts, Any]] = {
         lambda m: [(each.vendor, each.model, each.architecture) for each in m.gpus], [("amd", "MI300X", "gfx942")]),
     "an unknown id": (system(gpu(ADDRESS, ids='vendor="0x10de" device="0x0001"')), lambda m: m.gpus[0].model, None),
     **{f"older releases number AMD's architectures: {gcn}": (system(gpu(ADDRESS, more=f'sm="104" gcn="{gcn}"', ids="")),
-        lambda m: m.gpus[0].architecture, architecture) for gcn, architecture in (("906", "gfx906"), ("910", "gfx90a"),
-        ("gfx90a", "gfx90a"), ("?", None))},
+        lambda m: m.gpus[0].architecture, architecture)
+        for gcn, architecture in (("906", "gfx906"), ("910", "gfx90a"), ("gfx90a", "gfx90a"), ("?", None))},
 }  # fmt: skip
 LINKS: dict[str, tuple[str, Facts, Any]] = {
     "a mesh counts each peer and knows no switch": (system(gpu(ADDRESS, links=XGMI), gpu(SECOND, 1), gpu(THIRD, 2)),
-        lambda m: (m.gpu_links[:2], m.links_of(ADDRESS), m.switched), ((GpuLink(ADDRESS, SECOND, 4, "xgmi"),
-        GpuLink(ADDRESS, THIRD, 1, "xgmi")), 5, False)),
+        lambda m: (m.gpu_links[:2], m.links_of(ADDRESS), m.switched),
+        ((GpuLink(ADDRESS, SECOND, 4, "xgmi"), GpuLink(ADDRESS, THIRD, 1, "xgmi")), 5, False)),
     "a GPU that lost its links has none among GPUs that have": (system(gpu(ADDRESS, links=NVSWITCHES), gpu(SECOND, 1)),
         lambda m: m.links_of(SECOND), 0),
     "GPUs without any link were not counted": (system(gpu(ADDRESS), gpu(SECOND, 1)), lambda m: m.gpu_links, ()),
@@ -115,8 +115,8 @@ PORTS: dict[str, tuple[str, Facts, Any]] = {
         lambda m: (rate(m), "also what NCCL writes" in m.doubts[0]), (10e9, True)),
     "a veth is virtual and has no rate": (system(f"<nic>{net('veth608058c', 10000, port=0)}{net('eth0', 100000, port=0)}</nic>"),
         lambda m: ([(each.virtual, each.ports[0].rate_bits_per_s, each.rdma, each.interfaces) for each in m.nics], m.nics[0].address,
-        "speed of a veth" in m.unknown[RATE.format("veth608058c")]), ([("veth", None, False, ("veth608058c",)),
-        (None, 100e9, False, ("eth0",))], None, True)),
+        "speed of a veth" in m.unknown[RATE.format("veth608058c")]),
+        ([("veth", None, False, ("veth608058c",)), (None, 100e9, False, ("eth0",))], None, True)),
     "two nets on one function": (system(nic(ADDRESS, net("mlx5_0"), net("mlx5_1", port=2))),
         lambda m: ([(each.name, each.ports[0].number, each.address, each.card_guid) for each in m.nics], len(m.pci)),
         ([("mlx5_0", 1, ADDRESS, GUID), ("mlx5_1", 2, ADDRESS, GUID)], 1)),

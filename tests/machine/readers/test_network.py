@@ -64,8 +64,8 @@ DEVICES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
     "no devices": (Tree({"/sys/class/net/lo/mtu": "65536"}), lambda m: m, Machine()),
     **{f"down: {state}, {phys_state}": (tree(port={**PORT, "state": state, "phys_state": phys_state}),
         lambda m: (port(m).rate_bits_per_s, port(m).rate_text, "the port is down" in m.unknown[RATE("mlx5_0")]),
-        (None, "400 Gb/sec (4X NDR)", True)) for state, phys_state in (("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"),
-        ("", "3: Disabled"))},
+        (None, "400 Gb/sec (4X NDR)", True))
+        for state, phys_state in (("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled"))},
     "without a subnet manager": (tree(port={**PORT, "state": "2: INIT", "sm_lid": "0x0", "lid": "0xffff"}),
         lambda m: (port(m).state, port(m).rate_bits_per_s, port(m).sm_lid, port(m).lid, "a LID" in m.unknown["nics/mlx5_0/ports/1/lid"]),
         ("init", 400e9, 0, None, True)),
@@ -76,13 +76,13 @@ DEVICES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
         lambda m: (port(m).rate_bits_per_s, "MT4131 " in m.unknown[RATE("mlx5_0")]), (None, True)),
     "SDR of an old adapter": (tree(name="mthca0", port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT25208"}),
         lambda m: (port(m).rate_bits_per_s, ["mthca0 port 1 is read at SDR" in doubt for doubt in m.doubts]), (8e9, [True])),
-    **{f"not a rate: {rate!r}": (tree(port={**PORT, "rate": rate}), lambda m: (port(m).rate_bits_per_s, "\x1b" in (port(m).rate_text or ""),
-        bool(m.unknown[RATE("mlx5_0")])), (None, False, True)) for rate in ("", "fast", "-400 Gb/sec (4X NDR)",
-        "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)")},
+    **{f"not a rate: {rate!r}": (tree(port={**PORT, "rate": rate}),
+        lambda m: (port(m).rate_bits_per_s, "\x1b" in (port(m).rate_text or ""), bool(m.unknown[RATE("mlx5_0")])), (None, False, True))
+        for rate in ("", "fast", "-400 Gb/sec (4X NDR)", "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)")},
     **{f"RoCE takes the largest MTU that fits into the interface's {mtu}": (tree(port=ROCE,
         interfaces={"eth2": {"mtu": mtu, "dev_port": "0"}}), lambda m: (port(m).mtu_bytes, port(m).rate_bits_per_s, port(m).link_layer),
-        (payload, 100e9, "ethernet")) for mtu, payload in (("1500", 1024), ("9000", 4096), ("4200", 4096), ("2200", 2048), ("600", 256),
-        ("-1", None))},
+        (payload, 100e9, "ethernet"))
+        for mtu, payload in (("1500", 1024), ("9000", 4096), ("4200", 4096), ("2200", 2048), ("600", 256), ("-1", None))},
     "RoCE has neither LIDs nor a subnet manager": (tree(port=ROCE), lambda m: (port(m).lid, port(m).sm_lid), (None, None)),
     **{f"Ethernet has no line coding: {rate}": (tree(port={**ROCE, "rate": rate}), lambda m: port(m).rate_bits_per_s, bits)
         for rate, bits in (("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("200 Gb/sec (2X NDR)", 200e9))},
@@ -93,8 +93,8 @@ DEVICES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
     "each port of a two-port device has its own interface": (tree(port=ROCE, ports=(1, 2),
         interfaces={"eth2": {"mtu": "1500", "dev_port": "0"}, "eth3": {"mtu": "9000", "dev_port": "1"}}),
         lambda m: ([each.mtu_bytes for each in m.nics[0].ports], m.nics[0].interfaces), ([1024, 4096], ("eth2", "eth3"))),
-    "a bond shows in the table of addresses only": (tree(name="mlx5_bond_0", port={**ROCE, "gid_attrs/ndevs/0": "bond0",
-        "gid_attrs/ndevs/1": "bond0"}, more={"/sys/class/net/bond0/mtu": "9000"}),
+    "a bond shows in the table of addresses only": (tree(name="mlx5_bond_0",
+        port={**ROCE, "gid_attrs/ndevs/0": "bond0", "gid_attrs/ndevs/1": "bond0"}, more={"/sys/class/net/bond0/mtu": "9000"}),
         lambda m: (m.nics[0].virtual, m.nics[0].interfaces, port(m).mtu_bytes), (None, ("bond0",), 4096)),
     "software RDMA is virtual even below a PCI device": (tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}),
         lambda m: (m.nics[0].virtual, m.nics[0].address, m.nics[0].interfaces, m.nics[0].numa, "nics/rxe0/address" in m.unknown),
@@ -174,8 +174,8 @@ VIRTUAL = (
 )  # fmt: skip
 INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
     "none": (Net().made("lo", type="772"), lambda m: m, Machine()),
-    **{f"not a speed: {speed!r}": (Net().real("eth0", speed=speed), lambda m: (port(m).rate_bits_per_s,
-        [(path, "no speed" in why) for path, why in m.unknown.items()]), (None, [(RATE("eth0"), True)]))
+    **{f"not a speed: {speed!r}": (Net().real("eth0", speed=speed),
+        lambda m: (port(m).rate_bits_per_s, [(path, "no speed" in why) for path, why in m.unknown.items()]), (None, [(RATE("eth0"), True)]))
         for speed in ("-1", "0", "4294967295", "1000000000000000000", "", "fast")},
     "down": (Net().real("eth0", operstate="down", carrier="0"), lambda m: (port(m).state, port(m).rate_bits_per_s, m.unknown),
         ("down", None, {RATE("eth0"): "the interface is down"})),
@@ -194,8 +194,8 @@ INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
     "an adapter on USB is not on its controller's function": (Net().real("enx0", below="/usb1/1-1", speed="1000"),
         lambda m: m.nics[0].address, None),
     **{f"a {why} has a rate and is no port": (Net().made("x0", speed="200000", **facts),
-        lambda m: (m.nics[0].virtual, port(m).rate_bits_per_s), (why, 200e9)) for facts, why in ((BOND, "bond"),
-        ({"uevent": "DEVTYPE=vlan\nINTERFACE=x0"}, "VLAN"))},
+        lambda m: (m.nics[0].virtual, port(m).rate_bits_per_s), (why, 200e9))
+        for facts, why in ((BOND, "bond"), ({"uevent": "DEVTYPE=vlan\nINTERFACE=x0"}, "VLAN"))},
     "an RDMA device's interface is not counted twice": (rdma(Net().real("ib0", type="32").real("eth0", function="0000:1a:00.0")),
         lambda m: [each.name for each in m.nics], ["eth0"]),
     "software RDMA owns nothing": (rdma(Net().real("eth0"), "rxe0", parent="eth0"), lambda m: [each.name for each in m.nics], ["eth0"]),
