@@ -24,6 +24,7 @@ STEPS = 4  # more in the second start than in the first
 HEADERS = 66
 MODEL = 3_000_000  # parameters of 4 bytes: 12 MB
 S = 4 * MODEL
+REST = S - 4 * 3 * (12 * 256 * 256 + 13 * 256)  # outside of three layers of hidden size 256
 A = 4 * 512 * 256 * 2  # activations: 512 tokens of hidden size 256, two sequences at a time
 TRANSFORMER = ("--layers", "3", "--hidden", "256", "--sequence", "512", "--microbatch", "2")
 
@@ -75,11 +76,12 @@ CASES = [
     Case("tensor-parallel", (*TRANSFORMER, "--tensor", "3"), 4 * 3 * 4 / 3 * A, *alike(4 * 3 * 4 / 3 * A)),
     # Four times per layer every token goes to 2 of 3 experts, so that two thirds of twice the activations leave each host.
     Case("expert-parallel", (*TRANSFORMER, "--top-k", "2"), 4 * 3 * 2 / 3 * 2 * A, *alike(4 * 3 * 2 / 3 * 2 * A)),
-    # Parameters are gathered twice and gradients scattered once, two thirds of them each time.
-    Case("fsdp", ("--layers", "3", "--hidden", "256"), 3 * 2 / 3 * S, *alike(3 * 2 / 3 * S)),
+    # Parameters are gathered twice, but those outside of the layers once, and gradients scattered once: two thirds of them each time.
+    Case("fsdp", ("--layers", "3", "--hidden", "256"), 2 / 3 * (3 * S - REST), *alike(2 / 3 * (3 * S - REST))),
 ]  # fmt: skip
 # Gloo's reduce-scatter is a whole all-reduce, of which each rank keeps its part.
-GLOO = [*CASES[:-1], replace(CASES[-1], sends=(8 / 3 * S,) * 3, gets=(8 / 3 * S,) * 3)]
+FSDP = 2 / 3 * (2 * S - REST) + 4 / 3 * S
+GLOO = [*CASES[:-1], replace(CASES[-1], sends=(FSDP,) * 3, gets=(FSDP,) * 3)]
 
 
 def counted(bed):
