@@ -15,26 +15,17 @@ from tests.results.rows import make_row, make_times, not_measured
 MIB = 1 << 20
 
 
-def test_the_largest_reliable_size_and_the_time_of_the_smallest() -> None:
+def test_the_largest_reliable_size_counts_and_larger_ones_are_named() -> None:
     small, large = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(64 * MIB, busbw_bytes_per_s=40e9)
     in_cache = make_row(MIB, busbw_bytes_per_s=45e9)
     (headline,) = headlines([in_cache, small, large])
     assert (headline.row, headline.smallest, headline.cases, headline.sound, headline.left_out) == (large, small, 3, 3, ())
-
-
-def test_larger_sizes_that_are_unreliable_are_left_out_and_named() -> None:
     rows = [make_row(size * MIB, flags=flags) for size, flags in ((1, ()), (4, ()), (16, ("oversubscribed",)), (64, ("oversubscribed",)))]
     (headline,) = headlines(rows)
     assert (headline.row.size_bytes, headline.left_out) == (4 * MIB, (16 * MIB, 64 * MIB))
-
-
-def test_without_a_reliable_large_size_the_largest_is_shown() -> None:
     rows = [make_row(4096), make_row(16384, flags=("oversubscribed",)), make_row(MIB, flags=("oversubscribed",))]
     assert headlines(rows)[0].row.size_bytes == MIB
     assert headlines(rows[:2])[0].row.size_bytes == 16384
-
-
-def test_of_equal_bandwidths_the_larger_size_counts() -> None:
     (headline,) = headlines([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
     assert headline.row.size_bytes == 1 << 30
 
@@ -47,21 +38,18 @@ def test_one_for_each_operation_backend_and_number_of_ranks_and_the_best_placing
     assert [each.cases for each in found] == [2, 1, 1, 1, 1]
 
 
-def test_wrong_data_is_never_a_headline() -> None:
+def test_wrong_data_or_another_path_is_a_headline_only_where_there_is_nothing_else() -> None:
     right = make_row(1024, busbw_bytes_per_s=1e9)
     (headline,) = headlines([make_row(2048, wrong=3), right])
     assert (headline.row, headline.sound) == (right, 1)
     (headline,) = headlines([wrong := make_row(wrong=3)])
     assert (headline.row, headline.smallest, headline.sound) == (wrong, None, 0)
-
-
-def test_what_took_another_path_is_a_peak_only_where_there_is_nothing_else() -> None:
     beyond = make_row(1 << 20, busbw_bytes_per_s=90e9, flags=("above_bound",), percent_of_ceiling=None)
     assert headlines([beyond])[0].row == beyond
     assert headlines([beyond, slow := make_row(8, busbw_bytes_per_s=1e6)])[0].row == slow
 
 
-def test_without_a_bandwidth_the_shortest_time_counts() -> None:
+def test_without_a_bandwidth_the_shortest_time_counts_as_of_a_ping_pong() -> None:
     barriers = [
         make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
     ]
@@ -69,6 +57,10 @@ def test_without_a_bandwidth_the_shortest_time_counts() -> None:
     assert (headline.row, headline.smallest) == (barriers[1], None)
     alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]
     assert headlines(alone)[0].row == alone[1]
+    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
+    (headline,) = headlines(rows)
+    assert headline.row.size_bytes == 8
+    assert figure(headline.row) == "2.000 µs"
 
 
 def test_nothing_measured_and_figures_that_cannot_be() -> None:
@@ -77,13 +69,6 @@ def test_nothing_measured_and_figures_that_cannot_be() -> None:
     strange = [make_row(8, busbw_bytes_per_s=value) for value in (nan, inf, -1.0)]
     assert headlines([*strange, sound := make_row(16)])[0].row == sound
     assert headlines([]) == []
-
-
-def test_a_ping_pong_is_reported_by_its_shortest_time_not_by_a_bandwidth() -> None:
-    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
-    (headline,) = headlines(rows)
-    assert headline.row.size_bytes == 8
-    assert figure(headline.row) == "2.000 µs"
 
 
 K = 1024
@@ -115,25 +100,16 @@ def test_overlapping_intervals_and_slower_ones_claim_nothing(forced: float) -> N
     assert found.within == pytest.approx(max(0.0, 1 - forced / 100e-6 * 0.986), abs=1e-3)
 
 
-def test_a_fast_but_wrong_row_is_no_better_choice() -> None:
+def test_wrong_rows_several_times_refused_choices_and_rows_without_an_interval_are_no_better_choice() -> None:
     assert only([row(100e-6), row(50e-6, "tree", wrong=3), row(101e-6, "ring")]).as_good == (4 * K,)
-
-
-@pytest.mark.parametrize("flag", ["two_modes", "drift", "state_flip", "oversubscribed", "budget_exceeded"])
-def test_a_time_that_is_not_one_number_is_left_out(flag: str) -> None:
-    assert only([row(100e-6), row(50e-6, "tree", flags=(flag,))]).unknown == (4 * K,)
-    assert only([row(100e-6, flags=(flag,)), row(50e-6, "tree")]).unknown == (4 * K,)
-
-
-def test_without_an_interval_nothing_is_claimed() -> None:
     bare = Times(50e-6, None, None, 40e-6, 60e-6, 60e-6, 60e-6)
-    assert only([row(100e-6), row(1.0, "tree", time_s=bare)]).unknown == (4 * K,)
-
-
-def test_a_choice_that_the_library_refuses_is_left_out() -> None:
     refused = not_measured("no nvls here", size_bytes=4 * K, registration="none", algorithm="nvls")
     assert only([row(100e-6), refused, row(90e-6, "tree")]).losses[0].better.algorithm == "tree"
-    assert only([row(100e-6), refused]).unknown == (4 * K,)
+    unknown = [[row(100e-6), row(1.0, "tree", time_s=bare)], [row(100e-6), refused]]
+    for flag in ("two_modes", "drift", "state_flip", "oversubscribed", "budget_exceeded"):
+        unknown += [[row(100e-6), row(50e-6, "tree", flags=(flag,))], [row(100e-6, flags=(flag,)), row(50e-6, "tree")]]
+    assert [only(rows).unknown for rows in unknown] == [(4 * K,)] * 12
+    assert judged([row(1e-6), row(2e-6, backend="mpi")]) == []
 
 
 def test_sizes_are_judged_each_and_ascend() -> None:
@@ -150,10 +126,6 @@ def test_only_like_is_set_against_like() -> None:
     first, second = judged(rows)
     assert (first.row.registration, first.losses, first.as_good) == ("none", (), (4 * K,))
     assert (second.row.registration, second.losses[0].better.algorithm) == ("symmetric", "tree")
-
-
-def test_without_anything_forced_there_is_nothing_to_judge() -> None:
-    assert judged([row(1e-6), row(2e-6, backend="mpi")]) == []
 
 
 def launches(medians: list[float], **changes: Any) -> Row:

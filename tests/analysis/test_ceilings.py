@@ -67,19 +67,11 @@ def test_a_slower_link_is_named_with_its_host_and_comes_first(tmp_path: Path) ->
     assert "allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %)" in of_ceiling and of_ceiling.endswith(SLOW.limited_by)
 
 
-def test_a_link_that_became_faster_or_stayed_is_no_loss(tmp_path: Path) -> None:
+def test_faster_links_measured_or_given_references_and_ceilings_that_depend_on_the_size_are_no_loss(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", SLOW, interface(0.5e9)), run(tmp_path / "b", FAST, interface(1e9))
     assert compare(a, b).fallen.sentences() == []
-
-
-def test_measured_references_and_given_ceilings_are_not_compared() -> None:
-    rows = [row(COPY, 1e9), row(replace(FAST, kind="given"), 1e9, backend="gloo")]
-    assert link_ceilings(rows) == ()
-
-
-def test_a_ceiling_that_depends_on_the_size_is_left_out() -> None:
-    rows = [row(FAST, 1e8), replace(row(SLOW, 5e7), size_bytes=8)]
-    assert link_ceilings(rows) == ()
+    assert link_ceilings([row(COPY, 1e9), row(replace(FAST, kind="given"), 1e9, backend="gloo")]) == ()
+    assert link_ceilings([row(FAST, 1e8), replace(row(SLOW, 5e7), size_bytes=8)]) == ()
 
 
 def test_rates_of_machines_and_of_ports_are_known_by_host(tmp_path: Path) -> None:
@@ -110,16 +102,13 @@ def report_of(a: Path, b: Path) -> Material:
     return Material(read_all([a, b]), a.parent / "page.html")
 
 
-def test_a_report_shows_the_loss_as_a_finding_and_in_its_percentages(tmp_path: Path) -> None:
+def test_pages_tables_and_csv_show_the_loss_and_the_percentages_of_both_limits(tmp_path: Path) -> None:
     a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
     page = report_of(a, b)
     assert page.concerns[0] == Concern(FINDING, "eth0 of n2: 1 → 0.5 Gb/s", "after")
     assert [page.rows(table)[0].percent_of_ceiling for table in page.tables] == [0.119e9 / 0.12e9 * 100, 50.0]
-
-
-def test_csv_has_the_percentages_of_both_limits(tmp_path: Path) -> None:
-    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
-    both, alone = StringIO(), StringIO()
+    assert of_ceiling(page.rows(page.tables[1])[0]) == "0.0600 of 0.120 GB/s (50 %, 100 % of the 0.0600 GB/s expected now)"
+    both, alone, table = StringIO(), StringIO(), StringIO()
     report_run([a, b], Path("-"), "table", both)
     report_run([b], Path("-"), "table", alone)
     before, after = csv.DictReader(both.getvalue().splitlines())
@@ -127,15 +116,9 @@ def test_csv_has_the_percentages_of_both_limits(tmp_path: Path) -> None:
     assert (float(after["percent_of_ceiling"]), float(after["percent_of_baseline_ceiling"])) == (100.0, 50.0)
     assert after["ceiling_limited_by"] == SLOW.limited_by and float(after["ceiling_bytes_per_s"]) == SLOW.bytes_per_s
     assert "percent_of_baseline_ceiling" not in alone.getvalue()
-
-
-def test_a_table_says_which_limit_its_percentages_are_of(tmp_path: Path) -> None:
-    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
-    out = StringIO()
-    report_run([a, b], None, "table", out)
-    assert "since before: of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth" in out.getvalue()
-    material = report_of(a, b)
-    assert of_ceiling(material.rows(material.tables[1])[0]) == "0.0600 of 0.120 GB/s (50 %, 100 % of the 0.0600 GB/s expected now)"
+    report_run([a, b], None, "table", table)
+    note = "since before: of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth"
+    assert note in table.getvalue()
 
 
 def test_of_other_hosts_the_ceilings_are_a_note_and_percentages_stay(tmp_path: Path) -> None:

@@ -29,12 +29,9 @@ def of(*tables: Sequence[Row], events: Sequence[Mapping[str, Any]] = (), info: M
     return concerns(runs, launches, more.get("compared", [[] for _ in runs]), more.get("effects", []), more.get("warnings", []))
 
 
-def test_there_are_no_concerns_about_a_good_run() -> None:
+def test_a_good_run_raises_no_concern_and_every_flag_has_its_place() -> None:
     assert of([make_row(8), make_row(16)]) == []
     assert of() == []
-
-
-def test_every_flag_has_its_place_and_doubtful_ones_are_doubts() -> None:
     assert {*module.DOUBTS, *module.REMARKS} == set(FLAGS)
     assert set(module.DOUBTS) >= DOUBTFUL_FLAGS
 
@@ -46,22 +43,13 @@ def test_worst_first() -> None:
         make_row(32, wrong=2),
         not_measured("no"),
     ]
-    events = [
-        {"kind": "note", "text": "started late"},
-        {"kind": "abort", "text": "rank 3 died"},
-        {"kind": "finding", "text": "a slow link"},
-    ]
-    found = of(rows, events=events)
+    texts = {"note": "started late", "abort": "rank 3 died", "finding": "a slow link"}
+    found = of(rows, events=[{"kind": kind, "text": text} for kind, text in texts.items()])
     assert [(each.severity, each.what) for each in found] == [
-        ("wrong data", "2 elements are wrong"),
-        ("broken off", "abort: rank 3 died"),
-        ("finding", "a slow link"),
-        ("doubtful", "two_modes"),
-        ("doubtful", "target_missed"),
-        ("missing", "not measured: no"),
-        ("note", "started late"),
+        ("wrong data", "2 elements are wrong"), ("broken off", "abort: rank 3 died"), ("finding", "a slow link"),
+        ("doubtful", "two_modes"), ("doubtful", "target_missed"), ("missing", "not measured: no"), ("note", "started late"),
         ("note", "remeasured"),
-    ]
+    ]  # fmt: skip
     assert [SEVERITIES.index(each.severity) for each in found] == sorted(SEVERITIES.index(each.severity) for each in found)
     assert found[0].sentence() == f"{found[0].what} ({found[0].where})"
 
@@ -106,7 +94,7 @@ def test_a_run_that_did_not_end_and_events_without_words() -> None:
     assert found.what == "hang: without a word"
 
 
-def test_reasons_and_warnings() -> None:
+def test_reasons_and_warnings_are_there_and_never_more_than_twenty_of_a_kind() -> None:
     found = of([not_measured("a"), not_measured("b"), not_measured("a")], warnings=["run-9 is empty"])
     assert [(each.what, each.where) for each in found] == [
         ("not measured: a", "2 of 3 cases: allreduce nccl at 64 MiB"),
@@ -114,9 +102,6 @@ def test_reasons_and_warnings() -> None:
         ("run-9 is empty", ""),
     ]
     assert {each.severity for each in found} == {MISSING}
-
-
-def test_there_are_never_more_than_twenty_of_a_kind() -> None:
     found = of([make_row(8, flags=tuple(f"flag-{number}" for number in range(50)))])
     assert len(found) == 21
     assert found[0].what.startswith("flag-0, ")

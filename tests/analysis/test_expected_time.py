@@ -61,7 +61,7 @@ def origins(rows: list[Row], run: Run = NO_RUN) -> list[type]:
 
 
 class TestTheLineOfARun:
-    def test_the_ends_make_it_and_the_others_are_compared_with_it(self) -> None:
+    def test_the_ends_make_it_in_any_order_and_the_others_are_compared_with_it(self) -> None:
         found = expected(series({64 * K: 1.25}))
         assert [type(each.origin) for each in found.values()] == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
         assert found[64].percent_of_expected_time is None and found[16 * M].percent_of_expected_time is None
@@ -71,8 +71,6 @@ class TestTheLineOfARun:
         assert found[64 * K].percent_of_expected_time_low == pytest.approx(80 / 1.01)
         assert found[64 * K].percent_of_expected_time_high == pytest.approx(80 / 0.99)
         assert found[M].origin == FromRunSizes(smallest=64, largest=16 * M)
-
-    def test_the_order_of_the_rows_does_not_matter(self) -> None:
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
 
@@ -104,46 +102,38 @@ class TestTheLineOfARun:
         rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
         assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
-    def test_series_that_differ_in_anything_else_have_their_own_line(self) -> None:
+    def test_times_that_do_not_grow_are_a_flat_line_and_other_series_have_their_own(self) -> None:
+        rows = [replace(row, time_s=make_times(ALPHA_S * (0.999 if row.size_bytes == 256 else 1))) for row in series(sizes=(8, 64, 256))]
+        assert expected(rows)[64].percent_of_expected_time == pytest.approx(100)
         slow = series(dict.fromkeys(SIZES, 4.0), in_place=True)
         found = with_expectations([*series(), *slow], NO_RUN)
         assert all(row.expectation.percent_of_expected_time in (None, pytest.approx(100)) for row in found if row.expectation)
-
-    def test_times_that_do_not_grow_are_a_flat_line(self) -> None:
-        rows = [replace(row, time_s=make_times(ALPHA_S * (0.999 if row.size_bytes == 256 else 1))) for row in series(sizes=(8, 64, 256))]
-        assert expected(rows)[64].percent_of_expected_time == pytest.approx(100)
 
 
 class TestNoModel:
     """The rule of `expected_time`: what is off the line by more than a factor of 1.5, beyond its interval."""
 
-    def test_one_slower_size_among_others_on_the_line_is_slow(self) -> None:
+    def test_one_slower_size_is_slow_unless_most_are_off(self) -> None:
         found = expected(series({64 * K: 3.0}))
         assert found[64 * K].percent_of_expected_time == pytest.approx(100 / 3)
         assert found[4 * K].percent_of_expected_time == pytest.approx(100)
+        found = expected(series({4 * K: 2.0, M: 0.5}))
+        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
+        assert type(found[64].origin) is SmallestOfRun
 
-    def test_neighbors_that_are_slower_are_a_switch_of_the_library(self) -> None:
+    def test_neighbors_that_are_slower_are_a_switch_of_the_library_also_an_unreliable_one(self) -> None:
         found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=(*SIZES, 256 * K, 512 * K)))
         assert found[4 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
         assert found[64 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
         assert (found[64 * K].expected_time_s, found[64 * K].percent_of_expected_time) == (None, None)
         assert found[M].percent_of_expected_time == pytest.approx(100)
-
-    def test_one_faster_size_is_not_on_the_line(self) -> None:
-        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
-
-    def test_if_most_sizes_are_off_none_has_a_model(self) -> None:
-        found = expected(series({4 * K: 2.0, M: 0.5}))
-        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
-        assert type(found[64].origin) is SmallestOfRun
-
-    def test_a_single_size_between_the_ends_is_not_accused(self) -> None:
-        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
-
-    def test_an_unreliable_neighbor_that_is_slow_supports_a_switch(self) -> None:
         sizes = (*SIZES, 256 * K, 512 * K)
         rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == 4 * K else row for row in series({4 * K: 3, 64 * K: 3}, sizes)]
         assert isinstance(expected(rows)[64 * K].origin, OffTheLine)
+
+    def test_one_faster_size_and_a_single_one_between_the_ends_are_off_the_line(self) -> None:
+        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
+        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
 
     @pytest.mark.parametrize(("factor", "is_off"), [(HOLDS_WITHIN * 0.99, False), (1.02 * HOLDS_WITHIN, True)])
     def test_the_factor_holds_beyond_the_interval(self, factor: float, is_off: bool) -> None:
@@ -208,13 +198,11 @@ class TestConstantsOfNccl:
             assert each.expected_time_s == pytest.approx(time.seconds)
             assert each.percent_of_expected_time == pytest.approx(100 * time.seconds / row.time_s.p50)
 
-    def test_one_size_is_enough(self, tmp_path: Path) -> None:
+    def test_one_size_is_enough_and_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
         rows = h100_rows(sizes=(G,))
-        assert origins(rows, h100_run(tmp_path, rows)) == [FromNcclConstants]
-
-    def test_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
+        assert origins(rows, h100_run(tmp_path / "one", rows)) == [FromNcclConstants]
         rows = h100_rows(algorithm="ring", protocol="simple")
-        found = expected(rows, h100_run(tmp_path, rows))
+        found = expected(rows, h100_run(tmp_path / "forced", rows))
         assert {each.origin for each in found.values()} == {FromNcclConstants(choice="ring/Simple")}
 
     @pytest.mark.parametrize(
@@ -245,11 +233,9 @@ class TestConstantsOfNccl:
 
 
 TABLE = [
-    ["AllReduce", "Tree", "LL", 10.0, 5.0],
-    ["AllReduce", "Ring", "LL", 15.0, 20.0],
-    ["AllReduce", "Ring", "Simple", 40.0, 200.0],
+    ["AllReduce", "Tree", "LL", 10.0, 5.0], ["AllReduce", "Ring", "LL", 15.0, 20.0], ["AllReduce", "Ring", "Simple", 40.0, 200.0],
     ["AllGather", "Ring", "Simple", 20.0, 300.0],
-]
+]  # fmt: skip
 ENTRIES = [TunedRate(*values) for values in TABLE]
 
 

@@ -48,19 +48,13 @@ def test_a_smaller_size_that_takes_longer_than_a_larger_one_is_a_violation() -> 
     assert (violation.row.size_bytes, violation.instead[0].size_bytes) == (4 * KIB, 16 * KIB)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"backend": "gloo"}, id="another backend"),
-        pytest.param({"ranks": 8}, id="other ranks"),
-        pytest.param({"mode": "batched"}, id="another mode"),
-        pytest.param({"flags": ("drift",)}, id="doubtful"),
-        pytest.param({"wrong": 3}, id="wrong data"),
-        pytest.param({"time_s": replace(make_times(20e-6), ci_low=None, ci_high=None)}, id="no interval"),
-        pytest.param({"time_s": make_times(59e-6)}, id="within what launches differ by"),
-        pytest.param({"algorithm": "tree"}, id="a forced algorithm"),
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    pytest.param({"backend": "gloo"}, id="another backend"), pytest.param({"ranks": 8}, id="other ranks"),
+    pytest.param({"mode": "batched"}, id="another mode"), pytest.param({"flags": ("drift",)}, id="doubtful"),
+    pytest.param({"wrong": 3}, id="wrong data"), pytest.param({"algorithm": "tree"}, id="a forced algorithm"),
+    pytest.param({"time_s": replace(make_times(20e-6), ci_low=None, ci_high=None)}, id="no interval"),
+    pytest.param({"time_s": make_times(59e-6)}, id="within what launches differ by"),
+])  # fmt: skip
 def test_what_proves_no_violation(changes: dict[str, Any]) -> None:
     rows = [row("allreduce", 80e-6), row("reduce", 20e-6), replace(row("broadcast", 20e-6), **changes)]
     assert violated(rows) == []

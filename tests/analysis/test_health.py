@@ -55,31 +55,22 @@ def test_the_whole_interval_decides(percent: float, spread: float, reach: Reach)
     assert list(reaches(verdict_of([at(percent, spread=spread)], [])).values()) == [reach]
 
 
-@pytest.mark.parametrize("flag", sorted(NOISE))
-def test_a_noisy_row_is_never_slow(flag: str) -> None:
-    verdict = verdict_of([at(10, flags=(flag,))], [])
-    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["hidden_by_noise"])
+@pytest.mark.parametrize("changes", [
+    pytest.param({"n": 5}, id="five samples"),
+    pytest.param({"n": 1, "time_s": replace(make_times(1e-3), ci_low=None, ci_high=None)}, id="one sample"),
+    pytest.param({"percent_of_ceiling": 378.0, "ceiling": COPY}, id="far above a measured reference"),
+    pytest.param({"flags": ("oversubscribed",)}, id="unreliable"), pytest.param({"flags": ("above_bound",)}, id="another path"),
+])  # fmt: skip
+def test_what_proves_nothing_is_neither_ok_nor_slow_and_a_noisy_row_is_never_slow(changes: dict[str, Any]) -> None:
+    rows = [replace(at(percent), **changes) for percent in (10, 95)]
+    for row in [*rows, *(at(10, flags=(flag,)) for flag in sorted(NOISE))]:
+        verdict = verdict_of([row], [])
+        assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["hidden_by_noise"])
 
 
 @pytest.mark.parametrize("flag", ["target_missed", "warmup_unsettled", "few_samples", "slowed"])
 def test_a_wide_interval_is_compared_as_it_is(flag: str) -> None:
     assert verdict_of([at(10, flags=(flag,))], []).outcome is CheckOutcome.SLOW
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"n": 5}, id="five samples"),
-        pytest.param({"n": 1, "time_s": replace(make_times(1e-3), ci_low=None, ci_high=None)}, id="one sample"),
-        pytest.param({"flags": ("oversubscribed",)}, id="unreliable"),
-        pytest.param({"flags": ("above_bound",)}, id="another path"),
-        pytest.param({"percent_of_ceiling": 378.0, "ceiling": COPY}, id="far above a measured reference"),
-    ],
-)
-def test_what_proves_nothing_is_neither_ok_nor_slow(changes: dict[str, Any]) -> None:
-    for percent in (10, 95):
-        verdict = verdict_of([replace(at(percent), **changes)], [])
-        assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["hidden_by_noise"])
 
 
 def test_a_disturbed_reference_gives_no_percentage() -> None:
@@ -117,24 +108,18 @@ def test_a_varied_reference_is_compared_with_the_fastest_round_at_any_size() -> 
     assert verdict_of([row, other], []).outcome is CheckOutcome.INCONCLUSIVE
 
 
-def test_six_samples_are_enough() -> None:
+def test_the_largest_size_that_decides_counts_from_six_samples_on() -> None:
     assert verdict_of([at(95, n=6)], []).outcome is CheckOutcome.OK
-
-
-def test_the_largest_size_that_decides_counts_and_small_ones_do_not() -> None:
     assert verdict_of([at(84, 16 * MIB), at(10)], []).outcome is CheckOutcome.SLOW
     assert verdict_of([at(84, 16 * MIB), at(10, flags=("cpu_shared",))], []).outcome is CheckOutcome.OK
     assert verdict_of([at(1, 8), at(84)], []).outcome is CheckOutcome.OK
     assert verdict_of([at(1, 8)], []).outcome is CheckOutcome.INCONCLUSIVE
 
 
-def test_a_quiet_slow_row_next_to_a_noisy_one_proves_nothing() -> None:
+def test_a_slow_row_proves_nothing_next_to_a_noisy_one_or_in_a_cache() -> None:
     noisy = at(30, flags=("cpu_shared",))
     assert verdict_of([at(10, 16 * MIB), noisy], []).outcome is CheckOutcome.INCONCLUSIVE
     assert verdict_of([at(10, 16 * MIB), at(10)], []).outcome is CheckOutcome.SLOW
-
-
-def test_sizes_that_fit_a_cache_do_not_count_inside_a_host() -> None:
     measured = Ceiling("measured", 50e9, "memory copy")
     assert verdict_of([at(10, 4 * MIB, ceiling=measured)], []).outcome is CheckOutcome.INCONCLUSIVE
     assert verdict_of([at(10, 4 * MIB)], []).outcome is CheckOutcome.SLOW
@@ -168,15 +153,9 @@ def test_noise_of_a_backend_that_nobody_named_is_shown_and_does_not_decide() -> 
 
 def inside_host(*rows: tuple[float, int, float]) -> list[Row]:
     """Rows of all-reduce over MPI inside a host: (percentage, MiB, reference in bytes/s)."""
-    return [
-        at(
-            percent,
-            size * MIB,
-            backend="mpi",
-            ceiling=Ceiling("measured", rate, "shared memory and sum", low_bytes_per_s=rate, high_bytes_per_s=rate),
-        )
-        for percent, size, rate in rows
-    ]
+    shared = Ceiling("measured", 0, "shared memory and sum")
+    references = [replace(shared, bytes_per_s=rate, low_bytes_per_s=rate, high_bytes_per_s=rate) for _, _, rate in rows]
+    return [at(row[0], row[1] * MIB, backend="mpi", ceiling=reference) for row, reference in zip(rows, references, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -236,14 +215,11 @@ def test_without_an_expected_bandwidth_nothing_is_fast_or_slow() -> None:
     assert kinds(verdict_of([replace(unknown, ceiling=disturbed)], [])) == ["hidden_by_noise"]
 
 
-def test_wrong_data_and_a_failed_run_come_before_everything_else() -> None:
+def test_wrong_data_and_a_failed_run_come_first_and_severe_findings_are_slow() -> None:
     verdict = verdict_of([at(84), at(84, backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")], [])
     assert (verdict.outcome, kinds(verdict)[0], verdict.outcome.exit_code) == (CheckOutcome.BROKEN, "wrong_data_received", 4)
     verdict = verdict_of([at(10)], [], RunFailedEarly(4, "rank 1 does not answer"))
     assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.BROKEN, ["run_failed_early", "misses_expected"])
-
-
-def test_a_severe_finding_is_slow_and_others_are_evidence() -> None:
     severe = Finding("CB2101", "severe", "node1", "the link is trained lower", "", "")
     assert verdict_of([at(84)], [severe]).outcome is CheckOutcome.SLOW
     assert verdict_of([at(84)], [replace(severe, severity="warning")]).outcome is CheckOutcome.OK
@@ -260,14 +236,11 @@ def test_the_verdict_is_a_value_that_can_be_sent() -> None:
     assert decode(as_json(verdict), CheckVerdict) == verdict
 
 
-def test_an_operation_that_was_not_measured_in_time_is_no_ok() -> None:
+def test_what_was_not_measured_in_time_is_no_ok() -> None:
     verdict = verdict_of([at(84)], [], omitted=[("p2p_bandwidth", "nccl")])
     assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["not_measured_in_time"])
     assert verdict_of([at(84)], [], omitted=[("allreduce", "nccl")]).outcome is CheckOutcome.OK  # at another size
     assert verdict_of([at(10)], [], omitted=[("p2p_bandwidth", "nccl")]).outcome is CheckOutcome.SLOW
-
-
-def test_a_backend_that_was_not_measured_in_time_is_no_ok() -> None:
     verdict = verdict_of([at(84)], [], omitted=[("allreduce", "mpi")], requested=frozenset({"nccl", "mpi"}))
     assert verdict.outcome is CheckOutcome.INCONCLUSIVE
     assert verdict_of([at(84)], [], omitted=[("allreduce", "mpi")]).render().endswith("; mpi INCONCLUSIVE")

@@ -13,22 +13,14 @@ from tests.helpers import make_case, make_place
 
 ALL = operations()
 # FIELD.md: how many parts of count·width a size has, and busbw / algbw, both by the number of ranks n.
+ONE_WAY = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
 FACTS = {
-    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
-    "broadcast": (lambda n: 1, lambda n: 1),
-    "reduce": (lambda n: 1, lambda n: 1),
-    "sendrecv": (lambda n: 1, lambda n: 1),
-    "allgather": (lambda n: n, lambda n: (n - 1) / n),
-    "reducescatter": (lambda n: n, lambda n: (n - 1) / n),
-    "alltoall": (lambda n: n, lambda n: (n - 1) / n),
-    "gather": (lambda n: n, lambda n: (n - 1) / n),
-    "scatter": (lambda n: n, lambda n: (n - 1) / n),
-    "hypercube": (lambda n: n - 1, lambda n: 1),
-    "p2p_latency": (lambda n: 1, lambda n: 1),
-    "p2p_bandwidth": (lambda n: 1, lambda n: 1),
-    "p2p_bidirectional": (lambda n: 1, lambda n: 1),
-    **dict.fromkeys(("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate"), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("broadcast", "reduce", "sendrecv", *ONE_WAY), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("p2p_latency", "p2p_bandwidth", "p2p_bidirectional"), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("allgather", "reducescatter", "alltoall", "gather", "scatter"), (lambda n: n, lambda n: (n - 1) / n)),
     **dict.fromkeys(("neighbor_allgather", "neighbor_alltoall"), (lambda n: 2, lambda n: 1)),  # half a size to each neighbour
+    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
+    "hypercube": (lambda n: n - 1, lambda n: 1),
 }
 
 
@@ -53,23 +45,18 @@ def test_size_is_parts_times_count_times_width():
 
 # (elements sent, elements received) by the ranks 0, 1, 2 of 4, where a part has 10 elements and the root is 1
 SHAPES = {
-    "allreduce": [(10, 10), (10, 10), (10, 10)],
+    **{name: [(10, 10)] * 3 for name in ("allreduce", "sendrecv", "p2p_bidirectional")},
+    **{name: [(10, 40)] * 3 for name in ("allgather", "hypercube")},
+    **{name: [(10, 0), (10, 10), (10, 0)] for name in ("reduce", "accumulate")},
+    **{name: [(10, 0), (0, 10), (0, 0)] for name in ("p2p_bandwidth", "put_latency")},
     "broadcast": [(0, 10), (10, 10), (0, 10)],
-    "reduce": [(10, 0), (10, 10), (10, 0)],
-    "allgather": [(10, 40), (10, 40), (10, 40)],
-    "reducescatter": [(40, 10), (40, 10), (40, 10)],
-    "alltoall": [(40, 40), (40, 40), (40, 40)],
+    "reducescatter": [(40, 10)] * 3,
+    "alltoall": [(40, 40)] * 3,
     "gather": [(10, 0), (10, 40), (10, 0)],
     "scatter": [(0, 10), (40, 10), (0, 10)],
-    "sendrecv": [(10, 10), (10, 10), (10, 10)],
-    "hypercube": [(10, 40), (10, 40), (10, 40)],
-    "p2p_bandwidth": [(10, 0), (0, 10), (0, 0)],
-    "p2p_bidirectional": [(10, 10), (10, 10), (10, 10)],
-    "put_latency": [(10, 0), (0, 10), (0, 0)],
     "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
-    "accumulate": [(10, 0), (10, 10), (10, 0)],
-    "neighbor_allgather": [(10, 20), (10, 20), (10, 20)],
-    "neighbor_alltoall": [(20, 20), (20, 20), (20, 20)],
+    "neighbor_allgather": [(10, 20)] * 3,
+    "neighbor_alltoall": [(20, 20)] * 3,
 }
 
 
@@ -79,47 +66,39 @@ def test_senders_and_receivers(name):
     assert [(ALL[name].sends(place), ALL[name].receives(place)) for place in places] == SHAPES[name]
 
 
-def test_whose_elements_arrive():
-    def blocks(name, rank):
-        return [(list(block.sources), block.at) for block in ALL[name].expected_blocks(make_place(rank, 3, 10, redop=None, root=1))]
-
-    assert blocks("sendrecv", 0) == [([2], 0)]
-    assert blocks("alltoall", 2) == [([0], 20), ([1], 20), ([2], 20)]
-    assert blocks("scatter", 2) == [([1], 20)]
-    assert blocks("gather", 1) == blocks("allgather", 0) == [([0], 0), ([1], 0), ([2], 0)]
-    assert blocks("reducescatter", 2) == [([0, 1, 2], 20)]
-    assert blocks("neighbor_allgather", 0) == [([2], 0), ([1], 0)]
-    assert blocks("neighbor_alltoall", 0) == [([2], 10), ([1], 0)]
-
-
-def test_of_two_ranks_each_is_both_neighbours_of_the_other():
-    def blocks(name):
-        return [(list(block.sources), block.at) for block in ALL[name].expected_blocks(make_place(0, 2, 10, redop=None))]
-
-    assert blocks("neighbor_allgather") == [([1], 0), ([1], 0)]
-    assert blocks("neighbor_alltoall") == [([1], 10), ([1], 0)]  # what rank 1 sends forwards comes from behind
+@pytest.mark.parametrize(("name", "rank", "n", "blocks"), [  # the ranks whose elements arrive, and where
+    ("sendrecv", 0, 3, [([2], 0)]),
+    ("alltoall", 2, 3, [([0], 20), ([1], 20), ([2], 20)]),
+    ("scatter", 2, 3, [([1], 20)]),
+    ("gather", 1, 3, [([0], 0), ([1], 0), ([2], 0)]),
+    ("allgather", 0, 3, [([0], 0), ([1], 0), ([2], 0)]),
+    ("reducescatter", 2, 3, [([0, 1, 2], 20)]),
+    ("neighbor_allgather", 0, 3, [([2], 0), ([1], 0)]),
+    ("neighbor_alltoall", 0, 3, [([2], 10), ([1], 0)]),
+    ("neighbor_allgather", 0, 2, [([1], 0), ([1], 0)]),
+    ("neighbor_alltoall", 0, 2, [([1], 10), ([1], 0)]),  # what rank 1 sends forwards comes from behind
+])  # fmt: skip
+def test_whose_elements_arrive(name, rank, n, blocks):
+    place = make_place(rank, n, 10, redop=None, root=1)
+    assert [(list(block.sources), block.at) for block in ALL[name].expected_blocks(place)] == blocks
 
 
 def test_one_sided_data_goes_one_way_and_is_reduced_into_what_rank_1_has():
     def arriving(name, rank):
         return [list(block.sources) for block in ALL[name].expected_blocks(make_place(rank, 2, 10))]
 
-    names = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
-    assert [arriving(name, 0) for name in names] == [[], [], [[1]], [[1]], []]
-    assert [arriving(name, 1) for name in names] == [[[0]], [[0]], [], [], [[0, 1]]]
-    assert all(ALL[name].one_sided and ALL[name].pair for name in names)
+    assert [arriving(name, 0) for name in ONE_WAY] == [[], [], [[1]], [[1]], []]
+    assert [arriving(name, 1) for name in ONE_WAY] == [[[0]], [[0]], [], [], [[0, 1]]]
+    assert all(ALL[name].one_sided and ALL[name].pair for name in ONE_WAY)
 
 
 # In place, where the send elements lie in the receive buffer: by rank 0, 1, 2 of 3, a part of 10 elements, root 1.
 SHIFTS = {
-    "reduce": [0, 0, 0],
-    "allgather": [0, 10, 20],
+    **{name: [0, 0, 0] for name in ("reduce", "alltoall", "sendrecv")},
+    **{name: [0, 10, 20] for name in ("allgather", "hypercube")},
     "reducescatter": [0, -10, -20],  # nccl-tests: recvbuff = sendbuff + rank·count
-    "alltoall": [0, 0, 0],
     "gather": [0, 10, 0],  # nccl.h: sendbuff == recvbuff + root * count
     "scatter": [0, -10, 0],  # nccl.h: recvbuff == sendbuff + root * count
-    "sendrecv": [0, 0, 0],
-    "hypercube": [0, 10, 20],
 }
 
 
@@ -151,20 +130,19 @@ def test_which_placings_each_api_knows(api, mark):
     assert {name for name in SHAPES if has_mark(ALL[name].steps_of(api, messages=True), mark)} == ONLY[api, mark]
 
 
-@pytest.mark.parametrize(("n", "fits"), [(1, False), (2, True), (3, False), (8, True), (12, False), (1024, True)])
-def test_a_hypercube_has_a_power_of_two_corners(n, fits):
-    assert ALL["hypercube"].needs(n, make_case()) == (None if fits else NotPowerOfTwo("hypercube", n))
-
-
-def test_a_ring_has_two_ranks_at_least():
+def test_a_hypercube_has_a_power_of_two_corners_and_a_ring_two_ranks_at_least():
+    fits = {n: ALL["hypercube"].needs(n, make_case()) for n in (1, 2, 3, 8, 12, 1024)}
+    assert fits == {2: None, 8: None, 1024: None, **{n: NotPowerOfTwo("hypercube", n) for n in (1, 3, 12)}}
     for name in ("sendrecv", "neighbor_allgather", "neighbor_alltoall"):
         assert [ALL[name].needs(n, make_case()) for n in (1, 2, 3)] == [TooFewRanks(name), None, None]
 
 
-def test_messages_per_iteration():
+def test_messages_per_iteration_and_the_title_of_a_case():
     case = make_case(window=64)
     assert [ALL[name].moves(case) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
     assert [ALL[name].moves(case) for name in ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth")] == [1, 64, 1, 64]
+    assert make_case("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
+    assert make_case("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
 
 
 def test_marks_of_steps_add_up():
@@ -180,17 +158,13 @@ def test_what_each_type_holds_exactly_it_does_hold():
         assert dtype.numpy.itemsize == dtype.size
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("half", "float16"), ("BF16", "bfloat16"), ("double", "float64"), ("u8", "uint8")])
-def test_types_answer_to_their_other_names(name, dtype):
-    assert dtype_named(name).name == dtype
-
-
-def test_unknown_names_list_the_known_ones():
+def test_types_and_reductions_answer_to_their_other_names_and_unknown_ones_list_the_known_ones():
+    assert [dtype_named(name).name for name in ("half", "BF16", "double", "u8")] == ["float16", "bfloat16", "float64", "uint8"]
+    assert redop_named("SUM") == "sum"
     with pytest.raises(UsageError, match=r"dtype 'f99' .*float64, float32, .*uint8"):
         dtype_named("f99")
     with pytest.raises(UsageError, match=r"redop 'xor' .*sum, .*bxor"):
         redop_named("xor")
-    assert redop_named("SUM") == "sum"
 
 
 @pytest.mark.parametrize(
@@ -202,11 +176,6 @@ def test_unknown_names_list_the_known_ones():
 )  # fmt: skip
 def test_averages_are_of_floats_and_bitwise_reductions_of_integers(redop, dtype, fits):
     assert undefined_redop(redop, DTYPES[dtype]) == (None if fits else RedopUndefined(redop, dtype))
-
-
-def test_a_cases_title():
-    assert make_case("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
-    assert make_case("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
 
 
 @pytest.mark.parametrize(

@@ -39,21 +39,24 @@ def install(monkeypatch):
     _found.cache_clear()
 
 
-def test_each_operation_is_registered_under_its_name():
+def test_each_operation_is_registered_under_its_name_and_a_command_may_have_several():
     assert operations() and all(name == operation.name for name, operation in operations().items())
-
-
-def test_point_to_point_shares_one_command_latency_first():
     assert [operation.name for operation in commands()["p2p"]] == ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
     assert [operation.name for operation in commands()["allreduce"]] == ["allreduce"]
     assert [operation.name for operation in commands()["put"]] == ["put_latency", "put_bandwidth"]
 
 
-def test_a_plug_in_is_found(install):
+def test_a_plug_in_is_an_operation_or_a_module_of_several_and_replaces_none_of_ours(install):
     mine = replace(ALLGATHER, name="mine")
     install(gathers=mine)
     assert operations()["mine"] is mine
     assert commands()["mine"] == [mine]
+    module = ModuleType("several")
+    module.one, module.two, module.other = replace(ALLGATHER, name="one"), replace(REDUCESCATTER, name="two"), 3
+    install(several=module)
+    assert {"one", "two"} <= set(operations())
+    install(mine=replace(ALLGATHER, name="allreduce"))
+    assert operations()["allreduce"].reduces
 
 
 @pytest.mark.parametrize("about", ["pack-1.0.dist-info", "pack.egg-info", "pack.egg/EGG-INFO", "pack.zip"])
@@ -71,18 +74,6 @@ def test_a_plug_in_is_found_in_every_form_of_install(about, tmp_path, monkeypatc
             (place / name).write_text(text)
     monkeypatch.syspath_prepend(place if place.suffix == ".zip" else place.parent)
     assert entries("collbench.operations", ())["mine"].package == "pack"
-
-
-def test_a_plug_in_may_be_a_module_of_several(install):
-    module = ModuleType("several")
-    module.one, module.two, module.other = replace(ALLGATHER, name="one"), replace(REDUCESCATTER, name="two"), 3
-    install(several=module)
-    assert {"one", "two"} <= set(operations())
-
-
-def test_a_plug_in_cannot_replace_one_of_ours(install):
-    install(mine=replace(ALLGATHER, name="allreduce"))
-    assert operations()["allreduce"].reduces
 
 
 @pytest.mark.parametrize("found", [ImportError("no module named 'numpyy'"), ZeroDivisionError("division by zero")], ids=repr)
