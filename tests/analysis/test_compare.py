@@ -38,16 +38,16 @@ def test_launches_on_both_sides(factor: float, outcome: Outcome, tmp_path: Path)
     after = [factor * p50 for p50 in BEFORE]
     case = only_case(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
     assert case.time == ratio_of_launches(BEFORE, after)
-    assert case.time is not None and case.time.value == pytest.approx(factor)
+    assert case.time.value == pytest.approx(factor)
     assert (case.outcome, case.launches) == (outcome, True)
-    assert case.bandwidth is not None and case.bandwidth.value == pytest.approx(1 / factor)
+    assert case.bandwidth.value == pytest.approx(1 / factor)
     assert (case.bandwidth.low, case.bandwidth.high) == (1 / (case.time.high or 0), 1 / (case.time.low or 0))
 
 
 def test_no_change_has_the_largest_difference_that_the_interval_allows_and_the_margin_decides(tmp_path: Path) -> None:
     a, b = launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])
     case = only_case(compare(a, b))
-    assert case.time is not None and case.time.low is not None and case.time.high is not None
+    assert case.time.low is not None and case.time.high is not None
     assert case.time.low < 1 < case.time.high
     assert case.within == max(case.time.high - 1, 1 - case.time.low)
     assert 0.005 < case.within < 0.05
@@ -59,7 +59,7 @@ def test_one_launch_each_decides_nothing(factor: float, tmp_path: Path) -> None:
     found = compare(launches(tmp_path / "a", BEFORE[:1]), launches(tmp_path / "b", [factor * BEFORE[0]]))
     case = only_case(found)
     assert (case.outcome, case.doubt, case.within, case.launches) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None, False)
-    assert case.time is not None and case.time.value == pytest.approx(factor)
+    assert case.time.value == pytest.approx(factor)
     assert found.summary.outcomes[Outcome.INCONCLUSIVE] == found.summary.one_run_each == 1
 
 
@@ -84,15 +84,12 @@ def beside(folder: Path, medians: list[float], **info: Any) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("earlier", "factor", "outcome"),
-    [
-        (BEFORE, 2.0, Outcome.SLOWER), (BEFORE, 0.5, Outcome.FASTER), (BEFORE, 1.02, Outcome.INCONCLUSIVE),
-        ([1e-6, 1.5e-6, 0.7e-6, 2e-6], 2.0, Outcome.INCONCLUSIVE),  # launches of this case differ by as much
-        (BEFORE[:2], 2.0, Outcome.INCONCLUSIVE),  # two show too little
-        ([1e-6] * 5, 2.0, Outcome.INCONCLUSIVE),  # rounded figures show no scatter
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("earlier", "factor", "outcome"), [
+    (BEFORE, 2.0, Outcome.SLOWER), (BEFORE, 0.5, Outcome.FASTER), (BEFORE, 1.02, Outcome.INCONCLUSIVE),
+    ([1e-6, 1.5e-6, 0.7e-6, 2e-6], 2.0, Outcome.INCONCLUSIVE),  # launches of this case differ by as much
+    (BEFORE[:2], 2.0, Outcome.INCONCLUSIVE),  # two show too little
+    ([1e-6] * 5, 2.0, Outcome.INCONCLUSIVE),  # rounded figures show no scatter
+])  # fmt: skip
 def test_earlier_runs_in_the_folder_show_how_far_launches_differ(
     earlier: list[float], factor: float, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -117,26 +114,20 @@ def test_without_an_interval_that_a_clock_gives_nothing_is_claimed(low: float | 
     assert (case.outcome, case.doubt, case.within) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "outcome"),
-    [
-        (1.02, 1.04, Outcome.SLOWER), (0.96, 0.98, Outcome.FASTER), (0.96, 1.04, Outcome.NO_CHANGE),
-        (0.94, 1.04, Outcome.INCONCLUSIVE), (0.94, 8.8, Outcome.INCONCLUSIVE), (None, None, Outcome.INCONCLUSIVE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("low", "high", "outcome"), [
+    (1.02, 1.04, Outcome.SLOWER), (0.96, 0.98, Outcome.FASTER), (0.96, 1.04, Outcome.NO_CHANGE),
+    (0.94, 1.04, Outcome.INCONCLUSIVE), (0.94, 8.8, Outcome.INCONCLUSIVE), (None, None, Outcome.INCONCLUSIVE),
+])  # fmt: skip
 def test_the_interval_decides_the_outcome(low: float | None, high: float | None, outcome: Outcome) -> None:
     assert outcome_of(low, high, 0.05) is outcome
 
 
-@pytest.mark.parametrize(
-    ("factors", "limit", "outcome"),
-    [
-        ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
-        ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
-        ([None], 1.05, Outcome.INCONCLUSIVE),
-        ([1.0], None, Outcome.INCONCLUSIVE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("factors", "limit", "outcome"), [
+    ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
+    ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
+    ([None], 1.05, Outcome.INCONCLUSIVE),
+    ([1.0], None, Outcome.INCONCLUSIVE),
+])  # fmt: skip
 def test_a_noise_limit_decides_the_outcome(factors: list[float | None], limit: float | None, outcome: Outcome) -> None:
     assert outcome_by_limit(factors, limit, 0.05) is outcome
 

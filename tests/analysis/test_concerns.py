@@ -38,11 +38,8 @@ def test_a_good_run_raises_no_concern_and_every_flag_has_its_place() -> None:
 
 def test_worst_first() -> None:
     rows = [
-        make_row(8, flags=("target_missed",)),
-        make_row(16, flags=("two_modes", "remeasured")),
-        make_row(32, wrong=2),
-        not_measured("no"),
-    ]
+        make_row(8, flags=("target_missed",)), make_row(16, flags=("two_modes", "remeasured")), make_row(32, wrong=2), not_measured("no"),
+    ]  # fmt: skip
     texts = {"note": "started late", "abort": "rank 3 died", "finding": "a slow link"}
     found = of(rows, events=[{"kind": kind, "text": text} for kind, text in texts.items()])
     assert [(each.severity, each.what) for each in found] == [

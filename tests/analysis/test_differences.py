@@ -61,19 +61,14 @@ def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> Non
     )  # fmt: skip
     found = differences_of(run(tmp_path), other)
     assert found == [
-        ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"),
-        ("software", "kernel", "6.1", "6.2"),
-        ("environment", "MPICH_CH4_NETMOD", "ofi", "–"),
-        ("hosts", "names", "n1", "n2"),
-        ("ranks", "number", "2", "1"),
+        ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"), ("software", "kernel", "6.1", "6.2"),
+        ("environment", "MPICH_CH4_NETMOD", "ofi", "–"), ("hosts", "names", "n1", "n2"), ("ranks", "number", "2", "1"),
         ("ranks", "CPUs", "local rank 0 on [0]; local rank 1 on [1]", "local rank 0 on [0]"),
-        ("machine", "governor", "performance", "powersave"),
-        ("launcher", "name", "srun", "mpirun"),
-        ("launcher", "srun_mpi", "pmi2", "–"),
-        ("options", "--sizes", "8", "8,16"),
+        ("machine", "governor", "performance", "powersave"), ("launcher", "name", "srun", "mpirun"),
+        ("launcher", "srun_mpi", "pmi2", "–"), ("options", "--sizes", "8", "8,16"),
         ("libraries", "libmpi", "/opt/a/libmpi.so.12", "/opt/b/libmpi.so.12"),
         ("libraries", "in one run only", "libnuma", "libucp"),
-    ]
+    ]  # fmt: skip
     assert [KINDS.index(each[0]) for each in found] == sorted(KINDS.index(each[0]) for each in found)
 
 

@@ -205,21 +205,18 @@ class TestConstantsOfNccl:
         found = expected(rows, h100_run(tmp_path / "forced", rows))
         assert {each.origin for each in found.values()} == {FromNcclConstants(choice="ring/Simple")}
 
-    @pytest.mark.parametrize(
-        ("changes", "info"),
-        [
-            pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
-            pytest.param({"algorithm": "collnetdirect"}, {}, id="an algorithm without latencies"),
-            pytest.param({"group": "MOD 2", "ranks": 4}, {}, id="a part of the machine"),
-            pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"),
-            pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
-            pytest.param({"nodes": 10**12, "ranks": 10**12}, {}, id="an impossible number of nodes"),
-            pytest.param({"ceiling": Ceiling("topology", 100e9, "NIC")}, {}, id="another expected rate than the machine's"),
-            pytest.param({"ceiling": Ceiling("given", 480e9, "the ceiling given")}, {}, id="a given ceiling"),
-            pytest.param({}, {"environment": {"NCCL_ALGO": "Ring"}}, id="the user forces an algorithm"),
-            pytest.param({"backend": "mpi"}, {}, id="another library"),
-        ],
-    )
+    @pytest.mark.parametrize(("changes", "info"), [
+        pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
+        pytest.param({"algorithm": "collnetdirect"}, {}, id="an algorithm without latencies"),
+        pytest.param({"group": "MOD 2", "ranks": 4}, {}, id="a part of the machine"),
+        pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"),
+        pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
+        pytest.param({"nodes": 10**12, "ranks": 10**12}, {}, id="an impossible number of nodes"),
+        pytest.param({"ceiling": Ceiling("topology", 100e9, "NIC")}, {}, id="another expected rate than the machine's"),
+        pytest.param({"ceiling": Ceiling("given", 480e9, "the ceiling given")}, {}, id="a given ceiling"),
+        pytest.param({}, {"environment": {"NCCL_ALGO": "Ring"}}, id="the user forces an algorithm"),
+        pytest.param({"backend": "mpi"}, {}, id="another library"),
+    ])  # fmt: skip
     def test_otherwise_the_runs_own_sizes_are_the_model(self, tmp_path: Path, changes: dict[str, Any], info: dict[str, Any]) -> None:
         rows = h100_rows(**{"operation": "allreduce", **({} if "operation" in changes else changes)})
         rows = [replace(row, **changes) for row in rows]
@@ -240,24 +237,18 @@ ENTRIES = [TunedRate(*values) for values in TABLE]
 
 
 class TestTableOfNccl:
-    @pytest.mark.parametrize(
-        ("size", "microseconds", "choice"),
-        [
-            (64, 10 + 64 / 5e3, "Tree/LL"),
-            (64 * K, 15 + 64 * K / 20e3, "Ring/LL"),
-            (G, 40 + G / 200e3, "Ring/Simple"),
-        ],
-    )
+    @pytest.mark.parametrize(("size", "microseconds", "choice"), [
+        (64, 10 + 64 / 5e3, "Tree/LL"), (64 * K, 15 + 64 * K / 20e3, "Ring/LL"), (G, 40 + G / 200e3, "Ring/Simple"),
+    ])  # fmt: skip
     def test_the_fastest_choice_counts(self, size: int, microseconds: float, choice: str) -> None:
         found = time_of_table(ENTRIES, "allreduce", 8, 1, size)
-        assert found is not None
         assert (found.seconds * 1e6, found.choice) == (pytest.approx(microseconds), choice)
 
     def test_a_tree_has_its_share_and_a_ring_between_nodes_its_longer_latency(self) -> None:
         tree = time_of_table(ENTRIES, "allreduce", 8, 1, 64 * K, forced=("TREE", "LL"))
-        assert tree is not None and tree.seconds * 1e6 == pytest.approx(10 + 64 * K / (5e3 * 0.6))  # 2^16 B: the eleventh entry of LL
+        assert tree.seconds * 1e6 == pytest.approx(10 + 64 * K / (5e3 * 0.6))  # 2^16 B: the eleventh entry of LL
         ring = time_of_table(ENTRIES, "allreduce", 16, 2, G, forced=("ring", "simple"))
-        assert ring is not None and ring.seconds * 1e6 == pytest.approx(1.4 * 40 + G / 200e3)
+        assert ring.seconds * 1e6 == pytest.approx(1.4 * 40 + G / 200e3)
 
     def test_rates_with_too_few_digits_and_missing_operations_are_unknown(self) -> None:
         assert time_of_table([TunedRate("AllReduce", "Ring", "LL", 15.0, 0.9)], "allreduce", 8, 1, G) is None
@@ -273,17 +264,11 @@ class TestTableOfNccl:
         assert found[G].origin == FromNcclLog(choice="Ring/LL")
         assert found[G].expected_time_s == pytest.approx(15e-6 + G / 20e9)
 
-    @pytest.mark.parametrize(
-        "table",
-        [
-            "text",
-            [["AllReduce", "Ring", "Simple", 40.0]],
-            [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
-            [["AllReduce", "Ring", "Simple", "40", 200.0]],
-            [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
-            [["AllReduce", None, "Simple", 40.0, 1.0]],
-        ],
-    )
+    @pytest.mark.parametrize("table", [
+        "text", [["AllReduce", "Ring", "Simple", 40.0]], [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
+        [["AllReduce", "Ring", "Simple", "40", 200.0]], [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
+        [["AllReduce", None, "Simple", 40.0, 1.0]],
+    ])  # fmt: skip
     def test_a_stored_table_that_is_not_valid_is_not_used(self, tmp_path: Path, table: Any) -> None:
         rows = h100_rows()
         assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {FromNcclConstants}
@@ -304,12 +289,8 @@ def racks(rates: dict[int, float] = RACKS, percent: float = 41.0) -> list[Row]:
         seconds = 2 * 1439 / 1440 * size / (rate * 1e9)
         times = replace(make_times(seconds), ci_low=None, ci_high=None)
         figures = {
-            "algbw_bytes_per_s": size / seconds,
-            "busbw_bytes_per_s": rate * 1e9,
-            "ranks": 1440,
-            "nodes": 360,
-            "flags": ("imported",),
-        }
+            "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ranks": 1440, "nodes": 360, "flags": ("imported",),
+        }  # fmt: skip
         rows.append(make_row(size, time_s=times, ceiling=ceiling, percent_of_ceiling=100 * rate * 1e9 / ceiling.bytes_per_s, **figures))
     return rows
 
@@ -321,14 +302,11 @@ def test_many_racks_are_not_saturated_at_12_mb_per_rank() -> None:
     assert "not saturated at 16 GiB, 11.4 MiB per rank" in found.render()
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(racks(percent=90.0), id="a healthy share of the expected rate"),
-        pytest.param(racks(dict.fromkeys(RACKS, 406.0)), id="saturated, and slow"),
-        pytest.param(racks(dict(list(RACKS.items())[:3])), id="too few sizes for a fit"),
-        pytest.param([replace(row, percent_of_ceiling=None) for row in racks()], id="no expected rate"),
-    ],
-)
+@pytest.mark.parametrize("rows", [
+    pytest.param(racks(percent=90.0), id="a healthy share of the expected rate"),
+    pytest.param(racks(dict.fromkeys(RACKS, 406.0)), id="saturated, and slow"),
+    pytest.param(racks(dict(list(RACKS.items())[:3])), id="too few sizes for a fit"),
+    pytest.param([replace(row, percent_of_ceiling=None) for row in racks()], id="no expected rate"),
+])  # fmt: skip
 def test_no_excuse_for_what_is_not_proven(rows: list[Row]) -> None:
     assert not_saturated(rows) == []

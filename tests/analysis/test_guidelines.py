@@ -68,7 +68,7 @@ def test_every_guideline_names_operations_of_collbench() -> None:
 def test_the_table_and_the_comparison_show_it(tmp_path: Path) -> None:
     healthy = [replace(BAD_ALLREDUCE[0], time_s=make_times(35e-6)), *BAD_ALLREDUCE[1:]]
     frame = consistency_frame(BAD_ALLREDUCE)
-    assert frame is not None and len(frame.records) == 1
+    assert len(frame.records) == 1
     assert consistency_frame(healthy) is None
     assert consistency_frame([row("allreduce", 80e-6)]) is None, "one operation of one size has nothing to compare"
     assert len(compared_consistency(healthy, BAD_ALLREDUCE)) == 1

@@ -44,13 +44,10 @@ def kinds(verdict: CheckVerdict) -> list[str]:
     return [cause.code for cause in verdict.causes]
 
 
-@pytest.mark.parametrize(
-    ("percent", "spread", "reach"),
-    [
-        (84, 0.01, Reach.REACHED), (51, 0.01, Reach.REACHED), (50, 0.01, Reach.NOISY), (49, 0.01, Reach.MISSED),
-        (10, 0.5, Reach.MISSED), (40, 0.5, Reach.NOISY), (140, 0.5, Reach.REACHED),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("percent", "spread", "reach"), [
+    (84, 0.01, Reach.REACHED), (51, 0.01, Reach.REACHED), (50, 0.01, Reach.NOISY), (49, 0.01, Reach.MISSED),
+    (10, 0.5, Reach.MISSED), (40, 0.5, Reach.NOISY), (140, 0.5, Reach.REACHED),
+])  # fmt: skip
 def test_the_whole_interval_decides(percent: float, spread: float, reach: Reach) -> None:
     assert list(reaches(verdict_of([at(percent, spread=spread)], [])).values()) == [reach]
 
@@ -82,15 +79,12 @@ def test_a_disturbed_reference_gives_no_percentage() -> None:
 VARIED = Ceiling("measured", 50e9, "direct copy", low_bytes_per_s=30e9, high_bytes_per_s=60e9, disturbed=True)
 
 
-@pytest.mark.parametrize(
-    ("busbw", "outcome"),
-    [
-        (40e9, CheckOutcome.OK),
-        (23e9, CheckOutcome.INCONCLUSIVE),  # 38 % of the fastest round
-        (2e9, CheckOutcome.INCONCLUSIVE),  # a disturbed reference never proves that something is slow
-        (80e9, CheckOutcome.INCONCLUSIVE),  # 133 % of the fastest round
-    ],
-)
+@pytest.mark.parametrize(("busbw", "outcome"), [
+    (40e9, CheckOutcome.OK),
+    (23e9, CheckOutcome.INCONCLUSIVE),  # 38 % of the fastest round
+    (2e9, CheckOutcome.INCONCLUSIVE),  # a disturbed reference never proves that something is slow
+    (80e9, CheckOutcome.INCONCLUSIVE),  # 133 % of the fastest round
+])  # fmt: skip
 def test_a_reference_whose_rounds_disagree_can_only_prove_that_the_share_is_reached(busbw: float, outcome: CheckOutcome) -> None:
     row = replace(at(50, ceiling=VARIED), percent_of_ceiling=None, busbw_bytes_per_s=busbw)
     verdict = verdict_of([row], [])
@@ -125,15 +119,12 @@ def test_a_slow_row_proves_nothing_next_to_a_noisy_one_or_in_a_cache() -> None:
     assert verdict_of([at(10, 4 * MIB)], []).outcome is CheckOutcome.SLOW
 
 
-@pytest.mark.parametrize(
-    ("gloo", "outcome"),
-    [
-        (at(84, backend="gloo"), CheckOutcome.OK),
-        (at(10, backend="gloo"), CheckOutcome.SLOW),
-        (at(10, backend="gloo", flags=("cpu_shared",)), CheckOutcome.INCONCLUSIVE),
-        (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
-    ],
-)
+@pytest.mark.parametrize(("gloo", "outcome"), [
+    (at(84, backend="gloo"), CheckOutcome.OK),
+    (at(10, backend="gloo"), CheckOutcome.SLOW),
+    (at(10, backend="gloo", flags=("cpu_shared",)), CheckOutcome.INCONCLUSIVE),
+    (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
+])  # fmt: skip
 def test_the_worst_requested_backend_decides(gloo: Row, outcome: CheckOutcome) -> None:
     slow_link = Ceiling("network", 1.25e9, "NIC 1×10 Gb/s", "ring")
     verdict = verdict_of([at(84), replace(gloo, ceiling=slow_link)], [], requested=frozenset({"nccl", "gloo"}))
@@ -158,15 +149,12 @@ def inside_host(*rows: tuple[float, int, float]) -> list[Row]:
     return [at(row[0], row[1] * MIB, backend="mpi", ceiling=reference) for row, reference in zip(rows, references, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("rows", "outcome"),
-    [
-        ([(24, 16, 5e9), (24, 64, 5e9)], CheckOutcome.SLOW),
-        ([(24, 16, 5e9), (24, 64, 8e9)], CheckOutcome.INCONCLUSIVE),  # the references are of two machine states
-        ([(90, 16, 5e9), (24, 64, 5e9)], CheckOutcome.INCONCLUSIVE),
-        ([(24, 16, 5e9), (90, 64, 5e9)], CheckOutcome.OK),  # the largest size counts
-    ],
-)
+@pytest.mark.parametrize(("rows", "outcome"), [
+    ([(24, 16, 5e9), (24, 64, 5e9)], CheckOutcome.SLOW),
+    ([(24, 16, 5e9), (24, 64, 8e9)], CheckOutcome.INCONCLUSIVE),  # the references are of two machine states
+    ([(90, 16, 5e9), (24, 64, 5e9)], CheckOutcome.INCONCLUSIVE),
+    ([(24, 16, 5e9), (90, 64, 5e9)], CheckOutcome.OK),  # the largest size counts
+])  # fmt: skip
 def test_a_host_is_slow_at_all_large_sizes_or_not_at_all(rows: list[tuple[float, int, float]], outcome: CheckOutcome) -> None:
     assert verdict_of(inside_host(*rows), []).outcome is outcome
 

@@ -40,14 +40,11 @@ from collbench.stats.launches import over_launches
 from tests.results.rows import NIC, make_row, make_times, not_measured, store
 
 
-@pytest.mark.parametrize(
-    ("value", "is_known", "is_a_time"),
-    [
-        (1e-6, True, True), (1, True, True), (0, False, False), (0.0, False, False), (-1.0, False, False), (True, False, False),
-        (float("nan"), False, False), (float("inf"), False, False), (None, False, False), ("1", False, False), (1e-15, True, True),
-        (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "is_known", "is_a_time"), [
+    (1e-6, True, True), (1, True, True), (0, False, False), (0.0, False, False), (-1.0, False, False), (True, False, False),
+    (float("nan"), False, False), (float("inf"), False, False), (None, False, False), ("1", False, False), (1e-15, True, True),
+    (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
+])  # fmt: skip
 def test_figures_are_finite_and_above_0(value: Any, is_known: bool, is_a_time: bool) -> None:
     assert (known(value), is_time(value)) == (is_known, is_a_time)
 
@@ -82,15 +79,12 @@ def _resumed(path: Path, at: int | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("notes", "rows"),
-    [
-        (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
-        ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
-        ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
-        ("yes", [5]), ([7], [5]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("notes", "rows"), [
+    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
+    ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
+    ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
+    ("yes", [5]), ([7], [5]),
+])  # fmt: skip
 def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) -> None:
     assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
 
@@ -215,7 +209,7 @@ class TestFigures:
     @given(st.lists(st.floats(1e-7, 1e-1), min_size=2, max_size=12))
     def test_the_order_of_the_launches_changes_nothing(self, medians: list[float]) -> None:
         one, other = (combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
-        assert one.time_s is not None and one.time_s.ci_low is not None and one.time_s.ci_high is not None
+        assert one.time_s.ci_low is not None and one.time_s.ci_high is not None
         assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (
             other.time_s.p50 if other.time_s else 0, 0.9 * min(medians), 2 * max(medians),
         )  # fmt: skip
@@ -237,7 +231,7 @@ class TestCases:
         # a case that is missing in some launches is combined from the others
         row = combined(row_of(1e-6), not_measured("no memory", size_bytes=1024), row_of(3e-6))
         assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
-        assert row.time_s is not None and row.time_s.p50 == 2e-6
+        assert row.time_s.p50 == 2e-6
         # a case that a broken launch did not reach reports it
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
@@ -249,7 +243,7 @@ class TestCases:
         # times that no clock gives do not count
         hostile = [row_of(1e-6, time_s=Times(p50, None, None, p50, p50, p50, p50)) for p50 in (-1.0, 0.0, 1e-320, None)]  # type: ignore[arg-type]
         row = combined(*hostile, row_of(2e-6), row_of(2e-6))
-        assert row.time_s is not None and (row.time_s.p50, row.launches, row.flags) == (2e-6, 2, ("missing_launches",))
+        assert (row.time_s.p50, row.launches, row.flags) == (2e-6, 2, ("missing_launches",))
 
 
 class TestTogether:
@@ -267,15 +261,12 @@ class TestTogether:
     def test_runs_without_an_allocation_have_each_their_own(self, allocation: Any) -> None:
         assert len(together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
 
-    @pytest.mark.parametrize(
-        ("one", "other", "expected"),
-        [
-            ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
-            ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
-            ({"hosts": ["n1", "n2"]}, {"hosts": ["n1", "n3"]}, "hosts names: n1, n2 → n1, n3"),
-            ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
-        ],
-    )
+    @pytest.mark.parametrize(("one", "other", "expected"), [
+        ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
+        ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
+        ({"hosts": ["n1", "n2"]}, {"hosts": ["n1", "n3"]}, "hosts names: n1, n2 → n1, n3"),
+        ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
+    ])  # fmt: skip
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], expected: str) -> None:
         found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
         assert len(found) == 2

@@ -236,12 +236,8 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path / "run", "allreduce", {"rank_map": [{"rank": 0, "host": 3}, "junk"]})
     good = {"slowest_rank": np.array([0, 1, 1], np.int32), "rank_p50_s": np.array([1e-4, 2e-4])}
     slowest = [
-        np.array([0, 2], np.int32),
-        np.array([-1, 1], np.int32),
-        np.array([0.0, 1.0]),
-        np.zeros((2, 2), np.int32),
-        np.zeros(0, np.int32),
-    ]
+        np.array([0, 2], np.int32), np.array([-1, 1], np.int32), np.array([0.0, 1.0]), np.zeros((2, 2), np.int32), np.zeros(0, np.int32),
+    ]  # fmt: skip
     medians = [np.array([1e-4, np.nan]), np.array([1e-4, 0.0]), np.array([1e-4])]
     bad = [{}, *({**good, "slowest_rank": ranks} for ranks in slowest), *({**good, "rank_p50_s": times} for times in medians)]
     for size, arrays in enumerate([good, *bad], start=8):

@@ -205,14 +205,10 @@ def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: st
         getattr(collbench.read(run), table)()
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "table"),
-    [
-        of_plugin("pairs", "pairs-trials/pair-0", "pairs"),
-        of_plugin("hunts", "hunt-host", "hunt"),
-        of_plugin("workloads", "training", "workload"),
-    ],
-)
+@pytest.mark.parametrize(("name", "file", "table"), [
+    of_plugin("pairs", "pairs-trials/pair-0", "pairs"), of_plugin("hunts", "hunt-host", "hunt"),
+    of_plugin("workloads", "training", "workload"),
+])  # fmt: skip
 def test_damaged_records_are_errors_unless_they_are_allowed(name: str, file: str, table: str, tmp_path: Path) -> None:
     copy = tmp_path / file
     shutil.copytree(REPORTS / name, copy)

@@ -51,16 +51,13 @@ def test_real_ranks_are_started(folder: Path) -> None:
     assert (row.ranks, row.backend, row.na, row.wrong) == (2, "mpi", None, 0)
 
 
-@pytest.mark.parametrize(
-    ("operation", "options", "words"),
-    [
-        ("allredoce", {}, "allredoce"),
-        ("allreduce", {"sizes": "1Q"}, "1Q"),
-        ("allreduce", {"backend": "nccl2"}, "backend 'nccl2' is unknown"),
-        ("allreduce", {"ranks": 0}, "--ranks"),
-        ("allreduce", {"max_time": "x\0y"}, "null byte"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "options", "words"), [
+    ("allredoce", {}, "allredoce"),
+    ("allreduce", {"sizes": "1Q"}, "1Q"),
+    ("allreduce", {"backend": "nccl2"}, "backend 'nccl2' is unknown"),
+    ("allreduce", {"ranks": 0}, "--ranks"),
+    ("allreduce", {"max_time": "x\0y"}, "null byte"),
+])  # fmt: skip
 def test_bad_arguments_raise_the_sentence_of_the_command(operation: str, options: dict[str, object], words: str, folder: Path) -> None:
     with pytest.raises(collbench.UsageError, match=words) as raised:
         collbench.measure(operation, **options)  # type: ignore[arg-type]

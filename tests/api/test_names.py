@@ -89,25 +89,14 @@ def test_each_option_of_the_command_is_an_argument() -> None:
     assert {"out", "full"} <= set(OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("sizes", [8, "1K"], ["--sizes=8,1K"]),
-        ("sizes", 8, ["--sizes=8"]),
-        ("dtype", "float32", ["--dtype=float32"]),
-        ("root", (0, 1), ["--root=0,1"]),
-        ("in_place", False, ["--out-of-place"]),
-        ("in_place", True, ["--in-place"]),
-        ("in_place", None, []),
-        ("max_time", 0.5, ["--max-time=0.5"]),
-        ("gpus_per_process", 2, ["--gpus-per-process=2"]),
-        ("slowed", ["by=5%", "by=10%"], ["--slowed=by=5%", "--slowed=by=10%"]),
-        ("traffic", Path("a b.csv"), ["--traffic=a b.csv"]),
-        ("full", True, ["--full"]),
-        ("full", False, []),
-        ("only", "latency", ["--only=latency"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("sizes", [8, "1K"], ["--sizes=8,1K"]), ("sizes", 8, ["--sizes=8"]), ("dtype", "float32", ["--dtype=float32"]),
+    ("root", (0, 1), ["--root=0,1"]), ("in_place", False, ["--out-of-place"]), ("in_place", True, ["--in-place"]), ("in_place", None, []),
+    ("max_time", 0.5, ["--max-time=0.5"]), ("gpus_per_process", 2, ["--gpus-per-process=2"]),
+    ("slowed", ["by=5%", "by=10%"], ["--slowed=by=5%", "--slowed=by=10%"]),
+    ("traffic", Path("a b.csv"), ["--traffic=a b.csv"]), ("full", True, ["--full"]), ("full", False, []),
+    ("only", "latency", ["--only=latency"]),
+])  # fmt: skip
 def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, words: list[str]) -> None:
     assert option_words(name, value) == words
 

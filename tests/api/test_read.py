@@ -75,16 +75,11 @@ def test_what_a_log_lacks_can_be_given(tmp_path: Path) -> None:
     assert collbench.read(log, nodes=2, format="nccl-tests").rows[0].nodes == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("missing", "missing does not exist"),
-        ("empty", "empty holds no run"),
-        ("no*thing", "does not exist"),
-        ("nul\0", r"^nul\? does not exist"),
-        pytest.param("text.log", r"text\.log cannot be imported", marks=needs_plugin("importers")),
-    ],
-)
+@pytest.mark.parametrize(("path", "words"), [
+    ("missing", "missing does not exist"), ("empty", "empty holds no run"), ("no*thing", "does not exist"),
+    ("nul\0", r"^nul\? does not exist"),
+    pytest.param("text.log", r"text\.log cannot be imported", marks=needs_plugin("importers")),
+])  # fmt: skip
 def test_bad_paths_are_one_sentence(path: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

@@ -182,14 +182,11 @@ def test_on_a_phone_what_scrolls_can_be_reached_by_keyboard_and_letters_are_larg
     page.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        pytest.param("kv", "MEASURED", marks=needs_plugin("kv")),
-        pytest.param("training", "MEASURED", marks=needs_plugin("training")),
-        ("two-hosts", "INCONCLUSIVE"),
-    ],
-)
+@pytest.mark.parametrize(("name", "word"), [
+    pytest.param("kv", "MEASURED", marks=needs_plugin("kv")),
+    pytest.param("training", "MEASURED", marks=needs_plugin("training")),
+    ("two-hosts", "INCONCLUSIVE"),
+])  # fmt: skip
 def test_a_page_without_a_good_verdict_has_no_green_badge(browser: Browser, written: Callable[[str], Path], name: str, word: str) -> None:
     page = browser.new_page(color_scheme="light")
     page.goto(written(name).as_uri())

@@ -395,15 +395,11 @@ def marked(either: Browser, tmp_path: Path) -> Iterator[Page]:
             rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
             rows.append(
                 make_row(
-                    size,
-                    backend=f"series{number}",
-                    busbw_bytes_per_s=rate,
-                    percent_of_ceiling=rate / 5e8,
-                    time_s=make_times(1.5 * size / rate),
-                    flags=("drift",) if place == DOUBTFUL_AT else (),
+                    size, backend=f"series{number}", busbw_bytes_per_s=rate, percent_of_ceiling=rate / 5e8,
+                    time_s=make_times(1.5 * size / rate), flags=("drift",) if place == DOUBTFUL_AT else (),
                     wrong=7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0,
                 )
-            )
+            )  # fmt: skip
     path = tmp_path / "marked.html"
     write_html(Material([read_run(store(tmp_path / "run", rows))], path))
     seen = ObservedPage.opening(either.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), path)
@@ -473,15 +469,10 @@ def test_no_line_joins_sizes_that_are_far_apart(either: Browser, tmp_path: Path)
     seen.page.close()
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]),
-        (3, 250, [5, 10, 20, 50, 100, 200]),
-        (34, 38, [34, 35, 36, 37, 38]),
-        (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]),
+    (3, 250, [5, 10, 20, 50, 100, 200]), (34, 38, [34, 35, 36, 37, 38]), (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
+])  # fmt: skip
 def test_ticks_of_a_logarithmic_axis_are_round(page: Page, low: float, high: float, ticks: list[float]) -> None:
     assert page.evaluate("([low, high]) => logTicks(low, high)", [low, high]) == pytest.approx(ticks)
     assert page.evaluate("[8, 1024, 65536, 1 << 30].map(sizeText)") == ["8 B", "1 KiB", "64 KiB", "1 GiB"]

@@ -22,31 +22,25 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("written", "in_the_site"),
-    [
-        ("[r](../../README.md#title)", "[r](../repository/README.md#title)"),
-        ("[d](../../data)", "[d](../repository/data/README.md)"),
-        ("![p](../../data/x.json)", "![p](../repository/data/x.json)"),
-        ('<img src="../../data/x.json">', '<img src="../repository/data/x.json">'),
-        ("[folder](../../empty)", "folder"),
-        ("[b](b.md) [u](https://example.com/x) [m](mailto:a@example.com) [here](#part)",) * 2,
-        ("[typing error](../../REEDME.md)",) * 2,
-        ("```\n[r](../../README.md)\n```",) * 2,
-    ],
-)
+@pytest.mark.parametrize(("written", "in_the_site"), [
+    ("[r](../../README.md#title)", "[r](../repository/README.md#title)"),
+    ("[d](../../data)", "[d](../repository/data/README.md)"),
+    ("![p](../../data/x.json)", "![p](../repository/data/x.json)"),
+    ('<img src="../../data/x.json">', '<img src="../repository/data/x.json">'),
+    ("[folder](../../empty)", "folder"),
+    ("[b](b.md) [u](https://example.com/x) [m](mailto:a@example.com) [here](#part)",) * 2,
+    ("[typing error](../../REEDME.md)",) * 2,
+    ("```\n[r](../../README.md)\n```",) * 2,
+])  # fmt: skip
 def test_a_link_of_a_page(written: str, in_the_site: str, repository: Path) -> None:
     assert links.rewritten(written, "guides/a.md") == in_the_site
 
 
-@pytest.mark.parametrize(
-    ("written", "in_the_site"),
-    [
-        ("[f](../reference/README.md#flags)", "[f](../reference/flags.md)"),
-        ("[c](../reference/README.md#commands)", "[c](../reference/cli/index.md)"),
-        ("[n](../notebooks/n.ipynb)", "[n](../notebooks/n.md)"),
-    ],
-)
+@pytest.mark.parametrize(("written", "in_the_site"), [
+    ("[f](../reference/README.md#flags)", "[f](../reference/flags.md)"),
+    ("[c](../reference/README.md#commands)", "[c](../reference/cli/index.md)"),
+    ("[n](../notebooks/n.ipynb)", "[n](../notebooks/n.md)"),
+])  # fmt: skip
 def test_a_link_to_a_generated_page(written: str, in_the_site: str, repository: Path) -> None:
     assert links.rewritten(written, "guides/a.md") == in_the_site
 

@@ -17,15 +17,8 @@ from tests.docs.site import PYTHON, built
 pytestmark = pytest.mark.system
 
 _RESOURCES = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "source": "src",
-    "video": "src",
-    "audio": "src",
-    "embed": "src",
-    "object": "data",
-}
+    "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src", "embed": "src", "object": "data",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

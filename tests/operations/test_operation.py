@@ -49,15 +49,10 @@ SHAPES = {
     **{name: [(10, 40)] * 3 for name in ("allgather", "hypercube")},
     **{name: [(10, 0), (10, 10), (10, 0)] for name in ("reduce", "accumulate")},
     **{name: [(10, 0), (0, 10), (0, 0)] for name in ("p2p_bandwidth", "put_latency")},
-    "broadcast": [(0, 10), (10, 10), (0, 10)],
-    "reducescatter": [(40, 10)] * 3,
-    "alltoall": [(40, 40)] * 3,
-    "gather": [(10, 0), (10, 40), (10, 0)],
-    "scatter": [(0, 10), (40, 10), (0, 10)],
-    "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
-    "neighbor_allgather": [(10, 20)] * 3,
-    "neighbor_alltoall": [(20, 20)] * 3,
-}
+    "broadcast": [(0, 10), (10, 10), (0, 10)], "reducescatter": [(40, 10)] * 3, "alltoall": [(40, 40)] * 3,
+    "gather": [(10, 0), (10, 40), (10, 0)], "scatter": [(0, 10), (40, 10), (0, 10)], "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
+    "neighbor_allgather": [(10, 20)] * 3, "neighbor_alltoall": [(20, 20)] * 3,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -67,15 +62,10 @@ def test_senders_and_receivers(name):
 
 
 @pytest.mark.parametrize(("name", "rank", "n", "blocks"), [  # the ranks whose elements arrive, and where
-    ("sendrecv", 0, 3, [([2], 0)]),
-    ("alltoall", 2, 3, [([0], 20), ([1], 20), ([2], 20)]),
-    ("scatter", 2, 3, [([1], 20)]),
-    ("gather", 1, 3, [([0], 0), ([1], 0), ([2], 0)]),
-    ("allgather", 0, 3, [([0], 0), ([1], 0), ([2], 0)]),
-    ("reducescatter", 2, 3, [([0, 1, 2], 20)]),
-    ("neighbor_allgather", 0, 3, [([2], 0), ([1], 0)]),
-    ("neighbor_alltoall", 0, 3, [([2], 10), ([1], 0)]),
-    ("neighbor_allgather", 0, 2, [([1], 0), ([1], 0)]),
+    ("sendrecv", 0, 3, [([2], 0)]), ("alltoall", 2, 3, [([0], 20), ([1], 20), ([2], 20)]), ("scatter", 2, 3, [([1], 20)]),
+    ("gather", 1, 3, [([0], 0), ([1], 0), ([2], 0)]), ("allgather", 0, 3, [([0], 0), ([1], 0), ([2], 0)]),
+    ("reducescatter", 2, 3, [([0, 1, 2], 20)]), ("neighbor_allgather", 0, 3, [([2], 0), ([1], 0)]),
+    ("neighbor_alltoall", 0, 3, [([2], 10), ([1], 0)]), ("neighbor_allgather", 0, 2, [([1], 0), ([1], 0)]),
     ("neighbor_alltoall", 0, 2, [([1], 10), ([1], 0)]),  # what rank 1 sends forwards comes from behind
 ])  # fmt: skip
 def test_whose_elements_arrive(name, rank, n, blocks):
@@ -167,13 +157,10 @@ def test_types_and_reductions_answer_to_their_other_names_and_unknown_ones_list_
         redop_named("xor")
 
 
-@pytest.mark.parametrize(
-    ("redop", "dtype", "fits"),
-    [
-        ("avg", "float32", True), ("avg", "bfloat16", True), ("avg", "int32", False), ("band", "int32", True), ("band", "float32", False),
-        ("bxor", "uint8", True), ("sum", "int32", True), ("sum", "float32", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("redop", "dtype", "fits"), [
+    ("avg", "float32", True), ("avg", "bfloat16", True), ("avg", "int32", False), ("band", "int32", True), ("band", "float32", False),
+    ("bxor", "uint8", True), ("sum", "int32", True), ("sum", "float32", True),
+])  # fmt: skip
 def test_averages_are_of_floats_and_bitwise_reductions_of_integers(redop, dtype, fits):
     assert undefined_redop(redop, DTYPES[dtype]) == (None if fits else RedopUndefined(redop, dtype))
 

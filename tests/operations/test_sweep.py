@@ -205,7 +205,7 @@ def test_the_notes_cover_all_sweeps() -> None:
         (placed(ALLREDUCE), placed(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))
     )
     rounded = rounding_note(both)
-    assert rounded is not None and rounded.startswith("sizes are rounded to whole float32 elements of 4 bytes")
+    assert rounded.startswith("sizes are rounded to whole float32 elements of 4 bytes")
     assert tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) == (
         "--algorithms, --protocols and --registration apply to nccl only, not to mpi"
     )

@@ -268,9 +268,7 @@ def test_of_uneven_parts_the_rank_that_needs_most_memory_is_counted(name, in_pla
 @pytest.mark.parametrize(("name", "hosts", "out", "into"), [
     ("scan", "aabb", {"a": 1}, {"b": 1}),
     ("scan", "abab", {"a": 2, "b": 1}, {"a": 1, "b": 2}),  # rank 3 needs the sum of ranks 0 and 2, and rank 1 rank 0's data
-    ("exscan", "aabb", {"a": 1}, {"b": 1}),
-    ("exscan", "abab", {"a": 2, "b": 1}, {"a": 1, "b": 2}),
-    ("exscan", "ab", {"a": 1}, {"b": 1}),
+    ("exscan", "aabb", {"a": 1}, {"b": 1}), ("exscan", "abab", {"a": 2, "b": 1}, {"a": 1, "b": 2}), ("exscan", "ab", {"a": 1}, {"b": 1}),
 ])  # fmt: skip
 def test_sums_of_a_scan_that_must_cross(name, hosts, out, into):
     found = least(operations()[name], make_case(count=1000, operation=name), (tuple(range(len(hosts))),), dict(enumerate(hosts)))

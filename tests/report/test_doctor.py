@@ -30,14 +30,10 @@ def doctor_output(
 def test_a_finding_has_its_evidence_and_remedy() -> None:
     text, code = doctor_output(SEVERE, NOTE)
     assert text.splitlines()[:-2] == [
-        "severe   CB2101  GPU 0 runs on 8 of 16 lanes",
-        "  evidence: LnkSta x8",
-        "  remedy:   reseat the card",
-        "note     CB2104  1 link at 2.5 GT/s",
-        "  evidence: LnkSta 2.5 GT/s",
-        "  remedy:   read it again",
+        "severe   CB2101  GPU 0 runs on 8 of 16 lanes", "  evidence: LnkSta x8", "  remedy:   reseat the card",
+        "note     CB2104  1 link at 2.5 GT/s", "  evidence: LnkSta 2.5 GT/s", "  remedy:   read it again",
         "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
-    ]
+    ]  # fmt: skip
     assert code == 1
 
 
@@ -53,8 +49,13 @@ def test_verbose_adds_the_meaning_the_check_by_hand_and_all_hosts() -> None:
     assert commands[: len(page.check.strip().splitlines())] == [f"    {line}" for line in page.check.strip().splitlines()]
 
 
-def test_without_a_severe_one_the_exit_code_is_0() -> None:
+def test_the_exit_code_the_colour_and_the_format_and_no_control_characters() -> None:
     assert doctor_output(NOTE)[1] == 0
+    assert doctor_output(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
+    assert "\x1b" not in doctor_output(SEVERE, color="auto")[0]
+    assert "\x1b" not in doctor_output(replace(SEVERE, what="\x1b[2J"))[0]
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, json"):
+        doctor_output(SEVERE, format="xml")
 
 
 def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
@@ -78,28 +79,10 @@ def test_json_is_one_object() -> None:
     assert (document["schema"], document["hostnames"], code) == (1, ["dgx01"], 1)
     assert document["findings"] == [
         {
-            "code": "CB2101",
-            "severity": "severe",
-            "hostname": "dgx01",
-            "what": SEVERE.what,
-            "evidence": SEVERE.evidence,
+            "code": "CB2101", "severity": "severe", "hostname": "dgx01", "what": SEVERE.what, "evidence": SEVERE.evidence,
             "remedy": SEVERE.remedy,
         }
-    ]
+    ]  # fmt: skip
     assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
     assert any("--log" in part for part in document["not_looked_at"])
     assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]
-
-
-def test_colour_marks_severity_where_it_is_asked_for() -> None:
-    assert doctor_output(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
-    assert "\x1b" not in doctor_output(SEVERE, color="auto")[0]
-
-
-def test_control_characters_do_not_come_through() -> None:
-    assert "\x1b" not in doctor_output(replace(SEVERE, what="\x1b[2J"))[0]
-
-
-def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml': .*table, json"):
-        doctor_output(SEVERE, format="xml")

@@ -92,13 +92,20 @@ def test_a_report_is_ascending_in_size_for_any_order(tmp_path: Path) -> None:
     assert err == ""
 
 
-def test_a_report_shows_what_could_not_be_read(tmp_path: Path) -> None:
+def test_what_cannot_be_reported_is_refused_and_what_could_not_be_read_is_shown(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
     with (path / "cells.jsonl").open("a") as file:
         file.write('{"operation": "all')
     out, err = report(path)
     assert err.startswith(f"{path}/cells.jsonl ends in the middle of line 2") and err.count("\n") == 1
     assert out.splitlines()[0] == "run (1 row)"
+    path = store(tmp_path / "run", [make_row()])
+    with pytest.raises(UsageError, match="is not a run folder"):
+        report(tmp_path)
+    with pytest.raises(UsageError, match="unknown --format 'xml'"):
+        report(path, format="xml")
+    with pytest.raises(UsageError, match=r"--csv \S+ .*\(Is a directory\)"):
+        report(path, file=tmp_path)
 
 
 def test_csv_to_a_file_to_stdout_and_of_several_runs(tmp_path: Path) -> None:
@@ -120,16 +127,6 @@ def test_every_format_prints_a_stored_run(tmp_path: Path) -> None:
     assert "within one launch" not in report(path)[0]
 
 
-def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
-    path = store(tmp_path / "run", [make_row()])
-    with pytest.raises(UsageError, match="is not a run folder"):
-        report(tmp_path)
-    with pytest.raises(UsageError, match="unknown --format 'xml'"):
-        report(path, format="xml")
-    with pytest.raises(UsageError, match=r"--csv \S+ .*\(Is a directory\)"):
-        report(path, file=tmp_path)
-
-
 def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
     info = json.loads((path / "run.json").read_text())
@@ -143,13 +140,18 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
 # Files that a report writes: in one step, or with a sentence that names the reason.
 
 
-def test_a_file_is_replaced_as_a_whole_and_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_file_is_replaced_as_a_whole_and_a_link_stays_one_or_leads_nowhere(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("old")
     link.symlink_to(real)
     write_whole(link, "line\n", "--html")
     assert link.is_symlink() and real.read_bytes() == b"line\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    other, draft = tmp_path / "other", tmp_path / f".page.{os.getpid()}"
+    other.write_text("another program's")
+    draft.symlink_to(other)
+    write_whole(tmp_path / "page", "ours", "--html")
+    assert (other.read_text(), (tmp_path / "page").read_text(), draft.is_symlink()) == ("another program's", "ours", False)
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
@@ -184,11 +186,3 @@ def test_stdout_belongs_to_one() -> None:
         Outputs(html=STDOUT).check()
     with pytest.raises(UsageError, match="--openmetrics "):
         Outputs(openmetrics=STDOUT).check()
-
-
-def test_a_link_that_waits_where_the_draft_goes_leads_nowhere(tmp_path: Path) -> None:
-    other, draft = tmp_path / "other", tmp_path / f".page.{os.getpid()}"
-    other.write_text("another program's")
-    draft.symlink_to(other)
-    write_whole(tmp_path / "page", "ours", "--html")
-    assert (other.read_text(), (tmp_path / "page").read_text(), draft.is_symlink()) == ("another program's", "ours", False)

@@ -53,10 +53,19 @@ def test_both_sections(tmp_path: Path) -> None:
     assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that finish last"]
 
 
-def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:
+def test_nothing_is_reported_where_there_is_nothing_but_skew_also_without_arrays() -> None:
     assert lines([], []) == []
     assert lines([Run(Path("run"))], [make_row(), not_measured("no")]) == []
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
+    row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
+    assert texts([Run(Path("run"), rows=[row])], []) == [
+        "",
+        "ranks that finish last",
+        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
+    ]
+    # the skew of a window is a part of the window s time
+    windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
+    assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
 
 
 def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
@@ -76,9 +85,12 @@ def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_several_runs_are_distinguished(tmp_path: Path) -> None:
+def test_several_runs_are_distinguished_and_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
     assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
+    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
+    assert sum("█" in line for line in found) == 8
+    assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
 
 def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> None:
@@ -90,26 +102,6 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})
     assert [line for line in texts([*together[:2], other], []) if line.endswith(":")] == ["one and 1 more:", "three:"]
-
-
-def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
-    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
-    assert sum("█" in line for line in found) == 8
-    assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
-
-
-def test_exit_skew_is_reported_without_arrays_too() -> None:
-    row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
-    assert texts([Run(Path("run"), rows=[row])], []) == [
-        "",
-        "ranks that finish last",
-        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
-    ]
-
-
-def test_the_skew_of_a_window_is_a_part_of_the_window_s_time() -> None:
-    windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
-    assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
 
 
 @pytest.mark.parametrize("host", ["\x1b[2J", "a\nb"])

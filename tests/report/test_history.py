@@ -36,13 +36,10 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
     assert len(cases) == 14
 
 
-def test_faster_and_nothing_recorded() -> None:
+def test_notes_gaps_and_a_change_without_a_recorded_cause_are_reported() -> None:
     found = history("base", nights(12, lambda number, backend, size: 0.9 if number >= 6 else 1.0))
     actual = [line.text for line in history_lines(found, "table")]
     assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: no recorded change$", line) for line in actual)
-
-
-def test_notes_and_gaps_are_reported() -> None:
     found = history("base", nights(8, lambda number, backend, size: None if size == 8 and number < 4 else 1.0), ["left out: x\x1b[2J"])
     actual = [line.text for line in history_lines(found, "table")]
     assert actual[1] == "left out: x?[2J"
@@ -78,13 +75,10 @@ def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted
     assert letters_for(encoding, painted) == letters
 
 
-def test_of_many_cases_the_first_are_shown_and_the_rest_counted() -> None:
+def test_of_many_cases_the_first_are_shown_and_those_of_one_allocation_are_counted() -> None:
     many = history("base", nights(2, sizes=range(8, 8 + 100)))
     actual = [line.text for line in history_lines(many, "table")]
     assert actual[-1] == "and 140 more cases: ask for some with --only PATTERN, or for all with --format json"
-
-
-def test_cases_of_one_allocation_are_counted_and_not_listed() -> None:
     lines = [line.text for line in history_lines(history("base", nights(1, sizes=(8, 16))), "table")]
     assert lines[1:] == ["not shown, since measured in one allocation only: 4 cases (--format json has them)"]
 

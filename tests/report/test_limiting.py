@@ -32,27 +32,19 @@ def tcp(interface: str) -> NicLimit:
     return NicLimit(ports=((1, 1e9),), interface=interface)
 
 
-@pytest.mark.parametrize(
-    ("machine", "part", "parts"),
-    [
-        (dgx(), EIGHT, ALL_NICS),
-        (dgx(), EIGHT.of(fabric=2.0), ALL_NICS),
-        (dgx(), EIGHT.of(shared_by=3, host="node7"), ALL_NICS),
-        (dgx(), nvlink(18, nvls=True), {f"{gpu.key}>switch" for gpu in dgx().gpus}),
-        (dgx(), nvlink(18, 250), set()),
-        (dgx(), FOUR, set()),
-        (dgx(), PcieLimit(generation=5, lanes=16, gpus=8), {gpu.address for gpu in dgx().gpus}),
-        (mesh(), nvlink(12), {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
-        (mesh(), nvlink(4, way="pair"), {"0000:03:00.0>0000:43:00.0"}),
-        (pcie_box(), PcieLimit(generation=4, lanes=8), {"0000:82:00.0"}),
-        (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
-        (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()),
-        (laptop(), tcp("enp2s0"), {"enp2s0"}),
-        (laptop(), tcp("docker0"), {"docker0"}),
-        (Machine(), FOUR, set()),
-        (Machine(), nvlink(18), set()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "part", "parts"), [
+    (dgx(), EIGHT, ALL_NICS), (dgx(), EIGHT.of(fabric=2.0), ALL_NICS), (dgx(), EIGHT.of(shared_by=3, host="node7"), ALL_NICS),
+    (dgx(), nvlink(18, nvls=True), {f"{gpu.key}>switch" for gpu in dgx().gpus}),
+    (dgx(), nvlink(18, 250), set()),
+    (dgx(), FOUR, set()),
+    (dgx(), PcieLimit(generation=5, lanes=16, gpus=8), {gpu.address for gpu in dgx().gpus}),
+    (mesh(), nvlink(12), {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
+    (mesh(), nvlink(4, way="pair"), {"0000:03:00.0>0000:43:00.0"}),
+    (pcie_box(), PcieLimit(generation=4, lanes=8), {"0000:82:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()), (laptop(), tcp("enp2s0"), {"enp2s0"}),
+    (laptop(), tcp("docker0"), {"docker0"}), (Machine(), FOUR, set()), (Machine(), nvlink(18), set()),
+])  # fmt: skip
 def test_parts_of_a_ceiling_and_devices(machine: Machine, part: LimitPart, parts: set[str]) -> None:
     assert limiting_parts(machine, [part]) == parts
 

@@ -66,28 +66,19 @@ def test_several_runs_are_compared_and_their_differences_reported(tmp_path: Path
     assert "- A → B: software nccl nccl: 2.10 → 2.12" in lines
 
 
-def test_runs_without_a_common_case_report_it(tmp_path: Path) -> None:
+def test_nothing_to_complain_of_and_nothing_in_common_are_reported(tmp_path: Path) -> None:
     text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8, dtype="int8")]))
     assert "- no case in common: dtype float32 → int8, ranks 4 → 8" in text.splitlines()
-
-
-def test_a_long_table_is_cut_which_is_reported(tmp_path: Path) -> None:
-    rows = [make_row(8 * number) for number in range(1, 300)]
-    text = written(store(tmp_path / "run", rows))
-    assert "The first 200 of 299 rows; `collbench report … --csv FILE` has all." in text.splitlines()
-    assert len(text) < 65_536
-
-
-def test_of_several_runs_each_table_gets_its_share_of_a_comment(tmp_path: Path) -> None:
-    sides = [store(tmp_path / name, [make_row(8 * number) for number in range(1, 300)]) for name in ("before", "after")]
-    text = written(*sides)
-    assert "The worst 66 of 299 cases; `collbench compare … --format csv` has all." in text.splitlines()
-    assert text.count("The first 66 of 299 rows") == 2
-    assert len(text) < 65_536
-
-
-def test_nothing_to_complain_of_is_reported(tmp_path: Path) -> None:
     assert "- No findings, no flags, nothing missing." in written(store(tmp_path / "run", [make_row()]))
+
+
+def test_a_long_table_is_cut_which_is_reported_and_of_several_runs_each_gets_its_share(tmp_path: Path) -> None:
+    sides = [store(tmp_path / name, [make_row(8 * number) for number in range(1, 300)]) for name in ("before", "after")]
+    alone, both = written(sides[0]), written(*sides)
+    assert "The first 200 of 299 rows; `collbench report … --csv FILE` has all." in alone.splitlines()
+    assert "The worst 66 of 299 cases; `collbench compare … --format csv` has all." in both.splitlines()
+    assert both.count("The first 66 of 299 rows") == 2
+    assert max(len(alone), len(both)) < 65_536
 
 
 @pytest.mark.parametrize("place", ["backend", "flags", "na"])

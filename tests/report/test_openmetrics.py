@@ -66,10 +66,12 @@ def test_what_is_unknown_has_no_sample(tmp_path: Path) -> None:
     assert "collbench_busbw_bytes_per_second" not in found
 
 
-def test_wrong_data_and_one_rank_have_no_share_of_the_ceiling(tmp_path: Path) -> None:
+def test_wrong_data_and_one_rank_have_no_share_and_a_case_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
     found = samples(written(store(tmp_path / "run", [make_row(8, wrong=3), make_row(16), make_row(32, ranks=1, wrong=None)])))
     assert [labels["size_bytes"] for labels, _ in found["collbench_of_ceiling_ratio"]] == ["16"]
     assert [value for _, value in found["collbench_wrong_elements"]] == [3, 0]
+    found = samples(written(store(tmp_path / "run", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
+    assert [value for _, value in found["collbench_time_seconds"]] == [2e-6]
 
 
 def test_several_runs_have_their_names_and_their_ends(tmp_path: Path) -> None:
@@ -82,11 +84,6 @@ def test_several_runs_have_their_names_and_their_ends(tmp_path: Path) -> None:
     assert [labels for labels, _ in found["collbench_run_finished_timestamp_seconds"]] == [{"run": "done"}]
     assert ({"severity": "broken_off"}, 1) in found["collbench_concerns"]
     assert ({"severity": "wrong_data"}, 0) in found["collbench_concerns"]
-
-
-def test_a_case_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
-    found = samples(written(store(tmp_path / "run", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
-    assert [value for _, value in found["collbench_time_seconds"]] == [2e-6]
 
 
 def test_hostile_names_stay_within_their_quotes(tmp_path: Path) -> None:

@@ -76,11 +76,8 @@ DOUBTFUL = [
 ]
 
 
-def test_trouble_is_never_hidden_behind_one_number() -> None:
+def test_trouble_is_never_hidden_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
     assert_golden("doubtful.txt", printed(DOUBTFUL)[0])
-
-
-def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
     rows = [*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))]
     lines = printed(rows, color="always")[0].splitlines()[3:]
     assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
@@ -127,22 +124,18 @@ def test_each_line_is_flushed_when_its_case_is_done() -> None:
         assert pipe.read(10_000).startswith(b"allreduce over nccl")
 
 
-def test_an_aborted_run_still_explains_its_rows() -> None:
-    out = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
+def test_an_aborted_run_still_explains_its_rows_and_launches_widen_what_an_interval_claims() -> None:
+    aborted, launched = io.StringIO(), io.StringIO()
+    with pytest.raises(KeyboardInterrupt), Reporter("table", aborted, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()] * 2))
         reporter.row(make_row(flags=("simulated",)))
         raise KeyboardInterrupt
-    assert out.getvalue().splitlines()[-1].startswith("quality: ")
-
-
-def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
-    rows = [make_row(launches=3)]
-    out = io.StringIO()
-    with Reporter("table", out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of(rows, launches=3))
-        reporter.row(rows[0])
-    assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
+    assert aborted.getvalue().splitlines()[-1].startswith("quality: ")
+    row = make_row(launches=3)
+    with Reporter("table", launched, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([row], launches=3))
+        reporter.row(row)
+    assert "CI: 95 % confidence interval over the medians of 3 launches" in launched.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
 
@@ -167,33 +160,25 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("environ", "color", "on_terminal", "on_file"),
-    [
-        ({}, "auto", True, False),
-        ({"NO_COLOR": "1"}, "auto", False, False),
-        ({"NO_COLOR": ""}, "auto", True, False),
-        ({"FORCE_COLOR": "1"}, "auto", True, True),
-        ({"FORCE_COLOR": "0"}, "auto", True, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False),
-        ({"TERM": "dumb"}, "auto", False, False),
-        ({"NO_COLOR": "1"}, "always", True, True),
-        ({"FORCE_COLOR": "1"}, "never", False, False),
-        ({"COLLBENCH_TTY": "0"}, "auto", False, False),
-        ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
-        ({"COLLBENCH_TTY": "stderr"}, "auto", False, False),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
-    ],
-)
+@pytest.mark.parametrize(("environ", "color", "on_terminal", "on_file"), [
+    ({}, "auto", True, False), ({"NO_COLOR": "1"}, "auto", False, False), ({"NO_COLOR": ""}, "auto", True, False),
+    ({"FORCE_COLOR": "1"}, "auto", True, True), ({"FORCE_COLOR": "0"}, "auto", True, False),
+    ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False), ({"TERM": "dumb"}, "auto", False, False),
+    ({"NO_COLOR": "1"}, "always", True, True), ({"FORCE_COLOR": "1"}, "never", False, False),
+    ({"COLLBENCH_TTY": "0"}, "auto", False, False), ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
+    ({"COLLBENCH_TTY": "stderr"}, "auto", False, False), ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
+])  # fmt: skip
 def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
     assert wants_color(_Terminal(), color, environ) is on_terminal
     assert wants_color(io.StringIO(), color, environ) is on_file
 
 
-def test_colour_in_a_file_only_when_forced() -> None:
+def test_colour_in_a_file_only_when_forced_and_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [make_row(wrong=1)]
     assert "\x1b[1;31m64 MiB" in printed(rows, color="always")[0]
     assert "\x1b" not in printed(rows)[0]
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
 
 
 def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,17 +187,8 @@ def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("COLLBENCH_TTY", actual)
         kinds[actual] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
     assert kinds == {
-        "0": (False, False),
-        "1": (True, True),
-        "stdout,stderr": (True, True),
-        "stdout": (True, False),
-        "stderr": (False, True),
-    }
-
-
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
+        "0": (False, False), "1": (True, True), "stdout,stderr": (True, True), "stdout": (True, False), "stderr": (False, True),
+    }  # fmt: skip
 
 
 def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
@@ -333,28 +309,21 @@ def lines(rows: list[Row], format: str = "table") -> list[str]:
     return printed(rows, format)[0].splitlines()
 
 
-@pytest.mark.parametrize("rows", [[*absent(), *measured()], [*measured(), *absent()]], ids=["first", "last"])
-def test_it_is_one_line(rows: list[Row]) -> None:
+@pytest.mark.parametrize(("rows", "reasons", "measured_rows"), [
+    pytest.param([*absent(), *measured()], [ONE], 3, id="first"),
+    pytest.param([*measured(), *absent()], [ONE], 3, id="last"),
+    pytest.param([*absent(), *absent("nccl", "no GPU here"), *measured()], [ONE, "nccl, 3 cases: n/a (no GPU here)"], 3, id="two backends"),
+])  # fmt: skip
+def test_an_absent_backend_is_one_line(rows: list[Row], reasons: list[str], measured_rows: int) -> None:
     found = lines(rows)
-    assert [line for line in found if "n/a" in line] == [ONE] and sum(line.endswith(" ok") for line in found) == 3
+    assert [line for line in found if "n/a" in line] == reasons and sum(line.endswith(" ok") for line in found) == measured_rows
 
 
-def test_two_such_backends_are_two_lines() -> None:
-    found = lines([*absent(), *absent("nccl", "no GPU here"), *measured()])
-    assert [line for line in found if "n/a" in line] == [ONE, "nccl, 3 cases: n/a (no GPU here)"]
-
-
-def test_a_backend_that_measures_something_keeps_its_rows_in_their_order() -> None:
+def test_rows_with_different_reasons_single_rows_and_those_between_measured_ones_stay_rows() -> None:
     mixed = [absent("gloo")[0], measured()[1], absent("gloo")[2]]
     assert [("n/a" in line) for line in lines(mixed) if "n/a" in line or line.endswith(" ok")] == [True, False, True]
-
-
-def test_different_reasons_keep_their_rows() -> None:
     rows = [*absent()[:2], *absent(why="another")[2:], *measured()]
     assert sum("n/a" in line for line in lines(rows)) == 3
-
-
-def test_a_single_row_stays_a_row() -> None:
     assert [line.split()[:3] for line in lines([*absent()[:1], *measured()]) if "n/a" in line] == [["8", "B", "n/a"]]
 
 
@@ -374,10 +343,7 @@ def test_of_stored_rows_it_is_known_though_operations_come_first() -> None:
     assert found[0] == f"mpi, 6 cases: n/a ({WHY})" and sum(line.endswith(" ok") for line in found) == 6
 
 
-def test_nccl_tests_text_has_one_comment() -> None:
+def test_programs_get_a_record_for_each_case_and_nccl_tests_text_one_comment() -> None:
     assert [line for line in lines([*absent(), *measured()], "nccl-tests") if "n/a" in line] == [f"# {ONE}"]
-
-
-def test_programs_get_a_record_for_each_case() -> None:
     assert sum(json.loads(line)["na"] == WHY for line in lines([*absent(), *measured()], "json")) == 3
     assert sum(WHY in line for line in lines([*absent(), *measured()], "csv")) == 3

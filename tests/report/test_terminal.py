@@ -31,15 +31,27 @@ class Lines(io.StringIO):
         return [int(line.split()[0]) for line in self.getvalue().splitlines() if line.endswith(" ok")]
 
 
-def test_a_row_waits_for_those_before_it() -> None:
+@pytest.mark.parametrize(("places", "sizes"), [
+    pytest.param((2, 0, 3, 1), [[], [8], [8], SIZES], id="a row waits for those before it"),
+    pytest.param((None, None), [[8], [8, 16]], id="without places rows are printed at once"),
+])  # fmt: skip
+def test_the_order_of_rows(places: tuple[int | None, ...], sizes: list[list[int]]) -> None:
+    out, shown = Lines(), []
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(ROWS))
+        for number, place in enumerate(places):
+            reporter.row(ROWS[number if place is None else place], *(() if place is None else (place,)))
+            shown.append(out.sizes())
+    assert shown == sizes
+
+
+def test_a_place_that_comes_twice_loses_no_row() -> None:
     out = Lines()
     with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(ROWS))
-        shown = []
-        for place in (2, 0, 3, 1):
+        for place in (1, 1, 0, 0):
             reporter.row(ROWS[place], place)
-            shown.append(out.sizes())
-    assert shown == [[], [8], [8], SIZES]
+    assert sorted(out.sizes()) == [8, 8, 16, 16]
 
 
 @settings(max_examples=30, deadline=None)
@@ -53,23 +65,6 @@ def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], me
         raise KeyboardInterrupt
     assert out.sizes() == sorted(SIZES[place] for place in order[:measured])
     assert ("quality: ok" in out.getvalue()) is (measured > 0)
-
-
-def test_a_place_that_comes_twice_loses_no_row() -> None:
-    out = Lines()
-    with Reporter("table", out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of(ROWS))
-        for place in (1, 1, 0, 0):
-            reporter.row(ROWS[place], place)
-    assert sorted(out.sizes()) == [8, 8, 16, 16]
-
-
-def test_without_places_rows_are_printed_at_once() -> None:
-    out = Lines()
-    reporter = Reporter("table", out, io.StringIO())
-    reporter.start(PlanSummary.of(ROWS))
-    reporter.row(ROWS[3])
-    assert out.sizes() == [64]
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])
@@ -150,13 +145,10 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
     assert any(line.startswith("rank 1 (node05) finishes last in 99 % ") for line in out.getvalue().splitlines())
 
 
-@pytest.mark.parametrize(
-    ("eta_s", "elapsed_s", "text"),
-    [
-        (12.0, 0.0, "12 s left"), (12.0, 3.2, "9 s left"), (12.0, 12.0, "0 s left"), (12.0, 12.9, "0 s left"), (12.0, 15.1, "3 s late"),
-        (0.0, 0.0, "0 s left"), (-4.0, 0.0, "4 s late"), (None, 0.4, ""), (None, 61.0, "1 min 01 s"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("eta_s", "elapsed_s", "text"), [
+    (12.0, 0.0, "12 s left"), (12.0, 3.2, "9 s left"), (12.0, 12.0, "0 s left"), (12.0, 12.9, "0 s left"), (12.0, 15.1, "3 s late"),
+    (0.0, 0.0, "0 s left"), (-4.0, 0.0, "4 s late"), (None, 0.4, ""), (None, 61.0, "1 min 01 s"),
+])  # fmt: skip
 def test_time_left_goes_on_after_the_estimate(eta_s: float | None, elapsed_s: float, text: str) -> None:
     assert time_left(eta_s, elapsed_s) == text
 

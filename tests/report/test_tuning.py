@@ -55,13 +55,13 @@ def test_a_registration_that_all_rows_share_is_reported_above_them() -> None:
     assert [line.split(" · ")[4] for line in first] == ["4 ranks", "buffers registered", "buffers in a symmetric window"]
 
 
-def test_where_the_automatic_choice_loses() -> None:
+def test_where_the_automatic_choice_loses_where_it_does_not_and_where_nothing_was_forced() -> None:
     assert choice_sentences(SWEEP) == [LOSES, OTHERS]
-
-
-def test_where_it_does_not() -> None:
     assert choice_sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
     assert choice_sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
+    both = [row(8, 10e-6), row(8, 9e-6, "ring")]
+    assert choice_sentences(both)[0].endswith("loses 10 % (8.7 to 11) at 8 B: ring is faster")
+    assert choice_sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
 
 
 def test_sizes_that_cannot_be_judged_are_named() -> None:
@@ -82,18 +82,12 @@ def test_series_are_distinguished_by_what_differs() -> None:
     ]  # fmt: skip
 
 
-def test_small_losses_keep_a_digit() -> None:
-    both = [row(8, 10e-6), row(8, 9e-6, "ring")]
-    assert choice_sentences(both)[0].endswith("loses 10 % (8.7 to 11) at 8 B: ring is faster")
-
-
-def test_nothing_is_reported_where_nothing_was_forced() -> None:
-    assert choice_sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
-
-
-def test_reports_of_stored_runs_have_it_as_a_section() -> None:
+def test_reports_of_stored_runs_have_it_as_a_section_and_no_control_characters() -> None:
     found = [line.text for line in findings([Run(Path("run"), rows=SWEEP)], SWEEP)]
     assert found[:4] == ["", CHOICE_TITLE, LOSES, OTHERS]
+    hostile = [row(8, 1e-5), row(8, 9e-6, "\x1b[2J")]
+    assert all(line.isprintable() for line in printed(hostile).splitlines())
+    assert all(line.text.isprintable() for line in findings([], hostile))
 
 
 def test_a_forced_choice_is_named_in_nccl_tests_text() -> None:
@@ -105,9 +99,3 @@ def test_a_forced_choice_is_named_in_nccl_tests_text() -> None:
         "allreduce on nccl, isolated, fixed buffers, nvls/ll",
     ]
     assert "# n/a: allreduce 8 B nccl float32 sum nvls/ll: no NVLS here\n" in text
-
-
-def test_text_from_files_cannot_steer_a_terminal() -> None:
-    hostile = [row(8, 1e-5), row(8, 9e-6, "\x1b[2J")]
-    assert all(line.isprintable() for line in printed(hostile).splitlines())
-    assert all(line.text.isprintable() for line in findings([], hostile))

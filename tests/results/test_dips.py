@@ -48,23 +48,20 @@ def test_a_size_that_moves_less_than_a_smaller_one_is_a_dip() -> None:
     assert with_dips(with_dips(rows)) == with_dips(rows)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 5.8e9)], id="within what launches differ by"),
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 4e9, time_s=WIDE)], id="wide interval"),
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, flags=("two_modes",))], id="doubtful row"),
-        pytest.param([moving(MIB, 6e9, flags=("state_flip",)), moving(4 * MIB, 3e9)], id="doubtful smaller size"),
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, wrong=7)], id="wrong data"),
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, time_s=NO_INTERVAL)], id="no interval"),
-        pytest.param([moving(64, 6e9), moving(2 * KIB, 3e9)], id="one packet"),
-        pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, dtype="bfloat16")], id="another series"),
-        pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=SLOW_COPY)], id="memory copy falls alike"),
-        pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=DISTURBED)], id="reference disturbed"),
-        pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(64 * MIB, 3e9, ceiling=SLOW_COPY, nodes=1, device="cpu")], id="a cache"),
-        pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(MIB, 3e9, **IN_CACHE)], id="two caches"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("rows", [
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 5.8e9)], id="within what launches differ by"),
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 4e9, time_s=WIDE)], id="wide interval"),
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, flags=("two_modes",))], id="doubtful row"),
+    pytest.param([moving(MIB, 6e9, flags=("state_flip",)), moving(4 * MIB, 3e9)], id="doubtful smaller size"),
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, wrong=7)], id="wrong data"),
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, time_s=NO_INTERVAL)], id="no interval"),
+    pytest.param([moving(64, 6e9), moving(2 * KIB, 3e9)], id="one packet"),
+    pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, dtype="bfloat16")], id="another series"),
+    pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=SLOW_COPY)], id="memory copy falls alike"),
+    pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=DISTURBED)], id="reference disturbed"),
+    pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(64 * MIB, 3e9, ceiling=SLOW_COPY, nodes=1, device="cpu")], id="a cache"),
+    pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(MIB, 3e9, **IN_CACHE)], id="two caches"),
+])  # fmt: skip
 def test_what_proves_no_dip(rows: list[Row]) -> None:
     assert dipping(rows) == []
 

@@ -203,7 +203,6 @@ for number in range(10**6):
 def test_a_run_killed_at_any_moment_reads_back_every_finished_case(tmp_path: Path) -> None:
     writers = [(n, path, _start_writer(path)) for n, path in ((n, tmp_path / f"run{n}") for n in sample(range(20), 6))]
     for number, path, writer in writers:
-        assert writer.stdout is not None
         assert writer.stdout.readline() == "start\n"
         lines = [writer.stdout.readline() for _ in range(number)]  # killed after another number of cases each time
         writer.send_signal(signal.SIGKILL)
@@ -245,12 +244,8 @@ def test_it_reads_back_as_a_run_that_came_to_its_end(tmp_path: Path) -> None:
     write_all([FinishedRun(tmp_path / "new" / "a", "allreduce", {"hosts": ["n1"]}, [row(), row()], {"machines": []})])
     run = read_run(tmp_path / "new" / "a")
     assert (run.rows, run.warnings, run.finished, run.info["rows"], run.info["exit_code"]) == (
-        [row(), row()],
-        [],
-        True,
-        2,
-        0,
-    )
+        [row(), row()], [], True, 2, 0,
+    )  # fmt: skip
     assert (run.info["id"], run.info["operation"], run.info["hosts"]) == ("a", "allreduce", ["n1"])
     assert sorted(path.name for path in run.path.iterdir()) == ["cells.jsonl", "run.json", "topology.json"]
 

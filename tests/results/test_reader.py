@@ -65,37 +65,24 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     assert run.warnings[0].startswith(f"{path}/run.json was written by a newer collbench (schema 2, ")
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [
-        ("2.1.0", "collbench 2.1.0 or newer"),
-        ("3.0rc1", "collbench 3.0rc1 or newer"),
-        ("\x1b[2J now", "the version that wrote it"),
-        (None, "the version that wrote it"),
-    ],
-)
+@pytest.mark.parametrize(("version", "expected"), [
+    ("2.1.0", "collbench 2.1.0 or newer"), ("3.0rc1", "collbench 3.0rc1 or newer"), ("\x1b[2J now", "the version that wrote it"),
+    (None, "the version that wrote it"),
+])  # fmt: skip
 def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, expected: str) -> None:
     path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
     (warning,) = read_run(path).warnings
     assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {expected} " in warning
 
 
-@pytest.mark.parametrize(
-    ("change", "misfit"),
-    [
-        ({"size_bytes": "8"}, "'size_bytes' is '8'"),
-        ({"size_bytes": True}, "'size_bytes' is 'True'"),
-        ({"flags": [1]}, "'flags' is"),
-        ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"),
-        ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
-        ({"time_s": {**vars(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
-        ({"time_s": 3}, "'time_s' is '3'"),
-        ({"modes": [{"share": "much"}]}, "'modes' is"),
-        ({"canary_s": {"before": [1]}}, "'canary_s' is"),
-        ({"evidence": []}, "'evidence' is"),
-        ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "misfit"), [
+    ({"size_bytes": "8"}, "'size_bytes' is '8'"), ({"size_bytes": True}, "'size_bytes' is 'True'"), ({"flags": [1]}, "'flags' is"),
+    ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"), ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
+    ({"time_s": {**vars(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
+    ({"time_s": 3}, "'time_s' is '3'"), ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"),
+    ({"evidence": []}, "'evidence' is"),
+    ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
+])  # fmt: skip
 def test_fields_of_the_wrong_type_are_named(change: dict[str, Any], misfit: str) -> None:
     with pytest.raises(ValueError, match=misfit):
         row_from_json({**make_row().as_json(), **change})
@@ -106,21 +93,13 @@ def test_every_row_survives_being_written_and_read() -> None:
         assert row_from_json(json.loads(json.dumps(row.as_json()))) == row
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        {"offset": 0, "dtype": "|O8", "shape": [1]},
-        {"offset": 0, "dtype": "<f1", "shape": [1]},
-        {"offset": -8, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8", "shape": [-1]},
-        {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]},
-        {"offset": 2**62, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]},
-        {"offset": 1.5, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8"},
-        "samples",
-    ],
-)
+@pytest.mark.parametrize("place", [
+    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]},
+    {"offset": -8, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [-1]},
+    {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]}, {"offset": 2**62, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]}, {"offset": 1.5, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8"}, "samples",
+])  # fmt: skip
 def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     row = replace(folder.append(make_row(), {"max_s": np.ones(4)}), samples={"max_s": place})
@@ -219,15 +198,11 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
     assert events.startswith(f"{path}/events.jsonl ") and " byte 0 " in events
 
 
-@pytest.mark.parametrize(
-    ("bomb", "why"),
-    [
-        (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
-        (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
-        (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
-    ],
-    ids=range(3),
-)
+@pytest.mark.parametrize(("bomb", "why"), [
+    (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
+    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
+    (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
+], ids=range(3))  # fmt: skip
 def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, bomb + b"\n")
     run = read_run(path)

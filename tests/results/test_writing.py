@@ -225,16 +225,13 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
     assert watched == [f"writing to {run.path}"] * 4
 
 
-@pytest.mark.parametrize(
-    ("operation", "rows", "sentence"),
-    [
-        ("allreduce", 0, "0 of 40 cases; go on with `collbench --resume {path}`"),
-        ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with `collbench --resume {path}`"),
-        ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with `collbench --resume {path}`"),
-        line_of_command("pairs", 3, "3 of 40 rounds: they are in {path}; go on with `collbench --resume {path}`"),
-        line_of_command("workload", 3, "3 of 40 rows: they are in {path}; go on with `collbench --resume {path}`"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "rows", "sentence"), [
+    ("allreduce", 0, "0 of 40 cases; go on with `collbench --resume {path}`"),
+    ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with `collbench --resume {path}`"),
+    ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with `collbench --resume {path}`"),
+    line_of_command("pairs", 3, "3 of 40 rounds: they are in {path}; go on with `collbench --resume {path}`"),
+    line_of_command("workload", 3, "3 of 40 rows: they are in {path}; go on with `collbench --resume {path}`"),
+])  # fmt: skip
 def test_how_far_it_came(tmp_path: Path, operation: str, rows: int, sentence: str) -> None:
     folder = RunFolder.create(tmp_path / "run", operation, {})
     folder.rows = rows

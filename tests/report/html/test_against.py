@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def side(folder: Path, rows: list[Row], launches: int = 1) -> Path:
     if launches == 1:
         return store(folder, rows, command=["collbench", "allreduce"])
     for number in range(launches):
-        moved = [make_row(**{**vars(each), "time_s": scaled(each.time_s, 1 + 0.001 * number)}) for each in rows]
+        moved = [replace(row, time_s=scaled(row.time_s, 1 + 0.001 * number)) for row in rows]
         store(folder / f"launch-{number + 1}", moved, allocation_id=folder.name, command=["collbench", "allreduce"])
     return folder
 
@@ -42,8 +43,12 @@ def shown(*folders: Path) -> Section:
     return made
 
 
-def test_a_single_run_has_no_comparison(tmp_path: Path) -> None:
-    assert section(Material(read_all([side(tmp_path / "one", [row(8, 1e-6)])]), tmp_path / "page.html")) is None
+def test_a_single_run_has_no_comparison_and_nothing_in_common_is_reported(tmp_path: Path) -> None:
+    before = side(tmp_path / "before", [row(8, 1e-3)])
+    assert section(Material(read_all([before]), tmp_path / "page.html")) is None
+    made = shown(before, side(tmp_path / "after", [row(8, 1e-3, ranks=8, dtype="int8")]))
+    assert made.texts[1] == "after (1 launch) has no case in common with it: dtype float32 → int8, ranks 4 → 8."
+    assert made.charts == []
 
 
 def test_the_worst_case_is_on_top(tmp_path: Path) -> None:
@@ -81,12 +86,6 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
     assert chart.table.rows[0][-2] == "inconclusive (one launch each): 2.0×"
     assert re.search(r'data-mark="inconclusive 0"><path fill="var\(--paper\)" stroke="var\(--soft\)"', chart.drawing)
     assert "one launch each: changes as measured, the largest first" in chart.method
-
-
-def test_nothing_in_common_is_reported(tmp_path: Path) -> None:
-    made = shown(side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 1e-3, ranks=8, dtype="int8")]))
-    assert made.texts[1] == "after (1 launch) has no case in common with it: dtype float32 → int8, ranks 4 → 8."
-    assert made.charts == []
 
 
 def test_many_cases_are_drawn_up_to_a_limit(tmp_path: Path) -> None:

@@ -40,18 +40,16 @@ def gate(given: Verdict) -> Section:
     return found
 
 
-def test_without_a_verdict_there_is_no_section() -> None:
+def test_without_a_verdict_there_is_no_section_and_a_pass_without_groups_has_neither_table_nor_chart() -> None:
     assert section(material(None)) is None
+    assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
 
 
-def test_it_reports_what_the_first_screen_has_no_room_for() -> None:
+def test_it_reports_what_the_first_screen_has_no_room_for_and_its_tables_what_is_slower_what_changed_and_the_floors() -> None:
     assert gate(regression()).texts == [
         *(f"{reason.render()}." for reason in regression().reasons),
         *(f"Note: {note.render()}." for note in regression().notes),
     ]
-
-
-def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
     tables = dict(gate(regression()).tables)
     assert [row[:2] for row in tables["Slower, confirmed and worst first, cleared last"].rows] == [
         ["cleared", "allreduce on mpi, large messages"],
@@ -73,7 +71,7 @@ def test_candidates_are_compared_with_the_baseline_alone_and_not_with_one_anothe
     paired = Material(runs[:2], Path("page.html"), (), verdict(mode="paired"))
     assert [(found.a.name, found.b.name) for found in paired.comparisons] == [("night-8", "night-9")]
     section_of_pairs = against(paired)
-    assert section_of_pairs is not None and section_of_pairs.texts[0] == "Baseline (A): the old stack; candidate (B): the new one."
+    assert section_of_pairs.texts[0] == "Baseline (A): the old stack; candidate (B): the new one."
 
 
 def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> None:
@@ -93,10 +91,6 @@ def test_all_four_outcomes_are_counted() -> None:
         "cases: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
         "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive"
     )
-
-
-def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
-    assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
 
 
 def test_charts_show_groups_and_cases_against_their_limits() -> None:
@@ -119,11 +113,11 @@ def test_a_chart_holds_any_factor(factor: float) -> None:
 
 def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:
     screen = first_screen(material(regression()))
-    assert screen is not None and screen.badge == (BAD, "REGRESSION")
+    assert screen.badge == (BAD, "REGRESSION")
     assert screen.title.startswith("allreduce on mpi, large messages: +3.0 % time")
     assert screen.more[0] == "likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
     passed = first_screen(material(verdict()))
-    assert passed is not None and (passed.badge, passed.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
+    assert (passed.badge, passed.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
 
 
 def test_the_chart_has_the_band_of_the_baseline(tmp_path: Path) -> None:
@@ -138,18 +132,15 @@ def test_the_chart_has_the_band_of_the_baseline(tmp_path: Path) -> None:
     baseline, candidate = size_charts(page)[0].lines
     (point,) = baseline.points
     assert baseline.name == "nccl baseline" and candidate.name == "nccl"
-    assert point.time is not None and point.time.value == pytest.approx(1e6 * known.time_s)
+    assert point.time.value == pytest.approx(1e6 * known.time_s)
     assert point.time.high == pytest.approx(1e6 * known.time_s * known.limit)
-    assert point.rate is not None and point.rate.low is not None and point.rate.low < point.rate.value
+    assert point.rate.low is not None and point.rate.low < point.rate.value
     assert [line.name for line in size_charts(material(verdict()))[0].lines] == ["nccl"]
 
 
-def test_it_precedes_the_results() -> None:
+def test_it_precedes_the_results_and_untrusted_text_is_no_markup() -> None:
     page = html(material(regression()))
     assert page.index('id="gate"') < page.index('id="overview"')
-
-
-def test_untrusted_text_is_no_markup() -> None:
     page = html(material(hostile(rows=2)))
     assert "<script>&#34;" not in page and "<script>\"'" not in page
     assert "\x1b" not in page and "\u202e" not in page

@@ -57,7 +57,7 @@ def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> Non
     assert [each["text"] for each in stored["evidence"]] == list(map(str, VERDICT.evidence))
     material = Material([read_run(run)], tmp_path / "page.html")
     screen = first_screen(material)
-    assert screen is not None and screen.badge == (BAD, "SLOW")
+    assert screen.badge == (BAD, "SLOW")
     assert list(screen.more) == [each.render() for each in VERDICT.evidence]
     assert str(escape(VERDICT.evidence[0].render())) in html_of(material)
 
@@ -69,7 +69,7 @@ def test_an_invalid_verdict_is_refused(tmp_path: Path, text: str) -> None:
         read_check(tmp_path)
 
 
-def test_doctor_shows_the_worst_finding_first_with_evidence_and_remedy() -> None:
+def test_doctor_shows_the_worst_finding_first_and_one_of_several_hosts_once() -> None:
     screen = of_doctor([SEVERE, NOTE], [dgx()], ())
     assert (screen.badge, screen.title) == ((BAD, "SEVERE"), "dgx01: GPU 0 runs on 8 of 16 lanes (CB2101)")
     assert list(screen.more[:2]) == ["evidence: LnkSta x8", "remedy: reseat the card"]
@@ -78,9 +78,6 @@ def test_doctor_shows_the_worst_finding_first_with_evidence_and_remedy() -> None
     assert [row[:2] for row in findings.tables[0][1].rows] == [["severe", "CB2101"], ["note", "CB2104"]]
     assert findings.tables[0][1].marks == {0: "wrong"} and examined.texts
     assert of_doctor([], [dgx()], ()).badge == (GOOD, "NO FINDINGS")
-
-
-def test_doctor_lists_a_finding_of_several_hosts_once() -> None:
     both = [SEVERE, replace(SEVERE, hostname="dgx02")]
     assert of_doctor(both, [dgx(), replace(dgx(), hostname="dgx02")], ()).title.startswith("dgx01 and 1 more: ")
     rows = doctor_sections(both, [dgx(), replace(dgx(), hostname="dgx02")], ())[0].tables[0][1].rows

@@ -55,13 +55,12 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
     assert not re.search(r"""(?:src|href)=["']?(?!#|data:)[a-z/]|@import|url\((?!#|data:)""", text.replace(scripts[0], ""))
 
 
-def test_the_licence_of_the_library_is_in_the_page(material: Material) -> None:
+def test_equal_runs_give_equal_pages_with_the_licence_of_the_library_and_none_without_an_answer(material: Material, tmp_path: Path) -> None:
     notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
     assert "Copyright" in notice and notice in page.html(material)
-
-
-def test_the_same_runs_give_the_same_page(material: Material) -> None:
     assert page.html(material) == page.html(material)
+    with pytest.raises(UsageError, match="no result"):
+        page.html(Material([], tmp_path / "page.html"))
 
 
 def test_every_section_occurs_once(tmp_path: Path) -> None:
@@ -72,14 +71,11 @@ def test_every_section_occurs_once(tmp_path: Path) -> None:
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize(
-    ("run", "key", "rest"),
-    [
-        pytest.param("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"], marks=needs_plugin("hunt")),
-        pytest.param("hunt-host", "hunt-0", [], marks=needs_plugin("hunt")),
-        pytest.param("training", "training-0", [], marks=needs_plugin("training")),
-    ],
-)
+@pytest.mark.parametrize(("run", "key", "rest"), [
+    pytest.param("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"], marks=needs_plugin("hunt")),
+    pytest.param("hunt-host", "hunt-0", [], marks=needs_plugin("hunt")),
+    pytest.param("training", "training-0", [], marks=needs_plugin("training")),
+])  # fmt: skip
 def test_the_chart_of_the_answer_is_on_the_first_screen_and_only_there(run: str, key: str, rest: list[str], tmp_path: Path) -> None:
     text = page.html(Material([read_run(REPORTS / run)], tmp_path / "page.html"))
     first, sections = text.split("<nav ")
@@ -101,11 +97,6 @@ def test_a_comparison_of_several_operations_begins_with_all_cases_and_then_the_o
     text = page.html(Material(runs, tmp_path / "page.html"))
     titles = re.findall(r'<h[23] id="[^"]*-title">([^<]*)</h[23]>', text)
     assert titles[:2] == ["after against before: time, case by case", "broadcast: bus bandwidth over message size"]
-
-
-def test_runs_without_an_answer_have_no_page(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no result"):
-        page.html(Material([], tmp_path / "page.html"))
 
 
 def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Material, tmp_path: Path) -> None:

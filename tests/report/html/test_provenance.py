@@ -40,15 +40,17 @@ def test_each_run_shows_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
     assert runs.marks == {1: "doubtful"}
 
 
-def test_versions_and_environment_of_one_run(tmp_path: Path) -> None:
+def test_versions_and_environment_of_one_run_and_definitions_of_its_numbers(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp", "HOME": "/root"})
     rows = table(shown(tmp_path / "page.html", run), "Versions").rows
     assert ["software", "mpi mpi", "MPICH 5.0"] in rows
     assert ["environment", "UCX_TLS", "tcp"] in rows
     assert all("HOME" not in row for row in rows)
+    terms = [row[0] for row in table(shown(tmp_path / "page.html", stored(tmp_path / "run")), "Definitions").rows]
+    assert terms == ["time", "95 % interval", "busbw", "of expected"]
 
 
-def test_several_runs_show_what_differs(tmp_path: Path) -> None:
+def test_several_runs_show_what_differs_and_equal_ones_that_nothing_does(tmp_path: Path) -> None:
     before = stored(tmp_path / "before", backends={"mpi": {"mpi": "MPICH 4.3"}})
     after = stored(tmp_path / "after", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp"})
     made = shown(tmp_path / "page.html", before, after)
@@ -57,9 +59,6 @@ def test_several_runs_show_what_differs(tmp_path: Path) -> None:
     assert ["software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"] in differing.rows
     assert ["environment", "UCX_TLS", "–", "tcp"] in differing.rows
     assert ["software", "mpi mpi", "MPICH 4.3"] in table(made, "Versions, machine and environment of the first run").rows
-
-
-def test_equal_runs_report_it(tmp_path: Path) -> None:
     one, other = (stored(tmp_path / name, backends={"mpi": {"mpi": "MPICH 5.0"}}) for name in ("one", "other"))
     made = shown(tmp_path / "page.html", one, other)
     assert table(made, "Differences").rows == [["none", "in what the runs recorded", "–", "–"]]
@@ -72,16 +71,9 @@ def test_links_are_relative_encoded_and_only_to_what_exists(tmp_path: Path) -> N
     assert [link.text.split(" ")[0] for link in links] == ["run.json", "cells.jsonl"]
     assert links[0].address == "../runs/a%20%22b%22%20%231%3F%C3%BC/run.json"
     assert (tmp_path / "pages" / unquote(links[1].address)).parent.resolve() == run
-
-
-def test_a_name_that_would_be_a_scheme_is_a_file(tmp_path: Path) -> None:
+    # a name that would be a scheme is a file
     ((_, links),) = shown(tmp_path / "page.html", stored(tmp_path / "javascript:alert(1)")).links
     assert links[0].address == "javascript%3Aalert%281%29/run.json"
-
-
-def test_numbers_of_rows_are_defined(tmp_path: Path) -> None:
-    terms = [row[0] for row in table(shown(tmp_path / "page.html", stored(tmp_path / "run")), "Definitions").rows]
-    assert terms == ["time", "95 % interval", "busbw", "of expected"]
 
 
 def test_imported_runs_report_from_which_file_and_what_is_missing(tmp_path: Path) -> None:

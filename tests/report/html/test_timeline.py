@@ -45,7 +45,6 @@ def test_cases_are_at_their_time_in_any_stored_order() -> None:
         not_measured("no library", evidence={"at_s": [1, 2]}),
     ]
     found = section(material(run(rows)))
-    assert found is not None
     (chart,) = found.charts
     assert [line[:4] for line in chart.table.rows] == [
         ["2 s", "allreduce 8 B nccl", "80", "81"],
@@ -81,7 +80,6 @@ def test_rows_of_older_runs_are_in_measuring_order() -> None:
 
 def test_a_flagged_case_without_a_state_probe_is_marked() -> None:
     found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
-    assert found is not None
     assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: state probe ? → ? ns")
     assert triangles(found.charts[0]) == pytest.approx([found.charts[0].spots[1].x], abs=0.1)
 
@@ -90,7 +88,6 @@ def test_of_many_cases_the_largest_changes_are_drawn_and_listed() -> None:
     rows = [row(3 + number % 20, float(number)) for number in range(400)]
     rows[250] = row(8, 250.0, (80e-9, 300e-9), flags=("state_flip",))
     found = section(material(run(rows)))
-    assert found is not None
     (chart,) = found.charts
     assert len(chart.spots) == 120
     assert "4.167 min, allreduce 256 B nccl: state probe 80 → 300 ns, preemptions 3, unstable state" in [spot.text for spot in chart.spots]
@@ -104,15 +101,16 @@ def test_of_many_cases_the_largest_changes_are_drawn_and_listed() -> None:
     assert [each.begin for each in chosen] == sorted(each.begin for each in chosen)
 
 
-def test_a_run_in_which_nothing_was_disturbed_has_no_section() -> None:
+def test_a_run_in_which_nothing_was_disturbed_or_reported_has_no_section() -> None:
     events = [telemetry(10.0, {"a": [sample(1008.0)]})]
     assert section(material(run([row(3, 1.0), row(4, 2.0)], events, started_utc=STARTED.isoformat()))) is None
+    assert section(material(run([make_row(8)]))) is None
+    assert section(material(run([]))) is None
 
 
 def test_of_two_runs_only_the_disturbed_one_is_shown() -> None:
     calm, disturbed = run([row(3, 1.0)]), replace(run([row(3, 1.0, flags=("state_flip",))]), path=Path("disturbed"))
     found = section(material(calm, disturbed))
-    assert found is not None
     assert [chart.title for chart in found.charts] == ["machine state around each case (disturbed)"]
     assert len(found.texts) == 1 and "1 of 2 runs" in found.texts[0]
 
@@ -132,7 +130,6 @@ def test_hosts_clocks_are_put_onto_the_runs_and_the_slowed_host_comes_first() ->
         telemetry(20.0, {"a": [sample(1020.0)], "b": [sample(70.0)]}),
     ]
     found = section(material(run([row(3, 5.0), row(4, 10.5)], events, started_utc=STARTED.isoformat())))
-    assert found is not None
     chart = found.charts[1]
     assert chart.caption == "1 of 2 GPUs were throttled, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
     assert chart.table.rows == [
@@ -150,7 +147,6 @@ def test_of_many_gpus_the_most_throttled_are_drawn_and_all_are_listed() -> None:
         f"node{number}": [sample(100.0 + step, *throttled.get(number, []), mhz=1900 + number) for step in range(3)] for number in range(9)
     }
     chart = gpu_chart("key", "title", run([], [telemetry(10.0, hosts)], started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
-    assert chart is not None
     assert ">node7 0000:18:00.0<" in chart.drawing and ">node0 0000:18:00.0<" in chart.drawing
     assert ">node3 0000:18:00.0<" not in chart.drawing
     assert len(chart.table.rows) == 9
@@ -182,11 +178,6 @@ def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
 @pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])
 def test_times_that_are_none_are_not_believed(at: Any) -> None:
     assert not moments(run([make_row(8, evidence={"at_s": at, "stolen": "much", "preempted": None}, canary_s={"before": "x"})]))[1].timed
-
-
-def test_a_run_that_reports_nothing_of_the_machine_has_no_section() -> None:
-    assert section(material(run([make_row(8)]))) is None
-    assert section(material(run([]))) is None
 
 
 class TestTimeAxis:

@@ -16,22 +16,16 @@ from tests.gate.verdicts import CASE
 SUITE = confirm_suite([CaseKey(**CASE)])
 
 
-def test_it_is_written_and_replaces_one_of_an_earlier_night(tmp_path: Path) -> None:
+def test_a_suite_is_written_replaced_kept_or_removed(tmp_path: Path) -> None:
     file = tmp_path / "confirm.toml"
     for suite in (SUITE, f"{SUITE}# other"):
         assert write_suite(file, suite) is None
         assert file.read_text() == suite
-
-
-def test_without_suspects_that_of_an_earlier_night_is_removed_which_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "confirm.toml"
     write_suite(file, SUITE)
     assert f"{file} removed" in (write_suite(file, None) or "")
     assert not file.exists()
     assert write_suite(file, None) is None
-
-
-def test_it_stays_while_what_it_measured_is_no_verdict(tmp_path: Path) -> None:
     file = tmp_path / "confirm.toml"
     assert write_suite(file, None, stays=True) is None
     write_suite(file, SUITE)

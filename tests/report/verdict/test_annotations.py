@@ -27,9 +27,11 @@ def unescaped(text: str) -> str:
     return text
 
 
-def test_a_pass_is_a_notice() -> None:
+def test_a_pass_is_a_notice_no_verdict_an_error_and_a_suspect_a_warning() -> None:
     words = "passed; judged: new; baseline base: 6 allocations, 6 cases"
     assert annotations_of(verdict()) == [("notice", "collbench gate: passed", words)]
+    found = annotations_of(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)))
+    assert [each[0] for each in found] == ["error", "warning", "warning"]
 
 
 def test_a_regression_is_errors_warnings_and_notices() -> None:
@@ -44,19 +46,11 @@ def test_a_regression_is_errors_warnings_and_notices() -> None:
     ]  # fmt: skip
 
 
-def test_no_verdict_is_an_error_and_a_suspect_a_warning() -> None:
-    found = annotations_of(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)))
-    assert [each[0] for each in found] == ["error", "warning", "warning"]
-
-
-def test_there_are_ten_of_a_kind_at_most_and_the_result_is_among_them() -> None:
+def test_there_are_ten_of_a_kind_at_most_and_untrusted_text_begins_no_command() -> None:
     found = annotations_of(
         regression(suspicions=tuple(suspicion() for _ in range(50)), reasons=(Text("why"),) * 50, notes=(Text("note"),) * 50)
     )
     assert [sum(each[0] == kind for each in found) for kind in ("error", "warning", "notice")] == [10, 10, 10]
     assert found[0][1] == "collbench gate: regression"
-
-
-def test_untrusted_text_begins_no_command() -> None:
     for each in annotation_lines(hostile(rows=3)):
         assert COMMAND.fullmatch(each.text) and each.text.isprintable()

@@ -106,13 +106,10 @@ def test_without_an_unexpected_change_there_is_no_template() -> None:
     assert expect_template(verdict(mode="paired", changes=(Change(Item.of("software", "mpi"), "4", "5"),))) is None
 
 
-def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
+def test_what_passed_is_added_a_regression_has_a_page_and_wrong_data_a_table() -> None:
     assert commands_of(verdict()) == ["next: add it to the baseline:", "  collbench baseline add base night-8"]
     assert commands_of(verdict(), slowed=True) == [] == commands_of(verdict(candidates=("a", "b", "c")))
     assert commands_of(verdict(result="no verdict", allocations=2))[1] == "  collbench baseline add base RUN…"
-
-
-def test_a_regression_has_a_page_and_wrong_data_a_table() -> None:
     assert commands_of(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
     assert commands_of(verdict(result="regression"), html=True) == []
     assert commands_of(verdict(result="wrong data")) == ["next: show the cases with wrong data:", "  collbench report night-8"]

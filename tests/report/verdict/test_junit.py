@@ -68,7 +68,7 @@ def test_the_text_has_the_cause_the_cases_and_what_changed() -> None:
         assert words in str(failure.text)
 
 
-def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
+def test_what_cannot_be_compared_and_a_suspect_are_errors_however_slow_and_wrong_data_a_failure() -> None:
     found = kinds(
         verdict(
             result="no verdict",
@@ -77,15 +77,9 @@ def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
         )
     )
     assert found == {WHOLE[0]: "error", WHOLE[1]: "error", WHOLE[2]: "", "allreduce on mpi, large messages": "error"}
-
-
-def test_a_suspect_is_an_error_and_leaves_what_is_comparable_alone() -> None:
     whole = suspicion("suspected", "all cases", kind="whole", case={})
     found = kinds(verdict(result="no verdict", reasons=(StillSuspected(1, 2),), suspicions=(whole,), groups=(group("suspected"),)))
     assert found == {WHOLE[0]: "error", WHOLE[1]: "", WHOLE[2]: "error", "allreduce on mpi, large messages": "error"}
-
-
-def test_wrong_data_is_a_failure() -> None:
     assert cases(verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)))["the verdict"][:2] == (
         "failure",
         "wrong data",

@@ -8,10 +8,12 @@ from tests.gate.verdicts import group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
 
-def test_a_pass_is_short() -> None:
+def test_a_pass_is_short_and_no_verdict_has_its_reasons() -> None:
     assert markdown(verdict()).split("\n") == [
         "## ✅ collbench gate: passed", "", "judged: new; baseline base: 6 allocations, 6 cases", "",
     ]  # fmt: skip
+    text = markdown(verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)))
+    assert text.startswith("## ❔ collbench gate: no verdict\n\n- base has 3 allocations, ")
 
 
 def test_a_regression_begins_with_it() -> None:
@@ -25,11 +27,6 @@ def test_a_regression_begins_with_it() -> None:
     ]  # fmt: skip
 
 
-def test_no_verdict_has_its_reasons() -> None:
-    text = markdown(verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)))
-    assert text.startswith("## ❔ collbench gate: no verdict\n\n- base has 3 allocations, ")
-
-
 def test_twenty_rows_are_open_and_all_are_below() -> None:
     first, _, folded = markdown(regression(suspicions=tuple(suspicion(name=f"case {n}") for n in range(50)), floors=())).partition(
         "<details>"
@@ -38,16 +35,13 @@ def test_twenty_rows_are_open_and_all_are_below() -> None:
     assert "The first 20 of 50, " in first
 
 
-def test_groups_that_did_not_pass_come_first() -> None:
+def test_a_group_is_listed_once_those_that_did_not_pass_first() -> None:
     text = markdown(verdict(groups=(group(), group("no verdict", "gather"), group("confirmed", "reduce"))))
     assert [line.split(" | ")[2].split()[0] for line in text.splitlines() if ", large messages |" in line] == [
         "reduce",
         "gather",
         "allreduce",
     ]
-
-
-def test_a_group_is_listed_once() -> None:
     slow, fine = group("confirmed", "broadcast"), group()
     text = markdown(verdict(groups=(slow, fine), suspicions=(suspicion(kind="group", name=slow.name, case={}),)))
     assert [text.count(each.name) for each in (slow, fine)] == [1, 1]

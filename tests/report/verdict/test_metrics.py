@@ -26,7 +26,7 @@ def test_one_of_the_results_is_1(result: str) -> None:
     assert actual == {**dict.fromkeys(("passed", "regression", "no_verdict", "wrong_data"), 0.0), result.replace(" ", "_"): 1.0}
 
 
-def test_a_regression_has_its_groups_and_suspects() -> None:
+def test_a_regression_has_its_groups_and_suspects_and_what_is_unknown_no_sample() -> None:
     found = samples(regression())
     states = {(labels["operation"], labels["backend"]): labels["state"] for labels, value in found["group_state"] if value}
     assert states == {("allreduce", "mpi"): "confirmed", ("allreduce", "nccl"): "passed", ("broadcast", "mpi"): "no_verdict"}
@@ -42,9 +42,6 @@ def test_a_regression_has_its_groups_and_suspects() -> None:
     assert found["of_ceiling_wanted_ratio"][0][1] == 0.8
     assert found["unannounced_changes"] == [({}, 1)]
     assert found["judged_timestamp_seconds"] == [({}, 1795219200)]
-
-
-def test_what_is_unknown_has_no_sample() -> None:
     times = samples(regression())["suspicion_time_ratio"]
     assert [value for labels, value in times if labels["name"] == "allreduce 8 B nccl"] == [1.04]
 

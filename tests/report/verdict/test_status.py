@@ -35,15 +35,12 @@ def test_a_regression_is_critical_with_its_cause_and_the_worst() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "state"),
-    [
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)), "WARNING"),
-        (verdict(suspicions=(suspicion("accepted"),)), "WARNING"),
-        (verdict(result="no verdict", reasons=(Text("a clock is wrong"),)), "UNKNOWN"),
-        (verdict(result="wrong data"), "CRITICAL"),
-    ],
-)
+@pytest.mark.parametrize(("given", "state"), [
+    (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)), "WARNING"),
+    (verdict(suspicions=(suspicion("accepted"),)), "WARNING"),
+    (verdict(result="no verdict", reasons=(Text("a clock is wrong"),)), "UNKNOWN"),
+    (verdict(result="wrong data"), "CRITICAL"),
+])  # fmt: skip
 def test_the_state_is_the_exit_codes(given: Verdict, state: str) -> None:
     assert line(given).startswith(f"COLLBENCH {state} - {given.result}")
 

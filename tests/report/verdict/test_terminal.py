@@ -21,8 +21,10 @@ def printed(given: Verdict) -> list[str]:
     return [line.text for line in lines(given)]
 
 
-def test_a_pass_is_two_lines() -> None:
+def test_a_pass_is_two_lines_json_one_and_no_line_has_a_control_character() -> None:
     assert printed(verdict()) == ["passed", "judged: new; baseline base: 6 allocations, 6 cases"]
+    assert all(line.isprintable() for line in printed(hostile(rows=3)))
+    assert json.loads(json_line(regression()).text) == json.loads(json.dumps(document(regression())))
 
 
 def test_a_regression_names_the_unexpected_change_that_explains_it() -> None:
@@ -41,19 +43,13 @@ def test_a_regression_shows_cause_reasons_suspects_changes_and_groups_in_this_or
     assert [line for line, begins in zip(shown, beginnings, strict=True) if not line.startswith(begins)] == []
 
 
-def test_a_floor_of_which_nothing_is_known_is_reported() -> None:
+def test_factors_unknown_floors_thin_and_paired_are_reported() -> None:
     floor = FloorState("allreduce 64 MiB mpi", CASE, "ring:80@64M-", 80.0, (None,), None, None, UNDECIDED)
     assert "  no verdict  allreduce 64 MiB mpi  – of an unknown reference, required: 80 % (ring:80@64M-)" in printed(
         verdict(result=UNDECIDED, floors=(floor,))
     )
-
-
-def test_factors_that_no_percentage_shows_are_factors() -> None:
     text = "\n".join(printed(verdict(suspicions=(suspicion(factors=(43.7, 0.97, 2.5)),))))
     assert "×43.7, -3.0 %, +150.0 %" in text
-
-
-def test_thin_and_paired_are_reported() -> None:
     assert "4 allocations (thin: fewer than 6)" in printed(verdict(allocations=4, thin=True))[-1]
     assert "changes from the old stack to the new one, the most plausible cause first:" in printed(regression(mode="paired"))
 
@@ -67,14 +63,6 @@ def test_a_thousand_of_everything_fit_on_one_screen() -> None:
     assert len(found) < 60
     for left_out in ("  and 992 more: see --out FILE", "  and 989 more: see --out FILE", "  and 994 more: see --out FILE"):
         assert left_out in found
-
-
-def test_no_line_has_a_control_character() -> None:
-    assert all(line.isprintable() for line in printed(hostile(rows=3)))
-
-
-def test_json_is_the_file_on_one_line() -> None:
-    assert json.loads(json_line(regression()).text) == json.loads(json.dumps(document(regression())))
 
 
 def test_all_cases_together_and_the_worst_group_are_never_among_the_left_out() -> None:
