@@ -90,9 +90,7 @@ def beside(folder: Path, medians: list[float], **info: Any) -> list[Path]:
     (BEFORE[:2], 2.0, Outcome.INCONCLUSIVE),  # two show too little
     ([1e-6] * 5, 2.0, Outcome.INCONCLUSIVE),  # rounded figures show no scatter
 ])  # fmt: skip
-def test_earlier_runs_in_the_folder_show_how_far_launches_differ(
-    earlier: list[float], factor: float, outcome: Outcome, tmp_path: Path
-) -> None:
+def test_earlier_runs_in_the_folder_show_how_far_launches_differ(earlier: list[float], factor: float, outcome: Outcome, tmp_path: Path):
     *_, a, b = beside(tmp_path, [*earlier, 1e-6, factor * 1e-6])
     assert only_case(compare(a, b)).outcome is outcome
 

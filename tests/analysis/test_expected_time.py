@@ -74,11 +74,17 @@ class TestTheLineOfARun:
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
 
-    def test_imported_rows_have_percentages_without_intervals(self) -> None:
+    def test_unreliable_imported_and_other_rows_have_no_percentage_or_none_with_an_interval(self) -> None:
         bare = [replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None), flags=("imported",)) for row in series()]
         found = expected(bare)[M]
         assert found.percent_of_expected_time == pytest.approx(100)
         assert (found.percent_of_expected_time_low, found.percent_of_expected_time_high) == (None, None)
+        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
+        found = expected(rows)[M]
+        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
+        assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
+        rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
+        assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
     @pytest.mark.parametrize("sizes", [(64,), (64, M)])
     def test_fewer_than_three_sizes_are_no_model(self, sizes: tuple[int, ...]) -> None:
@@ -91,16 +97,6 @@ class TestTheLineOfARun:
         assert found[M].origin == LargestOfRun()
         assert found[16 * M].origin == OutsideOfSizes(smallest=64, largest=M)
         assert found[16 * M].expected_time_s is None
-
-    def test_an_unreliable_row_has_no_percentage(self) -> None:
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
-        found = expected(rows)[M]
-        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
-        assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
-
-    def test_rows_without_a_time_of_their_own_have_none(self) -> None:
-        rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
-        assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
     def test_times_that_do_not_grow_are_a_flat_line_and_other_series_have_their_own(self) -> None:
         rows = [replace(row, time_s=make_times(ALPHA_S * (0.999 if row.size_bytes == 256 else 1))) for row in series(sizes=(8, 64, 256))]

@@ -55,22 +55,19 @@ def test_sizes_that_do_not_differ_are_distinguished() -> None:
     assert "1 MiB is 2.00x (2.00 to 2.00)" in faster and same.startswith("1 KiB: no difference")
 
 
-def test_too_wide_for_a_verdict() -> None:
+def test_intervals_of_one_launch_or_too_wide_ones_are_reported_as_such() -> None:
     wide = effects(side(1, times=[1e-3, 1e-3]), side(1, times=[1e-3, 1.4e-3]))
     assert {each.verdict for each in wide} == {"unknown"}
     assert ["too wide" in sentence for sentence in sentences(wide, None, None)] == [True]
+    found = effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))
+    assert not found[0].over_launches
+    assert "--launches 3" in sentences(found, None, None)[-1]
 
 
 def test_no_verdict_of_wrong_data_of_a_level_that_was_not_heeded_or_of_an_unused_connection() -> None:
     assert ["NCCL_NET_GDR_LEVEL=LOC" in sentence for sentence in sentences(effects(side(1), side(2)), True, True)] == [True]
     assert sentences(effects(side(1), side(2)), False, False)[1].startswith("but NCCL's log shows")
     assert effects(side(1, (MIB,), wrong=3), side(2, (MIB,))) == []
-
-
-def test_one_launch_a_side_has_the_interval_within_and_reports_it() -> None:
-    found = effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))
-    assert not found[0].over_launches
-    assert "--launches 3" in sentences(found, None, None)[-1]
 
 
 def test_cases_that_a_launch_lacks_are_left_out() -> None:

@@ -83,13 +83,7 @@ def test_cases_that_cannot_run_raise_the_reason(folder: Path) -> None:
 
 @pytest.mark.long  # starts a launch for each
 @pytest.mark.parametrize(("backend", "stored"), [("corrupting", True), ("killed", False)])
-def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(
-    backend: str,
-    stored: bool,
-    folder: Path,
-    faulty: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(backend, stored, folder, faulty, monkeypatch):
     monkeypatch.setattr("os.environ", {**os.environ, **faulty})
     with pytest.raises(collbench.RunFailed) as raised:
         collbench.measure("allreduce", sizes=8, backend=backend, ranks=2, out="out")

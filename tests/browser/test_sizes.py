@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def is_as(figure: Locator, name: str) -> bool:
     return bool(figure.evaluate(count) < pixels / 500)
 
 
-def test_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
+def test_the_theme_changes_the_colors_and_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
     assert painted(figure, SERIES["light"]) == [True, True]
     button = figure.get_by_role("button", name="mpi", exact=True)
     button.click()
@@ -99,9 +100,6 @@ def test_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     assert painted(figure, SERIES["light"]) == [False, True]
-
-
-def test_the_theme_changes_the_colors_of_the_lines(figure: Locator) -> None:
     figure.page.locator("#theme").click()
     assert painted(figure, SERIES["dark"] + SERIES["light"]) == [True, True, False, False]
 
@@ -283,7 +281,7 @@ def test_a_hint_shows_how_to_zoom_with_a_mouse_only(browser: Browser, page: Page
     phone.close()
 
 
-def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: Locator) -> None:
+def test_arrow_keys_announce_size_by_size_what_is_not_hidden(page: Page, figure: Locator) -> None:
     data = data_of(figure)
     figure.locator(".plot").focus()
     last = len(data["sizes"]) - 1
@@ -294,9 +292,6 @@ def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: L
         assert tip(page) == text
     page.keyboard.press("Escape")
     assert tip(page) is None
-
-
-def test_a_hidden_series_is_not_announced(page: Page, figure: Locator) -> None:
     figure.get_by_role("button", name="mpi", exact=True).click()
     figure.locator(".plot").focus()
     page.keyboard.press("End")
@@ -390,16 +385,12 @@ MIDDLE = """(figure, { series, place }) => {
 def marked(either: Browser, tmp_path: Path) -> Iterator[Page]:
     """The page of nine series."""
     rows = []
-    for number in range(9):
-        for place, size in enumerate(MARKED):
-            rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
-            rows.append(
-                make_row(
-                    size, backend=f"series{number}", busbw_bytes_per_s=rate, percent_of_ceiling=rate / 5e8,
-                    time_s=make_times(1.5 * size / rate), flags=("drift",) if place == DOUBTFUL_AT else (),
-                    wrong=7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0,
-                )
-            )  # fmt: skip
+    for number, (place, size) in product(range(9), enumerate(MARKED)):
+        rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
+        flags = ("drift",) if place == DOUBTFUL_AT else ()
+        wrong = 7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0
+        figures = {"busbw_bytes_per_s": rate, "percent_of_ceiling": rate / 5e8, "time_s": make_times(1.5 * size / rate)}
+        rows.append(make_row(size, backend=f"series{number}", flags=flags, wrong=wrong, **figures))
     path = tmp_path / "marked.html"
     write_html(Material([read_run(store(tmp_path / "run", rows))], path))
     seen = ObservedPage.opening(either.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), path)

@@ -43,11 +43,16 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ONE = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\n'
 
 
-def test_a_single_value_is_a_list_of_one(suite: Any) -> None:
+def test_a_single_value_is_a_list_of_one_and_a_path_is_meant_from_its_file(suite: Any, tmp_path: Path) -> None:
     found = suite('schema = 1\ntitle = "t"\n[run]\nmax_time = 2\n[[sweeps]]\noperations = "allreduce"\nsizes = 8\nin_place = "both"\n')
     (table,) = found.sweeps
     assert dict(table.values) == {"operations": ["allreduce"], "sizes": [8], "in_place": ["both"]}
     assert (found.name, found.title, found.run, table.place) == ("a", "t", {"max_time": 2}, "sweeps[1] of a.toml")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
+    (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
+    (table,) = suite('schema = 1\nextends = "lib/base.toml"\n').sweeps
+    assert table.values["traffic"] == ["lib/t.csv"]
 
 
 def test_defaults_fill_what_a_sweep_leaves_out(suite: Any) -> None:
@@ -87,14 +92,6 @@ operations = ["broadcast"]
         ("sweeps[1] 'pairs' of more.toml", ["p2p"]),
     ]
     assert all((table.values["backends"], table.values["sizes"]) == (["mpi"], ["1K"]) for table in found.sweeps)
-
-
-def test_a_path_is_meant_from_the_file_it_is_in(suite: Any, tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
-    (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
-    (table,) = suite('schema = 1\nextends = "lib/base.toml"\n').sweeps
-    assert table.values["traffic"] == ["lib/t.csv"]
 
 
 def test_the_digest_is_of_every_text_read_and_run_json_keeps_it(suite: Any) -> None:

@@ -65,13 +65,16 @@ def test_a_root_that_is_no_rank(root):
     sweep(ALLREDUCE, roots=(root,)).check_ranks(2)
 
 
-def test_rounding_is_reported_in_one_sentence():
+def test_rounding_is_reported_in_one_sentence_and_a_window_is_at_most_256_mib():
     note = rounding_note(sweep(ALLREDUCE, sizes=(16, 21), dtypes=(F32,)))
     assert note == "sizes are rounded to whole float32 elements of 4 bytes (e.g. to 20 bytes)"
     assert rounding_note(sweep(ALLREDUCE, sizes=(8, 16), dtypes=(F32, F64, I8))) is None
     assert rounding_note(Sweep((ALLREDUCE,), None, (F64,))) is None
     note = rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5"))
     assert note == "sizes are rounded to whole float64 elements of 8 bytes (e.g. to 16 bytes)"
+    sizes = (8, 4 << 20, 8 << 20, 64 << 20, 1 << 30)
+    plan = Sweep((P2P_BANDWIDTH,), sizes, (DTYPES["uint8"],))
+    assert [case.window for case in plan.cases("mpi", 2)] == [64, 64, 32, 4, 1]
 
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
@@ -134,12 +137,6 @@ def test_other_backends_have_one_plain_case_and_a_note_reports_it():
     assert tuning_note(sweep(ALLREDUCE, defaults=habits), ["nccl", "mpi"]) is None
 
 
-def test_a_window_is_64_messages_and_at_most_256_mib():
-    sizes = (8, 4 << 20, 8 << 20, 64 << 20, 1 << 30)
-    plan = Sweep((P2P_BANDWIDTH,), sizes, (DTYPES["uint8"],))
-    assert [case.window for case in plan.cases("mpi", 2)] == [64, 64, 32, 4, 1]
-
-
 def placed(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (8, 64), dtype: str = "float32", **more: Any) -> Sweep:
     return Sweep(operations, sizes, (DTYPES[dtype],), place=place, **more)
 
@@ -181,22 +178,19 @@ def test_what_differs_in_anything_is_another_case(second: dict[str, Any]) -> Non
     assert len(cases(placed(ALLREDUCE, place="a"), placed(ALLREDUCE, place="b", **second))) == 4
 
 
-def test_where_the_library_has_it_in_place_only_that_is_the_default() -> None:
+def test_an_in_place_default_and_a_root_that_is_not_there_are_refused_with_their_place() -> None:
     gloo = replace(CPU, in_place_only=lambda operation: operation is ALLREDUCE)
     usual, in_place = placed(ALLREDUCE, place="a", defaults=lambda _: gloo), placed(ALLREDUCE, place="b", in_place=True)
     with pytest.raises(UsageError, match="both define allreduce 8 B"):
         cases(usual, in_place)
+    with pytest.raises(UsageError, match=r"^b: root 4 "):
+        Sweeps((placed(ALLREDUCE, place="a"), placed(BROADCAST, place="b", roots=(4,)))).check_ranks(4)
 
 
 def test_what_options_made_alike_or_lists_do_not_distinguish_is_measured_once() -> None:
     assert cases(placed(ALLREDUCE, place="a"), placed(ALLREDUCE, place="b"), once=True) == [("a", "allreduce", 8), ("a", "allreduce", 64)]
     halves = [placed(P2P_LATENCY, ALLREDUCE, sizes=(8,), split=split) for split in (None, Split("MOD", 2))]
     assert [operation for _, operation, _ in cases(*halves)] == ["p2p_latency", "allreduce", "allreduce"]
-
-
-def test_a_root_that_is_not_there_is_refused_with_its_place() -> None:
-    with pytest.raises(UsageError, match=r"^b: root 4 "):
-        Sweeps((placed(ALLREDUCE, place="a"), placed(BROADCAST, place="b", roots=(4,)))).check_ranks(4)
 
 
 def test_the_notes_cover_all_sweeps() -> None:

@@ -86,11 +86,15 @@ def test_a_tiny_share_is_hidden_for_small_messages_alone(size: int, percent: flo
     assert bool(found.rate) is is_shown and (bool(found.latency) or is_shown)
 
 
-def test_modes_are_apart_and_absent_backends_have_their_reason() -> None:
+def test_modes_are_apart_absent_backends_have_their_reason_and_without_data_nothing_is_verified() -> None:
     found = answers([make_row(mode="batched"), make_row(), not_measured("no GPU", backend="gloo")])
     assert [(each.backend, each.how, each.missing) for each in found] == [
         ("nccl", ("batched",), ""), ("nccl", ("isolated",), ""), ("gloo", (), "no GPU"),
     ]  # fmt: skip
+    (found,) = answers([make_row(0, operation="barrier", wrong=None, checked=0)])
+    assert found.verification.without_data
+    (found,) = answers([make_row(8, wrong=None, checked=0)])
+    assert not found.verification.without_data
 
 
 def test_wrong_data_is_no_rate_and_loud_and_programs_get_no_answer() -> None:
@@ -263,10 +267,15 @@ def test_small_sizes_have_times_and_large_ones_rates_and_a_percentage_has_to_mea
         assert text_of("percent", make_row(size, percent_of_ceiling=percent)) == shown
 
 
-def test_another_limit_begins_a_block() -> None:
+def test_a_reports_first_or_last_lines_are_the_answer_and_another_limit_begins_a_block(tmp_path: Path) -> None:
     rows = [make_row(1 << 20), make_row(2 << 20), make_row(4 << 20, ceiling=COPY)]
     titles = [line for line in table(rows, 100) if line.startswith("allreduce over nccl ·")]
     assert [title.rpartition("limited by ")[2] for title in titles] == ["NIC 4×100 Gb/s", "memory copy and sum"]
+    shown = live([make_row()], run="runs/x").splitlines()
+    assert [line.partition(" ")[0] for line in shown[-4:]] == ["", "allreduce", "quality:", "next:"]
+    first = io.StringIO()
+    report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
+    assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
 
 
 def test_flags_are_shown_if_they_are_wanted_or_counted_if_they_are_no_matter_of_quality() -> None:
@@ -276,14 +285,6 @@ def test_flags_are_shown_if_they_are_wanted_or_counted_if_they_are_no_matter_of_
     rows = [make_row(flags=("size_rounded", "simulated", "drift")), make_row(8, flags=("simulated", "few_samples"))]
     assert "flags: simulated 2, size rounded 1; `-v` explains them" in table(rows, 80)
     assert not any(line.startswith("flags: ") for line in table(rows[:1], 80, View(verbose=True)))
-
-
-def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
-    shown = live([make_row()], run="runs/x").splitlines()
-    assert [line.partition(" ")[0] for line in shown[-4:]] == ["", "allreduce", "quality:", "next:"]
-    first = io.StringIO()
-    report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
-    assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
 
 
 def test_a_report_ends_with_the_answer_on_a_terminal_and_is_it_alone_with_a_page(tmp_path: Path) -> None:
@@ -302,13 +303,6 @@ def test_a_report_ends_with_the_answer_on_a_terminal_and_is_it_alone_with_a_page
 def test_with_a_page_a_report_of_a_hunt_prints_the_answer_alone(tmp_path: Path) -> None:
     hunt = run_here(tmp_path, "report", str(REPORTS / "hunt-host"), "--html", "page.html")
     assert len(hunt.stdout.splitlines()) == 1 and "cb1h7" in hunt.stdout
-
-
-def test_an_operation_without_data_has_nothing_to_verify() -> None:
-    (found,) = answers([make_row(0, operation="barrier", wrong=None, checked=0)])
-    assert found.verification.without_data
-    (found,) = answers([make_row(8, wrong=None, checked=0)])
-    assert not found.verification.without_data
 
 
 def test_every_output_has_the_same_headline(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a row shows, word for word."""
+"""What a row shows, word for word, and which devices of a machine its ceiling names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit, PcieLimit
+from collbench.machine.peak.links import limiting_parts
+from collbench.machine.peak.node import Job, node_of
 from collbench.report.cases import (
     doubtful,
     each_group,
@@ -30,6 +35,8 @@ from collbench.report.cases import (
 from collbench.report.frame import printable
 from collbench.report.plan import PlanSummary
 from collbench.results.flags import DOUBTFUL, FLAGS, explain
+from collbench.results.reader import row_from_json
+from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
@@ -92,21 +99,18 @@ def test_wrong_elements_cannot_be_overlooked_and_text_from_files_cannot_steer_a_
     assert not_available(not_measured("\x1b]0;x\x07")) == "n/a (?]0;x?)"
 
 
-def test_times_and_intervals_are_in_microseconds_and_text_all_the_same() -> None:
+def test_times_of_two_values_and_intervals_are_in_microseconds_and_text_all_the_same() -> None:
     assert interval(make_row(time_s=make_times(1e-3))) == "990.0–1010"
     assert interval(not_measured("x")) == "–"
     assert times(make_row(time_s=make_times(1e304))) == "inf"
     assert times(make_row(time_s=make_times(1e20))) == "1e+26"
-
-
-MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
-
-
-def test_two_values_are_never_shown_as_one() -> None:
     row = make_row(8, modes=MODES, flags=("two_modes",))
     assert times(row) == "2.300 82 % / 10.70 18 %"
     assert times(row, " µs") == "2.300 µs 82 % / 10.70 µs 18 %"
     assert times(make_row(time_s=make_times(2.3e-6))) == "2.300"
+
+
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
 
 
 @pytest.mark.parametrize("modes", [[], MODES[:1], [1, "x"], [{"time_s": "2"}, {"share": 1.0}], [{"time_s": 1e-6, "share": None}, MODES[0]]])
@@ -208,3 +212,69 @@ def test_cases_know_their_groups_before_the_first_row() -> None:
 ])  # fmt: skip
 def test_more_than_the_whole_means_something_else_for_each_kind_of_limit(percent, kind, limit, model, text):
     assert share(percent, Ceiling(kind, 1e9, limit, model)) == text
+
+
+ALL_NICS = {f"mlx5_{number}" for number in range(8)}
+SLOTS = {nic.address for nic in dgx().nics}
+EIGHT = NicLimit(ports=((8, 400e9),))
+FOUR = NicLimit(ports=((4, 200e9),))
+
+
+def nvlink(count: int, gigabytes: float = 25, **more: object) -> GpuLinkLimit:
+    """NVLinks of a GPU."""
+    return GpuLinkLimit(link="NVLink", count=count, bytes_per_s=gigabytes * 1e9, **more)  # type: ignore[arg-type]
+
+
+def tcp(interface: str) -> NicLimit:
+    """One interface of 1 Gb/s."""
+    return NicLimit(ports=((1, 1e9),), interface=interface)
+
+
+@pytest.mark.parametrize(("machine", "part", "parts"), [
+    (dgx(), EIGHT, ALL_NICS), (dgx(), EIGHT.of(fabric=2.0), ALL_NICS), (dgx(), EIGHT.of(shared_by=3, host="node7"), ALL_NICS),
+    (dgx(), nvlink(18, nvls=True), {f"{gpu.key}>switch" for gpu in dgx().gpus}),
+    (dgx(), nvlink(18, 250), set()),
+    (dgx(), FOUR, set()),
+    (dgx(), PcieLimit(generation=5, lanes=16, gpus=8), {gpu.address for gpu in dgx().gpus}),
+    (mesh(), nvlink(12), {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
+    (mesh(), nvlink(4, way="pair"), {"0000:03:00.0>0000:43:00.0"}),
+    (pcie_box(), PcieLimit(generation=4, lanes=8), {"0000:82:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()), (laptop(), tcp("enp2s0"), {"enp2s0"}),
+    (laptop(), tcp("docker0"), {"docker0"}), (Machine(), FOUR, set()), (Machine(), nvlink(18), set()),
+])  # fmt: skip
+def test_parts_of_a_ceiling_and_devices(machine: Machine, part: LimitPart, parts: set[str]) -> None:
+    assert limiting_parts(machine, [part]) == parts
+
+
+def test_slots_that_hold_their_nics_back() -> None:
+    machine = dgx()
+    narrow = tuple(replace(device, link=replace(device.link, width=4)) if device.address in SLOTS else device for device in machine.pci)
+    part = EIGHT.of(slots=(PcieLimit(generation=5, lanes=4),))
+    assert limiting_parts(replace(machine, pci=narrow), [part]) == ALL_NICS | SLOTS
+    assert limiting_parts(machine, [part]) == set()
+
+
+def read_back(values: dict[str, object]) -> Ceiling:
+    """The ceiling of a row that stores these values."""
+    found = row_from_json({**make_row().as_json(), "ceiling": values}).ceiling
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "values", [{"limited_by": "NIC 4×100 Gb/s"}, {"limited_by_parts": [{"kind": "light_beam"}]}, {"limited_by_parts": 7}]
+)
+def test_a_row_of_another_version_has_no_parts(values: dict[str, object]) -> None:
+    """Only the text is known; nothing is marked."""
+    assert read_back({"kind": "topology", "bytes_per_s": 50e9, "limited_by": "", **values}).limited_by_parts == ()
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "alltoall", "sendrecv", "p2p"])
+@pytest.mark.parametrize(("machine", "nodes"), [(dgx(), 1), (dgx(), 2), (mesh(), 1), (mesh(), 2), (pcie_box(), 1), (pcie_box(), 2)])
+def test_every_model_is_found(machine: Machine, nodes: int, operation: str) -> None:
+    found = ceilings(operation, Job((node_of(machine),) * nodes))
+    assert found.bound is not None
+    for ceiling in (found.ring, found.bound):
+        assert ceiling is None or limiting_parts(machine, ceiling.limited_by_parts)
+        assert ceiling is None or read_back(ceiling.as_json()) == ceiling

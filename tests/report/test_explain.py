@@ -111,11 +111,6 @@ def test_words_of_outputs(part: str) -> None:
     assert [word for word in VOCABULARY[part] if plain(word) not in spelled] == []
 
 
-def test_flags_and_findings() -> None:
-    for group, words in (("flag", FLAGS), ("finding", findings())):
-        assert {each.word for each in pages() if each.group == group} == set(words)
-
-
 def test_every_page_reports_something_and_every_group_is_listed() -> None:
     assert all(each.means.strip() and each.group in GROUPS for each in pages())
     assert list(TOPICS.values()) == list(GROUPS)
@@ -126,15 +121,14 @@ def test_every_page_reports_something_and_every_group_is_listed() -> None:
         assert words[-sum(each.group == group for each in pages()) :] == [each.word for each in pages() if each.group == group]
 
 
-def test_words_that_topics_are_shown_with_have_pages() -> None:
+def test_topics_list_their_words_which_have_pages() -> None:
     for line in topic_lines():
         _, of_topic, shown = line.text.partition("such as ")
         assert all(page(word) for word in shown.split(", ") if of_topic)
-
-
-def test_a_topic_that_is_a_word_has_its_page_and_its_list() -> None:
     lines = [line.text for line in lines_about("Exit codes")]
     assert lines[0] == page("exit-codes")[0].lines()[0] and any(line.startswith("  143 ") for line in lines)
+    for group, words in (("flag", FLAGS), ("finding", findings())):
+        assert {each.word for each in pages() if each.group == group} == set(words)
 
 
 def test_a_word_finds_its_page_in_any_spelling_and_a_finding_has_three_paragraphs() -> None:

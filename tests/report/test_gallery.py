@@ -1,4 +1,4 @@
-"""The gallery: its pages are what the command makes of the committed runs, the imported one what it makes of the committed logs."""
+"""The gallery and the recordings of terminals are what the commands make of the committed runs and logs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,12 @@ def test_a_page_answers_what_it_was_made_for(name: str, words: list[str]) -> Non
 def test_the_page_of_a_slower_link_calls_no_rank_slow_and_no_wide_interval_the_same() -> None:
     text = (GALLERY / "regression.html").read_text(encoding="utf-8")
     assert not re.search(r"rank \d+( \([^)]*\))?(, or a path into it,)? is slow|same within|of 0\.0956 GB/s", text)
+
+
+@pytest.mark.system
+def test_the_recordings_are_those_of_the_command(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "recordings", tmp_path], check=True, cwd=ROOT)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "reports" / "terminal").iterdir()}
+    assert sorted(made) == ["first-run-100.svg", "first-run-160.svg", "first-run-80.svg", "two-hosts.svg"]
+    assert made == stored

@@ -61,11 +61,14 @@ def test_columns_of_one_row(row: Row, columns: str) -> None:
     assert parse(text_of([row])) == [["67108864", "16777216", *columns.split()]]
 
 
-def test_an_unpaired_row_is_not_lost() -> None:
+def test_an_unpaired_row_is_not_lost_and_the_foot_counts_and_averages_as_nccl_tests_does() -> None:
     rows = [make_row(8), make_row(8, in_place=True), make_row(16), make_row(32), make_row(32, in_place=True), make_row(64, in_place=True)]
     assert [(line[0], line[5] == "N/A", line[9] == "N/A") for line in parse(text_of(rows))] == [
         ("8", False, False), ("16", False, True), ("32", False, False), ("64", True, False),
     ]  # fmt: skip
+    text = text_of([make_row(8, wrong=5, busbw_bytes_per_s=1e9), make_row(16, busbw_bytes_per_s=2.5e9, flags=("few_samples",))])
+    assert "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.75 \n# flag at 16 B: few samples: " in text
+    assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
 def test_a_block_without_figures_has_comments_only_and_one_rank_no_bus() -> None:
@@ -76,12 +79,6 @@ def test_a_block_without_figures_has_comments_only_and_one_rank_no_bus() -> None
     text = text_of([make_row(ranks=1, busbw_bytes_per_s=0.0)])
     assert "# one rank: no bus\n" in text
     assert "# Avg bus bandwidth    : N/A \n" in text
-
-
-def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
-    text = text_of([make_row(8, wrong=5, busbw_bytes_per_s=1e9), make_row(16, busbw_bytes_per_s=2.5e9, flags=("few_samples",))])
-    assert "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.75 \n# flag at 16 B: few samples: " in text
-    assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
 def test_two_values_and_why_cases_stopped_are_in_the_comments() -> None:

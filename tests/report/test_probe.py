@@ -1,4 +1,4 @@
-"""What `probe` prints in its three formats."""
+"""What `probe` and `doctor` print."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import Finding
+from collbench.machine.doctor.finding import Finding, pages
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
 from collbench.machine.snapshot import machines_of
+from collbench.report.doctor import print_findings
 from collbench.report.frame import Line
 from collbench.report.machine import MOST_PARTS, document, matrix_lines, probe_text, tree_lines
 from collbench.report.screen import wrapped
@@ -93,11 +94,15 @@ def test_on_a_narrow_terminal_lines_go_on_below_their_beginning() -> None:
     assert list(wrapped(lines, None)) == lines
 
 
-def test_matrices_of_several_machines_have_their_names() -> None:
+def test_matrices_of_several_machines_have_their_names_and_hostile_ones_stay_text() -> None:
     lines = printed(mesh(), laptop(), format="matrix").splitlines()
     assert lines[:4] == ["2 nodes, no two alike", "", "jwb0001", "      GPU0  GPU1  GPU2  GPU3  NIC0  NIC1  NIC2  NIC3  CPU affinity  NUMA"]
     assert "laptop" in lines
     assert printed(mesh(), format="matrix").startswith("      GPU0")
+    machine = replace(pcie_box(), nics=(Nic("a\x1b[31m\nb"),), numa_nodes=(NumaNode(0, "0-\x07"), NumaNode(1)))
+    found = matrix(machine)
+    assert all(text.isprintable() for text in found)
+    assert "NIC0 a?[31m?b" in found
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -364,8 +369,75 @@ def test_unknown_is_a_question_mark_with_its_reason() -> None:
     ]
 
 
-def test_hostile_names() -> None:
-    machine = replace(pcie_box(), nics=(Nic("a\x1b[31m\nb"),), numa_nodes=(NumaNode(0, "0-\x07"), NumaNode(1)))
-    found = matrix(machine)
-    assert all(text.isprintable() for text in found)
-    assert "NIC0 a?[31m?b" in found
+SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
+NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")
+
+
+def doctor_output(
+    *findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never"
+) -> tuple[str, int]:
+    """What is printed, and the exit code."""
+    stream = io.StringIO()
+    code = print_findings(findings, machines, (), format, stream, color=color)
+    return stream.getvalue(), code
+
+
+def test_a_finding_has_its_evidence_and_remedy() -> None:
+    text, code = doctor_output(SEVERE, NOTE)
+    assert text.splitlines()[:-2] == [
+        "severe   CB2101  GPU 0 runs on 8 of 16 lanes", "  evidence: LnkSta x8", "  remedy:   reseat the card",
+        "note     CB2104  1 link at 2.5 GT/s", "  evidence: LnkSta 2.5 GT/s", "  remedy:   read it again",
+        "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
+    ]  # fmt: skip
+    assert code == 1
+
+
+def test_verbose_adds_the_meaning_the_check_by_hand_and_all_hosts() -> None:
+    stream = io.StringIO()
+    hosts = [f"node{number}" for number in range(9)]
+    machines = [replace(dgx(), hostname=host) for host in hosts]
+    print_findings([replace(NOTE, hostname=host) for host in hosts], machines, (), "table", stream, color="never", verbose=True)
+    first, _, _, means, check, *commands = stream.getvalue().splitlines()
+    assert all(host in first for host in hosts)
+    page = pages()["CB2104"]
+    assert (means, check) == (f"  means:    {' '.join(page.means.split())}", "  check:")
+    assert commands[: len(page.check.strip().splitlines())] == [f"    {line}" for line in page.check.strip().splitlines()]
+
+
+def test_the_exit_code_the_colour_and_the_format_and_no_control_characters() -> None:
+    assert doctor_output(NOTE)[1] == 0
+    assert doctor_output(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
+    assert "\x1b" not in doctor_output(SEVERE, color="auto")[0]
+    assert "\x1b" not in doctor_output(replace(SEVERE, what="\x1b[2J"))[0]
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, json"):
+        doctor_output(SEVERE, format="xml")
+
+
+def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
+    text, code = doctor_output()
+    first, state, second = text.splitlines()
+    assert (first, code) == ("no findings", 0)
+    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (")
+    assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
+
+
+def test_the_same_finding_on_several_nodes_is_reported_once() -> None:
+    machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
+    text, _ = doctor_output(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
+    assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"
+    assert "2 findings: 2 severe" in text
+
+
+def test_json_is_one_object() -> None:
+    text, code = doctor_output(SEVERE, format="json")
+    document = json.loads(text)
+    assert (document["schema"], document["hostnames"], code) == (1, ["dgx01"], 1)
+    assert document["findings"] == [
+        {
+            "code": "CB2101", "severity": "severe", "hostname": "dgx01", "what": SEVERE.what, "evidence": SEVERE.evidence,
+            "remedy": SEVERE.remedy,
+        }
+    ]  # fmt: skip
+    assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
+    assert any("--log" in part for part in document["not_looked_at"])
+    assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]

@@ -247,16 +247,13 @@ def test_the_events_of_a_large_run_are_never_in_memory_together(tmp_path: Path) 
     assert peak < size / 2
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_and_what_the_run_lacks_are_reported(tmp_path: Path) -> None:
     found = run_of(tmp_path / "run", [row_at(0, 1)])
     with pytest.raises(UsageError, match=r"--trace .* cannot be written"):
         write_trace([found], tmp_path / "missing" / "trace.json")
     with pytest.raises(UsageError, match="--trace cannot write to stdout"):
         report_run([found.path], None, "table", io.StringIO(), trace=Path("-"))
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
-
-
-def test_report_writes_it_and_names_what_the_run_lacks(tmp_path: Path) -> None:
     store(tmp_path / "run", [make_row(8), row_at(1.0, 2.0)])
     done = run_here(tmp_path, "report", "run", "--trace", "trace.json")
     assert done.returncode == 0

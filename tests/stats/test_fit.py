@@ -93,15 +93,12 @@ def test_in_noise_a_bad_size_is_reported_too_and_seldom_a_switch_of_protocol():
     assert np.mean([len(fit(SIZES, noisy(one_protocol, seed)).regimes) == 1 for seed in range(40)]) >= 0.8
 
 
-def test_the_fitted_time_follows_the_regimes_and_goes_on_outside():
+def test_the_fitted_time_goes_on_outside_and_many_sizes_are_fitted_in_little_time():
     low, high = (
         FitSegment(first, last, Bounds(a, a, a), Bounds(b, b, b)) for first, last, a, b in ((8, 64, 1.0, 0.0), (128, 512, 2.0, 0.5))
     )
     found = Fit((low, high), ())
     assert [found.time_s(size) for size in (1, 8, 64, 100, 128, 1000)] == [1, 1, 1, 1, 66, 502]
-
-
-def test_many_sizes_are_fitted_in_little_time_and_as_well():
     sizes = np.arange(1, 301) * 4096.0
     found = fit(sizes, np.where(sizes <= 150 * 4096, 1e-6 + sizes / 1e9, 1e-4 + sizes / 1e10))
     assert [regime.alpha_s.value for regime in found.regimes] == pytest.approx([1e-6, 1e-4], rel=1e-3)

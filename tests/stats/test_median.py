@@ -114,12 +114,14 @@ def test_independent_samples_are_worth_about_their_number_and_two_blocks_little(
     assert (median(blocks).ci_low, median(blocks).ci_high) == (1.0, 2.0)
 
 
-def test_six_samples_give_min_and_max_and_fewer_give_nothing():
+def test_six_samples_give_min_and_max_and_fewer_nothing_but_quantiles():
     six = median(np.array([3.0, 1.0, 6.0, 2.0, 5.0, 4.0]))
     assert (six.value, six.ci_low, six.ci_high, six.n, six.n_eff) == (3.5, 1.0, 6.0, 6, None)
     for n in range(1, 6):
         few = median(np.arange(1.0, n + 1))
         assert (few.value, few.ci_low, few.ci_high, few.n_eff, few.half_width) == ((n + 1) / 2, None, None, None, None)
+    assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+    assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
 
 
 @pytest.mark.parametrize("n", [6, 10, 11, 50])
@@ -210,11 +212,6 @@ def test_the_order_of_measurement_decides_how_much_it_is_worth():
     assert median(values).half_width > 1.5 * median(shuffled).half_width
 
 
-def test_quantiles():
-    assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
-    assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
-
-
 def test_the_table_of_97_5_percent():
     degrees = (1, 2, 3, 4, 5, 10, 30, 120)
     table = [12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.2281388520, 2.0422724563, 1.9799304051]
@@ -257,10 +254,16 @@ def test_a_step_of_ten_percent_is_found(n, sigma, rho):
     assert np.mean([found(values) is not None for values in steps]) >= 0.95
 
 
-def test_a_series_that_becomes_slower_drifts_upwards():
+def test_a_slower_series_drifts_upwards_and_too_few_samples_report_nothing():
     noise = np.random.default_rng(2).normal(1, 0.001, 300)
     assert found(noise * np.linspace(1, 1.2, 300)) == pytest.approx(1.1667 / 1.0333 - 1, rel=0.02)
     assert found(noise * np.linspace(1.2, 1, 300)) == pytest.approx(1.0333 / 1.1667 - 1, rel=0.02)
+    rising = np.linspace(1, 2, 30)
+    assert found(rising) is not None
+    assert found(rising[:29]) is None
+    assert drift(rising, None) is None
+    assert found(np.zeros(60)) is None
+    assert found(np.full(60, np.nan)) is None
 
 
 def test_more_than_two_percent_are_a_drift_in_any_unit_and_with_any_clock():
@@ -269,15 +272,6 @@ def test_more_than_two_percent_are_a_drift_in_any_unit_and_with_any_clock():
     assert found(np.concatenate([[np.nan, -1.0], np.repeat([1.0, 1.1, 1.2], 50), [np.inf]])) == pytest.approx(0.2)
     rising = np.linspace(1, 2, 60)
     assert found(rising * 1e-6) == pytest.approx(found(rising))
-
-
-def test_too_few_samples_or_no_interval_report_nothing():
-    rising = np.linspace(1, 2, 30)
-    assert found(rising) is not None
-    assert found(rising[:29]) is None
-    assert drift(rising, None) is None
-    assert found(np.zeros(60)) is None
-    assert found(np.full(60, np.nan)) is None
 
 
 def two(random, n, values=(2.3e-6, 10.7e-6), share=0.18, sigma=0.05):

@@ -16,7 +16,7 @@ from collbench.report.html.page import html
 from collbench.report.material import Material
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from tests.gate.verdicts import regression
+from tests.gate.verdicts import regression, verdict
 from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows
 from tests.report.verdict.hostile import hostile
@@ -76,9 +76,7 @@ class TestRows:
         (116.0, {"ceiling": COPY}, (PLAIN, "MEASURED"), "; allreduce over nccl reaches 116 % of a measured reference, above the limit"),
         (107.0, {}, (GOOD, "OK"), ""),  # the ring's rate is no limit
     ])  # fmt: skip
-    def test_an_ok_is_green_only_near_the_expected_bandwidth(
-        self, percent: float, changes: dict[str, Any], badge: tuple[str, str], reason: str
-    ) -> None:
+    def test_an_ok_is_green_only_near_the_expected_bandwidth(self, percent, changes, badge, reason):
         found = of_rows(make_row(percent_of_ceiling=percent, **changes))
         assert found.badge == badge
         assert reason in found.title and (";" in found.title) is bool(reason)
@@ -179,11 +177,14 @@ class TestGate:
     def of(given: Any) -> FirstScreen:
         return screen_of(Material([Run(Path("night-9"), {}, [make_row()])], Path("page.html"), (), given))
 
-    def test_a_regression_has_the_slowest_groups_as_figures(self) -> None:
+    def test_a_regression_has_the_slowest_groups_as_figures_and_the_cause_below(self) -> None:
         found = self.of(regression())
-        assert found.badge == (BAD, "REGRESSION")
+        assert found.badge == (BAD, "REGRESSION") and found.title.startswith("allreduce on mpi, large messages: +3.0 % time")
         assert found.figures[0] == LargeFigure("+3.0 %", "allreduce on mpi, large messages, limit +1.0 %")
         assert found.figures[-1] == LargeFigure("6", "cases judged")
+        assert found.more[0] == "likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
+        passed = self.of(verdict())
+        assert (passed.badge, passed.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
 
     def test_hostile_text_is_printable(self) -> None:
         found = self.of(hostile(rows=3))

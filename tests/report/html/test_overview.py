@@ -53,15 +53,12 @@ def table(found: Section, begins: str) -> Table:
     return next(table for caption, table in found.tables if caption.startswith(begins))
 
 
-def test_what_was_measured_and_how() -> None:
+def test_what_was_measured_and_how_and_intervals_over_launches_are_called_so() -> None:
     (text,) = overview(ROWS).texts
     assert text == (
         "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases); cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node; "
         "1 launch: intervals are within it, another may differ by more."
     )
-
-
-def test_intervals_over_launches_are_called_so() -> None:
     runs = tuple(Run(Path(f"launch-{number}"), INFO, [make_row()]) for number in (1, 2))
     assert subject(Launches("both", runs, [make_row(launches=2)]))["launches"] == "2 launches: intervals are over their medians"
     assert subject(Launches("both", runs, [not_measured("no")]))["launches"] == "2 launches"
@@ -132,21 +129,18 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
 
 
-def test_runs_without_concerns_rows_or_a_word_of_themselves() -> None:
+def test_runs_without_concerns_rows_or_a_word_of_themselves_and_pairs_that_lack_nothing() -> None:
     assert [caption for caption, _ in overview([make_row()]).tables] == ["Bus bandwidth of large messages"]
     assert overview([], info={}).texts == ["no cases; 1 launch."]
     strange = {"hosts": 7, "host": [], "backends": {"x": [], "y": {}}, "started_utc": 5, "collbench": None}
     assert len(overview([make_row()], info=strange).texts) == 1
+    assert section(Material([read_run(ROOT / "reports" / "pairs-trials" / "host-0")], Path("page.html"))) is None
 
 
 def test_of_several_runs_each_is_named_and_the_ninth_is_counted() -> None:
     found = overview(*([make_row()] for _ in range(9)))
     assert [text.partition(":")[0] for text in found.texts] == [*(f"run-{number}" for number in range(8)), "And 1 more run."]
     assert [row[:2] for row in table(found, "Bus bandwidth of large").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
-
-
-def test_pairs_that_lack_nothing_have_no_results_beside_their_own_section() -> None:
-    assert section(Material([read_run(ROOT / "reports" / "pairs-trials" / "host-0")], Path("page.html"))) is None
 
 
 def test_strange_figures_and_endless_texts() -> None:

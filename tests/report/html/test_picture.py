@@ -106,13 +106,11 @@ class TestRatios:
         assert float(low) < marks(drawing)["slower 0"][0][0] < float(high)
         assert "×2" in texts(drawing) and limit in drawing
 
-    def test_the_first_mark_is_drawn_on_top(self) -> None:
+    def test_the_first_mark_is_drawn_on_top_and_names_are_escaped_and_cut(self) -> None:
         both = [RatioMark(1.3, Outcome.SLOWER, "slower"), RatioMark(1.0, Outcome.NO_CHANGE, "quiet", is_open=True)]
         chart = ratios_of(RatioLine("group", both))
         assert chart.drawing.index("no change 0") < chart.drawing.index("slower 0")
         assert abs(chart.spots[0].x - marks(chart.drawing)["slower 0"][0][0]) < 6
-
-    def test_names_are_escaped_and_cut(self) -> None:
         drawing = ratios_of(line(1.1, "<script>\u202e" + "x" * 100)).drawing
         assert not re.search(r"<script|<b>|\u202e|x{50}", drawing)
 
@@ -141,18 +139,16 @@ class TestBars:
 
 
 class TestApart:
-    def test_labels_with_room_stay_where_they_are(self) -> None:
+    def test_labels_with_room_stay_where_they_are_and_of_too_many_none_leaves_the_picture(self) -> None:
         assert apart([50, 10], 20, 0, 100) == [50, 10]
+        positions = apart([50.0] * 30, 26, 0, 300)
+        assert min(positions) >= 0 and max(positions) <= 300 and len(set(positions)) == 30
 
     @given(st.lists(st.floats(0, 300), min_size=1, max_size=11))
     def test_labels_do_not_collide_and_stay_inside(self, wanted: list[float]) -> None:
         positions = apart(wanted, 26, 0, 300)
         assert all(after - before >= 26 - 1e-6 for before, after in pairwise(sorted(positions)))
         assert all(-1e-6 <= position <= 300 + 1e-6 for position in positions)
-
-    def test_of_too_many_labels_none_leaves_the_picture(self) -> None:
-        positions = apart([50.0] * 30, 26, 0, 300)
-        assert min(positions) >= 0 and max(positions) <= 300 and len(set(positions)) == 30
 
 
 def test_a_time_has_a_unit_of_its_size() -> None:

@@ -46,8 +46,12 @@ def kinds(given: Verdict) -> dict[str, str]:
     return {name: kind for name, (kind, _, _) in cases(given).items()}
 
 
-def test_a_pass_has_no_failure_and_no_error() -> None:
+def test_a_pass_has_no_failure_and_a_regression_its_cause_cases_and_changes() -> None:
     assert kinds(verdict(groups=(group(),))) == {**dict.fromkeys(WHOLE, ""), "allreduce on mpi, large messages": ""}
+    failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
+    assert isinstance(failure, Failure)
+    for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
+        assert words in str(failure.text)
 
 
 def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known() -> None:
@@ -59,13 +63,6 @@ def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known()
     }  # fmt: skip
     assert found["the verdict"][1:] == ("regression", "regression: 2 confirmed, 1 accepted")
     assert found["broadcast on mpi, large messages"][1:] == ("no verdict", "cases judged one by one; 3 of 10 cases missing")
-
-
-def test_the_text_has_the_cause_the_cases_and_what_changed() -> None:
-    failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
-    assert isinstance(failure, Failure)
-    for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
-        assert words in str(failure.text)
 
 
 def test_what_cannot_be_compared_and_a_suspect_are_errors_however_slow_and_wrong_data_a_failure() -> None:
