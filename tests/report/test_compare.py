@@ -166,7 +166,7 @@ def test_bad_formats_are_refused_and_what_could_not_be_read_is_reported(tmp_path
     with pytest.raises(UsageError, match=r"--format 'xml': .*table, csv, jsonl, markdown"):
         printed(tmp_path, tmp_path, "xml")
     with pytest.raises(UsageError, match="--color 'red' is unknown"):
-        printed(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8)]), color="red")
+        printed(a, b, color="red")
 
 
 def test_a_narrow_terminal_gets_a_block_for_each_series_with_its_outcomes() -> None:

@@ -106,7 +106,6 @@ def test_what_cannot_be_reported_is_refused_and_what_could_not_be_read_is_shown(
     out, err = report(path)
     assert err.startswith(f"{path}/cells.jsonl ends in the middle of line 2") and err.count("\n") == 1
     assert out.splitlines()[0] == "run (1 row)"
-    path = store(tmp_path / "run", [make_row()])
     with pytest.raises(UsageError, match="is not a run folder"):
         report(tmp_path)
     with pytest.raises(UsageError, match="unknown --format 'xml'"):
@@ -248,7 +247,7 @@ def test_wrong_data_and_one_rank_have_no_share_and_a_case_that_occurs_twice_is_o
     found = samples(written(store(tmp_path / "run", [make_row(8, wrong=3), make_row(16), make_row(32, ranks=1, wrong=None)])))
     assert [labels["size_bytes"] for labels, _ in found["collbench_of_ceiling_ratio"]] == ["16"]
     assert [value for _, value in found["collbench_wrong_elements"]] == [3, 0]
-    found = samples(written(store(tmp_path / "run", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
+    found = samples(written(store(tmp_path / "other", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
     assert [value for _, value in found["collbench_time_seconds"]] == [2e-6]
 
 

@@ -371,7 +371,7 @@ def test_the_order_of_rows(places: tuple[int | None, ...], sizes: list[list[int]
     with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(PLANNED))
         for number, place in enumerate(places):
-            reporter.row(PLANNED[number if place is None else place], *(() if place is None else (place,)))
+            reporter.row(PLANNED[number if place is None else place], place)
             shown.append(out.sizes())
     assert shown == sizes
 

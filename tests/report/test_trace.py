@@ -122,7 +122,7 @@ def test_a_case_has_its_phases_inside_it_or_the_reason_why_it_is_unavailable(tmp
     assert {(each["pid"], each["tid"]) for each in of_kind(events, "phase")} == {(cases[0]["pid"], cases[0]["tid"])}
     assert left_out == []
     row = not_measured("no library", evidence={"at_s": [1.0, 1.001]})
-    (case,) = of_kind(trace_of(run_of(tmp_path / "run", [row]))[0], "case")
+    (case,) = of_kind(trace_of(run_of(tmp_path / "other", [row]))[0], "case")
     assert (case["args"]["na"], "median_s" in case["args"]) == ("no library", False)
 
 
@@ -254,10 +254,10 @@ def test_files_that_cannot_be_written_and_what_the_run_lacks_are_reported(tmp_pa
     with pytest.raises(UsageError, match="--trace cannot write to stdout"):
         report_run([found.path], None, "table", io.StringIO(), trace=Path("-"))
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
-    store(tmp_path / "run", [make_row(8), row_at(1.0, 2.0)])
-    done = run_here(tmp_path, "report", "run", "--trace", "trace.json")
+    store(tmp_path / "other", [make_row(8), row_at(1.0, 2.0)])
+    done = run_here(tmp_path, "report", "other", "--trace", "trace.json")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[-2:] == ["run: the times of 1 of 2 cases were not stored; the trace lacks them", "wrote trace.json"]
+    assert done.stderr.splitlines()[-2:] == ["other: the times of 1 of 2 cases were not stored; the trace lacks them", "wrote trace.json"]
     assert len(of_kind(events_in((tmp_path / "trace.json").read_text()), "case")) == 1
 
 

@@ -142,7 +142,7 @@ def test_versions_and_environment_of_one_run_and_definitions_of_its_numbers(tmp_
     assert ["software", "mpi mpi", "MPICH 5.0"] in rows
     assert ["environment", "UCX_TLS", "tcp"] in rows
     assert all("HOME" not in row for row in rows)
-    terms = [row[0] for row in table(shown(tmp_path / "page.html", stored(tmp_path / "run")), "Definitions").rows]
+    terms = [row[0] for row in table(shown(tmp_path / "page.html", stored(tmp_path / "other")), "Definitions").rows]
     assert terms == ["time", "95 % interval", "busbw", "of expected"]
 
 
