@@ -100,6 +100,7 @@ def test_the_theme_changes_the_colors_and_a_series_is_hidden_and_shown_again(fig
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     assert painted(figure, SERIES["light"]) == [False, True]
+    figure.get_by_role("button", name="gloo", exact=True).click()
     figure.page.locator("#theme").click()
     assert painted(figure, SERIES["dark"] + SERIES["light"]) == [True, True, False, False]
 
