@@ -119,17 +119,12 @@ def test_this_machine_is_probed() -> None:
     assert machine.hostname and machine.numa_nodes
 
 
-@pytest.mark.parametrize(
-    ("operation", "options", "words"),
-    [
-        ("sum", {"nodes": 2}, "no ceiling is known for 'sum'"),
-        ("allreduce", {}, "two ranks or more"),
-        ("allreduce", {"nodes": 0}, "nodes=0"),
-        ("allreduce", {"nodes": 2, "nic": "fast"}, "--nic 'fast'"),
-        ("allreduce", {"nodes": 2, "nvlink_bytes_per_s": float("nan")}, "nvlink_bytes_per_s=nan"),
-        ("allreduce", {"machines": "missing.xml"}, r"missing\.xml"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "options", "words"), [
+    ("sum", {"nodes": 2}, "no ceiling is known for 'sum'"), ("allreduce", {}, "two ranks or more"),
+    ("allreduce", {"nodes": 0}, "nodes=0"), ("allreduce", {"nodes": 2, "nic": "fast"}, "--nic 'fast'"),
+    ("allreduce", {"nodes": 2, "nvlink_bytes_per_s": float("nan")}, "nvlink_bytes_per_s=nan"),
+    ("allreduce", {"machines": "missing.xml"}, r"missing\.xml"),
+])  # fmt: skip
 def test_bad_hardware_is_one_sentence(operation: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(collbench.UsageError, match=words):
         collbench.peak(operation, **options)  # type: ignore[arg-type]
