@@ -342,8 +342,7 @@ def test_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "name"),
-    [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")],
+    ("size", "name"), [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")]
 )
 def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
     assert size_class(size) == name

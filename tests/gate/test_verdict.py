@@ -256,10 +256,7 @@ ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
         (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)),
         (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
         (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
-        (
-            verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)),
-            (3, 3, 0),
-        ),
+        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)), (3, 3, 0)),
         (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)),
         (verdict(result="no verdict"), (3, 3, 0)),
         (regression(), (1, 2, 1)),

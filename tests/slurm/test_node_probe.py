@@ -123,15 +123,9 @@ def test_no_drain_leaves_it_to_the_caller(probe: Hook, tmp_path: Path) -> None:
         ({"doctor": "echo severe CB2702 x; exit 70"}, "(exit code 70)"),
         ({"doctor": "echo Traceback >&2; exit 1"}, "(exit code 3)"),
         ({"doctor": "head -c 5000 /dev/urandom; exit 1"}, "(exit code 3)"),
-        (
-            {"timeout": '[[ $* != *doctor* ]] || exit 124; shift 2; exec "$@"'},
-            "(exit code 124)",
-        ),
+        ({"timeout": '[[ $* != *doctor* ]] || exit 124; shift 2; exec "$@"'}, "(exit code 124)"),
         ({"scontrol": "exit 127"}, "not drained; reason: [collbench] CB2702"),
-        (
-            {"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"},
-            "no verdict: scontrol could not drain",
-        ),
+        ({"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"}, "no verdict: scontrol could not drain"),
     ],
 )
 def test_a_failure_of_the_probe_does_not_drain(how: dict[str, str], words: str, probe: Hook, tmp_path: Path) -> None:

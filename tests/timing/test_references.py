@@ -14,16 +14,7 @@ from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import HostPart, Rate
 from collbench.measuring import references
-from collbench.measuring.references import (
-    PATTERN,
-    PERIOD,
-    bound,
-    copy_memory,
-    first_wrong,
-    measure_references,
-    repetitions,
-    write_pattern,
-)
+from collbench.measuring.references import PATTERN, PERIOD, bound, copy_memory, first_wrong, measure_references, repetitions, write_pattern
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from tests.control.together import Meeting, together
@@ -270,8 +261,7 @@ def test_a_thread_bound_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("once_s", "seconds", "n"),
-    [(0.01, 1.0, 100), (1e-6, 1.0, 300), (0.3, 1.0, 6), (0.6, 1.0, 1), (5.0, 1.0, 1), (0.0, 1.0, 300)],
+    ("once_s", "seconds", "n"), [(0.01, 1.0, 100), (1e-6, 1.0, 300), (0.3, 1.0, 6), (0.6, 1.0, 1), (5.0, 1.0, 1), (0.0, 1.0, 300)]
 )
 def test_repetitions_fit_the_time_or_make_an_interval(once_s: float, seconds: float, n: int) -> None:
     assert repetitions(once_s, seconds) == n

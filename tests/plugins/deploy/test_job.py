@@ -24,14 +24,7 @@ def job(*command: str, **said: object) -> LaunchJob:
 def test_settings_that_are_not_given_have_their_default() -> None:
     found = job()
     named = tuple(found[name] for name in ("name", "program", "runs"))
-    assert (found.nodes, found.gpus, found.ranks, *named) == (
-        2,
-        0,
-        1,
-        "collbench",
-        "collbench",
-        "runs",
-    )
+    assert (found.nodes, found.gpus, found.ranks, *named) == (2, 0, 1, "collbench", "collbench", "runs")
     assert found.environment == {} and found.explicit == frozenset()
     assert found["ranks-per-node"] is None
     with pytest.raises(KeyError):

@@ -249,10 +249,7 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
     ("text", "expected"),
     [
         # what horovod 0.28.1 does where its library does not load: it prints, and goes on
-        (
-            "print('Extension has not been built')",
-            "is installed, but does not load (Extension has not been built)",
-        ),
+        ("print('Extension has not been built')", "is installed, but does not load (Extension has not been built)"),
         ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
         ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
     ],

@@ -215,10 +215,7 @@ def test_a_server_that_adds_up_wrong_is_found():
 
 @pytest.mark.parametrize(
     ("typed", "defect"),
-    [
-        ({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)),
-        ({"model": "600M", "bucket": "3G"}, ("message size",)),
-    ],
+    [({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)), ({"model": "600M", "bucket": "3G"}, ("message size",))],
 )
 def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
     answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)

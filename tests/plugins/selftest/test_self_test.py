@@ -69,10 +69,7 @@ def test_two_stacks_side_by_side_have_the_error_rates_of_the_protocol() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("paired", "bounds"),
-    [
-        (False, {NOTHING: (0, 0.006), GROUP_5: (0.98, 1), ALL_2: (0.85, 1)}),
-        (True, {NOTHING: (0, 0.005), CELL_5: (0.88, 1)}),
-    ],
+    [(False, {NOTHING: (0, 0.006), GROUP_5: (0.98, 1), ALL_2: (0.85, 1)}), (True, {NOTHING: (0, 0.005), CELL_5: (0.88, 1)})],
 )
 def test_the_tables_of_the_protocol(paired: bool, bounds: dict[int, tuple[float, float]]) -> None:
     assert within(shares(usual(paired=paired), 2000, seed=2), bounds)
@@ -81,13 +78,7 @@ def test_the_tables_of_the_protocol(paired: bool, bounds: dict[int, tuple[float,
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "most_paired"),
-    [
-        ("bimodal", 0.125, 0.025),
-        ("drift", 0.25, 0.008),
-        ("harsh", 0.225, 0.022),
-        ("missing", 0.012, 0.008),
-        ("wander", 0.05, 0.008),
-    ],
+    [("bimodal", 0.125, 0.025), ("drift", 0.25, 0.008), ("harsh", 0.225, 0.022), ("missing", 0.012, 0.008), ("wander", 0.05, 0.008)],
 )
 def test_harsher_noise_has_the_published_rate_of_false_alarms(name: str, most: float, most_paired: float) -> None:
     """reports/gate-self-test has the rates; chance exceeds these bounds in less than one of 100 runs of 1000 trials."""

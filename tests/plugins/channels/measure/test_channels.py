@@ -94,11 +94,7 @@ class TestFigures:
 
 @pytest.mark.parametrize(
     ("error", "why"),
-    [
-        (RunFailed("GPU 0 failed"), "GPU 0 failed"),
-        (MemoryError(), "not enough memory"),
-        (ValueError("odd"), "ValueError: odd"),
-    ],
+    [(RunFailed("GPU 0 failed"), "GPU 0 failed"), (MemoryError(), "not enough memory"), (ValueError("odd"), "ValueError: odd")],
 )
 def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     def fail() -> Channel:
