@@ -148,17 +148,14 @@ def edit_info(run: Path, **changes: object) -> None:
     (run / "run.json").write_text(json.dumps({**info, **changes}))
 
 
-def test_an_allocation_name_that_is_not_a_file_name_is_rejected(tmp_path: Path) -> None:
+def test_names_and_rows_that_make_no_allocation_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'\.\./x'"):
         allocations_in([launch(tmp_path / "a", {8: 1e-6}, "../x")])
-
-
-def test_a_run_without_a_row_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "a"))):
         allocations_in([store(tmp_path / "a", [])])
 
 
-def test_an_allocation_began_with_its_first_launch(tmp_path: Path) -> None:
+def test_later_launches_add_facts_and_the_first_one_the_start(tmp_path: Path) -> None:
     times = ("2026-11-20T10:00:00Z", "2026-11-20T09:00:00Z", "2026-11-20T11:00:00Z")
     runs = [
         read_run(store(tmp_path / f"launch-{number}", [make_row(8)], allocation_id="night", started_utc=when))

@@ -76,14 +76,11 @@ def allowed(expected: list[ExpectedChange], *suspicions: Suspicion, today: date 
     return [each.state for each in accepted(suspicions, expected, today, CASES)]
 
 
-def test_a_slowdown_may_be_announced_without_a_visible_change(tmp_path: Path) -> None:
+def test_an_announced_slowdown_is_accepted_with_or_without_a_visible_change(tmp_path: Path) -> None:
     (found,) = expected(tmp_path, SLOWER)
     assert (found.slower_percent, found.operation, found.backend, found.smallest, found.largest) == (13.5, "all*", "mpi", 64 << 20, None)
     assert not found.covers(Difference(Item.of("software", "mpi"), "1", "2"), TODAY)
     assert expected(tmp_path, GOOD + "slower_percent = 5\n")[0].covers(Difference(Item.of("software", "nccl nccl"), "2.29", "2.30"), TODAY)
-
-
-def test_an_announced_slowdown_is_accepted_with_its_announcement(tmp_path: Path) -> None:
     (found,) = accepted([suspicion()], expected(tmp_path, SLOWER), TODAY, CASES)
     assert found.state == "accepted"
     assert found.announced == Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
@@ -105,13 +102,10 @@ def test_a_larger_unmatched_or_expired_slowdown_is_not_accepted(tmp_path: Path, 
     assert allowed(expected(tmp_path, text), suspicion()) == ["confirmed"]
 
 
-def test_cleared_suspicions_need_no_announcement_and_come_last(tmp_path: Path) -> None:
+def test_groups_are_accepted_by_all_their_cases_and_cleared_ones_come_last(tmp_path: Path) -> None:
     actual = expected(tmp_path, SLOWER)
     states = allowed(actual, suspicion(), suspicion("suspected", factors=(1.5,)), suspicion("cleared", factors=(1.05, 1.0)))
     assert states == ["suspected", "accepted", "cleared"]
-
-
-def test_a_group_is_accepted_if_all_its_cases_are_announced(tmp_path: Path) -> None:
     assert allowed(expected(tmp_path, SLOWER), GROUP) == ["suspected"]
     assert allowed(expected(tmp_path, SLOWER.replace("64M-", "2M-")), GROUP) == ["accepted"]
     whole = suspicion("confirmed", "all cases", kind="whole", case={}, factors=(1.05, 1.05, 1.05))

@@ -28,17 +28,14 @@ def suspect(kind: str, name: str, state: str = "suspected", case: tuple[object, 
     return Suspicion(kind, name, dict(zip(COLUMNS, case, strict=False)), (1.1,), 1.02, state)
 
 
-def test_a_suite_for_a_case_a_group_and_all_cases() -> None:
+def test_the_suspects_of_a_case_a_group_and_all_cases_without_cleared_and_confirmed_ones() -> None:
     assert suspects(verdict(suspect("cell", "x", case=CASES[1])), CASES) == [CASES[1]]
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CASES) == CASES[4:]
     assert suspects(verdict(suspect("whole", "all cases")), CASES) == CASES
-
-
-def test_cleared_and_confirmed_suspicions_are_not_measured_again() -> None:
     assert suspects(verdict(suspect("cell", "x", "cleared", CASES[1]), suspect("whole", "all cases", "confirmed")), CASES) == []
 
 
-def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
+def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic() -> None:
     text = confirm_suite([CASES[1], CASES[0], CASES[4]])
     document = tomllib.loads(text)
     check_form(document, "confirm.toml")
@@ -46,15 +43,9 @@ def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
         ("allreduce", "nccl", [8, 64 << 20]), ("allreduce", "mpi", [64 << 20]),
     ]  # fmt: skip
     assert document["sweeps"][0]["in_place"] is False
-
-
-def test_uneven_traffic_is_named_as_left_out() -> None:
     text = confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
     assert "# left out" in text
     assert "sweeps" not in tomllib.loads(text)
-
-
-def test_a_skew_has_a_key() -> None:
     document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
     check_form(document, "confirm.toml")
     assert document["sweeps"][0]["skew"] == 2

@@ -88,43 +88,38 @@ def test_any_text_is_a_floor_or_one_sentence(text: str) -> None:
         assert str(error).startswith("--min-percent ")
 
 
-def test_three_allocations_below_confirm_fewer_suspect_and_one_above_clears() -> None:
+def test_below_confirms_suspects_and_clears_by_the_number_of_allocations_and_jobs() -> None:
     assert states("ring:80@64M-", 79.0, 78.0, 75.0) == ["confirmed"]
     assert states("ring:80@64M-", 79.0, 78.0) == ["suspected"]
     assert states("ring:80@64M-", 79.0, None, 75.0) == ["suspected"]
     assert states("ring:80@64M-", 79.0, 81.0, 75.0) == ["cleared"]
     assert states("ring:80@64M-", 80.0, 70.0, 70.0) == []
-
-
-def test_side_by_side_two_allocations_are_enough() -> None:
     both = [allocation(name, {case(): 70.0}) for name in ("first", "second")]
     assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, confirmations=2)] == ["confirmed"]
+    low = [allocation(f"night-{number}", {case(): 70.0}) for number in range(3)]
+    floors = [read_floor("ring:80@64M-")]
+    assert [each.state for each in floor_states(floors, low)] == ["confirmed"]
+    assert [each.state for each in floor_states(floors, [replace(each, jobs=("Slurm job 12",)) for each in low])] == ["suspected"]
 
 
-def test_an_unknown_percentage_does_not_pass() -> None:
+def test_an_unknown_percentage_does_not_pass_and_the_hard_bound_is_another_denominator() -> None:
     assert states("ring:80@64M-", None) == ["no verdict"]
     assert states("ring:80@64M-", 95.0, ceiling=None) == ["no verdict"]
     assert states("ring:80@64M-", None, ceiling=no_ceiling("no speed")) == ["no verdict"]
     assert states("ring:80@64M-", 95.0, ceiling=BOUND) == ["no verdict"]
     assert states("measured:80@64M-", 95.0) == ["no verdict"]
     assert states("hard:30@64M-", 95.0, bound=None) == ["no verdict"]
-
-
-def test_the_hard_bound_is_another_denominator_than_the_ring() -> None:
     assert states("hard:45@64M-", 84.0) == ["suspected"]  # 84 % of 50 GB/s are 42 % of 100
     assert states("hard:40@64M-", 84.0) == []
     assert states("hard:80@64M-", 84.0, ceiling=BOUND) == []
     assert states("network:80@64M-", 84.0) == []
 
 
-def test_each_size_is_judged_separately() -> None:
+def test_a_floor_judges_each_size_of_its_operations_and_backends() -> None:
     first = allocation("night-1", {case(M): 20.0, case(64 * M): 70.0, case(128 * M): 99.0, case(256 * M): 99.0})
     (found,) = floor_states([read_floor("ring:80@64M-")], [first])
     assert (found.name, found.percents, found.wanted) == ("allreduce 64 MiB mpi", (70.0,), 80.0)
     assert (found.limited_by, found.model, found.case["size_bytes"]) == ("NIC 4×100 Gb/s", "ring", 64 * M)
-
-
-def test_a_floor_applies_to_its_operations_and_backends() -> None:
     first = allocation(
         "night-1", {case(): 70.0, case(backend="gloo"): 60.0, case(operation="broadcast"): 50.0, case(0, operation="barrier"): None}
     )
@@ -135,9 +130,6 @@ def test_a_floor_applies_to_its_operations_and_backends() -> None:
         "allreduce 64 MiB gloo",
         "broadcast 64 MiB mpi",
     }
-
-
-def test_a_floor_without_a_measured_case_is_rejected() -> None:
     with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 "):
         floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {case(): 70.0})])
 
@@ -149,10 +141,3 @@ def test_the_reasons_of_floors_that_do_not_pass() -> None:
     assert unknown == FloorUnknown("ring:80@1M-", CaseNames(("allreduce 1 MiB mpi",)))
     again = [allocation(name, {case(): 70.0}) for name in ("night-1", "night-2", "night-3")]
     assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []
-
-
-def test_three_of_one_job_are_one() -> None:
-    low = [allocation(f"night-{number}", {case(): 70.0}) for number in range(3)]
-    floors = [read_floor("ring:80@64M-")]
-    assert [each.state for each in floor_states(floors, low)] == ["confirmed"]
-    assert [each.state for each in floor_states(floors, [replace(each, jobs=("Slurm job 12",)) for each in low])] == ["suspected"]

@@ -70,7 +70,7 @@ def test_up_and_down_again_is_a_trend_of_one() -> None:
     assert found.between(6, 7) == []
 
 
-def test_cases_that_appear_end_or_are_missing_for_a_time() -> None:
+def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
     gone = {8: range(3), 64: range(15, 20), 1024: (4, 5, 9)}
     found = history("base", nights(20, lambda number, backend, size: None if number in gone.get(size, ()) else 1.0))
     assert "night-4" in found.missing(named(found, "allreduce 8 B mpi"))
@@ -78,17 +78,11 @@ def test_cases_that_appear_end_or_are_missing_for_a_time() -> None:
     assert "missing in 3" in found.missing(named(found, "allreduce 1 KiB mpi"))
     assert found.missing(named(found, "allreduce 2 MiB mpi")) == ""
     assert not any(each.steps for each in found.series)
-
-
-def test_a_case_that_was_never_measured_has_no_level() -> None:
     allocations = nights(6)
     for each in allocations:
         each.cases[case(8)] = each.cases[case(8)]._replace(medians_s=(None,) * 3, na="no such size")
     series = named(found := history("base", allocations), "allreduce 8 B mpi")
     assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
-
-
-def test_one_allocation_is_a_history_without_a_change() -> None:
     assert {each.trend for each in history("base", nights(1)).series} == {1.0}
 
 
@@ -105,7 +99,7 @@ def test_a_step_has_the_change_of_the_machine_state() -> None:
 # Allocations as series: names, what is common, and how much is chance.
 
 
-def test_all_cases_come_first_then_groups_then_cases() -> None:
+def test_the_order_and_the_names_of_series() -> None:
     sheet = history_matrix(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CASE] == [
         "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
@@ -116,14 +110,8 @@ def test_all_cases_come_first_then_groups_then_cases() -> None:
     ]
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
-
-
-def test_two_cases_are_not_a_group() -> None:
     sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CASE, CASE]
-
-
-def test_cases_of_one_name_are_distinguished() -> None:
     alike = [case(8), case(8, mode="batched"), case(64)]
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
@@ -148,9 +136,13 @@ def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> 
     assert found == pytest.approx([(8 * 2 + 5) / 13, (8 * 2 + 5) / 13, 4.0, 2.0])
 
 
-def test_the_variance_of_a_median_follows_from_the_launches() -> None:
+def test_the_variance_of_a_median_follows_from_the_launches_of_enough_allocations() -> None:
     launches = np.array([[0.0, 0.1, 0.2], [0.1, np.nan, np.nan]])
     assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
+    sheet = history_matrix(nights(6))
+    assert np.isnan(sheet.variance([0, 1])).all()
+    assert np.isfinite(sheet.variance([0, 1, 2])).all()
+    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
 
 
 def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
@@ -163,13 +155,6 @@ def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
         )
     place = next(number for number, about in enumerate(history_matrix(quiet).abouts) if about.case == case(64 << 20))
     assert history_matrix(nervous).variance()[place] > 20 * history_matrix(quiet).variance()[place]
-
-
-def test_too_few_allocations_have_no_limits() -> None:
-    sheet = history_matrix(nights(6))
-    assert np.isnan(sheet.variance([0, 1])).all()
-    assert np.isfinite(sheet.variance([0, 1, 2])).all()
-    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
 
 
 # Steps in series: found where they are, at their place, and hardly ever where nothing changed.
@@ -189,13 +174,15 @@ def places(values: Figures, floor: Figures = FLOOR) -> list[tuple[int, int]]:
     return [(step.before, step.at) for step in found]
 
 
-def test_a_step_is_found_at_its_place_with_its_size_and_interval() -> None:
+def test_a_step_is_found_at_its_place_with_its_size_despite_unmeasured_allocations() -> None:
     values = series((10, 0.0), (10, 0.05))
     ((step,),) = steps(values, scatter(values), FLOOR)
     assert (step.before, step.at) == (9, 10)
     assert step.change == pytest.approx(0.05, abs=3 * step.error)
     assert step.error == pytest.approx(0.003 * sqrt(np.pi / 2 * 2 / 10), rel=0.4)
     assert step.limit == 0.02
+    values[[0, 4, 9, 10, 11, 19]] = np.nan
+    assert places(values) == [(8, 12)]
 
 
 QUIET = {"noise": 1e-4}
@@ -220,22 +207,13 @@ def test_where_a_series_has_steps(values: Figures, floor: Figures, expected: lis
     assert places(values, floor) == expected
 
 
-def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
-    values = series((10, 0.0), (10, 0.05))
-    values[[0, 4, 9, 10, 11, 19]] = np.nan
-    assert places(values) == [(8, 12)]
-
-
-def test_the_largest_square_is_left_out_and_the_rest_made_up_for() -> None:
+def test_the_scatter_is_without_steps_and_the_largest_square() -> None:
     random = np.random.default_rng(1)
     squares = random.normal(0, 1, (19, 4000)) ** 2
     assert typical(squares).mean() == pytest.approx(1.0, abs=0.03)
     squares[3] = 1e6
     assert typical(squares).mean() == pytest.approx(1.25, abs=0.05)  # now the largest by chance is kept
     assert np.isnan(typical(np.array([[1.0]]))).all()
-
-
-def test_a_step_does_not_count_as_scatter() -> None:
     with_a_step, without = scatter(series((10, 0.0), (10, 0.5))), scatter(series((20, 0.0)))
     assert (with_a_step / without).item() == pytest.approx(1.0, abs=0.5)  # with the step it were 1500
 

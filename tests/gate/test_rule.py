@@ -22,14 +22,12 @@ def still(factor: float = 1.0) -> list[float]:
 
 
 class TestLimits:
-    def test_a_case_without_noise_has_the_minimum_limit_of_its_class(self) -> None:
+    def test_a_case_without_noise_has_the_minimum_limit_of_its_class_and_two_cases_are_no_group(self) -> None:
         scheme = Scheme.of_cases([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
         limits = learn(times(*[still() * 3] * 6), scheme)
         assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
         assert np.exp(limits.whole) == pytest.approx(1.015)
-
-    def test_two_cases_are_no_group(self) -> None:
         limits = learn(times(*[[100, 200]] * 6), Scheme.of_cases([LARGE, LARGE]))
         assert limits.groups.tolist() == [np.inf]
         assert limits.whole == np.inf
@@ -54,11 +52,9 @@ class TestLimits:
         loud, quiet = (8 * variance / 3 + 5 * variance) / 13, (8 * variance / 3) / 13
         assert limits.cases == pytest.approx(3 * np.sqrt([loud, quiet, quiet]) * np.sqrt(7 / 6))
 
-    def test_the_centre_is_the_median_of_the_allocations(self) -> None:
+    def test_the_centre_is_the_median_and_a_short_history_is_not_judged(self) -> None:
         limits = learn(times(still(), still(), still(), still(), still(3.0)), ONE_GROUP)
         assert np.exp(limits.centre) == pytest.approx([100e-6, 200e-6, 400e-6])
-
-    def test_a_case_with_a_short_history_is_not_judged(self) -> None:
         data = times(*[still()] * 6)
         data[3:, 0] = np.nan
         limits = learn(data, ONE_GROUP)
@@ -66,8 +62,6 @@ class TestLimits:
         assert limits.judged.tolist() == [False, True, True]
         assert np.isnan(limits.visible()[0])
         assert not exceed(limits, times([1e6, 200, 400])).cases_over[0, 0]
-
-    def test_one_allocation_has_no_spread_and_so_no_limit(self) -> None:
         limits = learn(times(still()), ONE_GROUP)
         assert not exceed(limits, times(still(50.0))).groups_over.any()
         assert limits.whole == np.inf
@@ -76,32 +70,22 @@ class TestLimits:
 class TestStrikes:
     LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
 
-    def test_a_case_above_its_limit_in_all_allocations_is_slower(self) -> None:
+    def test_slower_is_what_exceeds_its_limit_in_all_allocations(self) -> None:
         found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
         assert found.cases.tolist() == [True, False, False]
         assert not found.groups.any()
         assert not found.whole
         assert found.anything
-
-    def test_a_single_good_allocation_clears(self) -> None:
         found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
         assert not found.anything
-
-    def test_a_slowdown_below_the_limit_of_a_case_shows_in_its_group_and_in_all_cases(self) -> None:
         found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
         assert not found.cases.any()
         assert found.groups.tolist() == [True]
         assert found.whole
-
-    def test_faster_is_never_slower(self) -> None:
         assert not slower(exceed(self.LIMITS, times(*[still(0.5)] * 3))).anything
-
-    def test_a_case_that_one_allocation_lacks_is_not_called_slower(self) -> None:
         candidate = times(*[[110, 200, 400]] * 3)
         candidate[1, 0] = np.nan
         assert not slower(exceed(self.LIMITS, candidate)).cases[0]
-
-    def test_factors_say_by_how_much(self) -> None:
         excess = exceed(self.LIMITS, times([150, 200, 400]))
         assert excess.cases[0] == pytest.approx([1.5, 1, 1])
         assert excess.groups[0] == pytest.approx([1])

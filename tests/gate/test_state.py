@@ -30,16 +30,17 @@ from tests.results.rows import make_row
 
 
 class TestState:
-    def test_launches_in_another_state_of_the_machine_are_left_out(self) -> None:
+    def test_launches_in_another_state_are_left_out_and_too_many_give_no_verdict(self) -> None:
         flipped = scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
         verdict = judged(flipped)
         assert verdict.result == "passed"
         assert verdict.notes == (LaunchesLeftOut("new", 2, 5),)
-
-    def test_too_many_of_them_give_no_verdict(self) -> None:
         verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
         assert verdict.result == "no verdict"
         assert verdict.reasons[0] == AllocationStateChanged("b", 5, 5)
+        whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
+        assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
+        assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
 
     @pytest.mark.parametrize(
         ("launches", "flips", "reason"),
@@ -59,33 +60,24 @@ class TestState:
         assert verdict.result == ("passed" if reason is None else "no verdict")
         assert reason is None or verdict.reasons[0] == reason
 
-    def test_an_allocation_in_another_state_clears_and_confirms_nothing(self) -> None:
+    def test_an_allocation_in_another_state_clears_confirms_and_explains_nothing(self) -> None:
         odd = {"canary_s": (26e-8,) * 5}
         for later in (allocation("c", **odd), replace(slow("c"), **odd)):
             verdict = judged(slow("a"), slow("b"), later)
             assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
         assert {each.state for each in judged(slow("a"), slow("b"), allocation("c")).suspicions} == {"cleared"}
-
-    def test_the_only_allocation_in_another_state_points_at_nothing(self) -> None:
         slower = allocation("a", dict.fromkeys((64 << 20, 128 << 20, 256 << 20), 4.0))
         assert judged(slower).cause is not None
         verdict = judged(replace(slower, canary_s=(26e-8,) * 5))
         assert (verdict.cause, verdict.result) == (None, "no verdict")
         assert "passed" not in {each.state for each in verdict.groups}
 
-    def test_a_left_out_launch_may_lack_cases_but_its_wrong_data_counts(self) -> None:
-        whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
-        assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
-        assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
-
-    def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
+    def test_what_flipped_in_the_baseline_does_not_count(self) -> None:
         odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
         verdict = judged(*(slow(name) for name in "abc"), baseline=base(*BASE.allocations, odd))
         assert verdict.result == "regression"
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
         assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
-
-    def test_an_allocation_of_the_baseline_in_another_state_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
         verdict = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:], allocation("good-7", launches=3)))
         assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
@@ -194,23 +186,17 @@ def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: 
     assert found(CALM, column(*launches), CASES[:1]) == [expected]
 
 
-def test_scatter_that_the_baseline_has_is_not_unstable() -> None:
+def test_scatter_that_the_baseline_or_similar_cases_have_is_not_unstable() -> None:
     restless = [column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0), column(1.0, 1.01, 1.0), column(1.0, 1.2, 1.0)]
     assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
     assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CASES[:1]) == [True]
-
-
-def test_scatter_that_similar_cases_have_is_not_unstable() -> None:
-    """A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled."""
+    # A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled.
     by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
     assert found(good, new, CASES[:3]) == [False, False, False]
     others = [*CASES[:1], *CASES[28:30]]  # of another backend
     assert found(good, new, others) == [True, False, False]
-
-
-def test_a_baseline_of_single_launches_knows_its_scatter_from_its_allocations() -> None:
     good = [column(1.0), column(1.2), column(1.0), column(1.2)]
     assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
 

@@ -34,14 +34,12 @@ from tests.gate.verdicts import ANNOUNCED, CASE, regression, suspicion, verdict
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_goes_through_json_and_back() -> None:
-    for each in (verdict(), regression()):
-        assert from_json(json.loads(json.dumps(document(each)))) == each
-
-
-def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
+def test_a_stored_cause_that_is_not_valid_is_text() -> None:
     found = read_verdict(ROOT / "reports/gate-trials/group-1/verdict.json").cause
     assert isinstance(found, StoredCause) and found.cause == "backend" and found.sentence.startswith("gloo, or a link")
+    actual = document(regression())
+    change = {**actual["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
+    assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
 
 
 @pytest.mark.parametrize(
@@ -59,20 +57,11 @@ def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
     assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
 
 
-def test_a_factor_that_is_no_number_is_a_text() -> None:
-    actual = document(regression())
-    change = {**actual["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
-    assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
-
-
-def test_it_counts_suspicions_and_floors_of_a_state() -> None:
+def test_it_counts_suspicions_floors_and_reached_shares() -> None:
     actual = regression()
     assert {state: actual.count(state) for state in ("confirmed", "suspected", "accepted", "cleared")} == {
         "confirmed": 2, "suspected": 0, "accepted": 1, "cleared": 1,
     }  # fmt: skip
-
-
-def test_a_share_that_no_case_is_below_is_reached() -> None:
     (floor,) = regression().floors
     assert regression().reached == ["ring:50@1M-"]
     assert regression(floors=(replace(floor, state="cleared"),)).reached == ["ring:80@64M-", "ring:50@1M-"]
@@ -130,7 +119,7 @@ def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str
     assert refused(tmp_path, {**page, **changes}).startswith("has result passed, ")
 
 
-def test_the_schema_is_one_and_closed_at_every_level() -> None:
+def test_the_schema_is_one_closed_at_every_level_and_has_every_field() -> None:
     Draft202012Validator.check_schema(schema())
     assert SCHEMA_FILE.is_file()
     objects = [schema(), *(each for each in schema()["$defs"].values() if "properties" in each)]
@@ -143,9 +132,6 @@ def test_the_schema_is_one_and_closed_at_every_level() -> None:
     for each in (each for each in objects if each is not facts):
         assert each["additionalProperties"] is False
         assert each.get("required", []) == [name for name in each["properties"] if name not in absent_in_older_files]
-
-
-def test_the_schema_has_every_field_and_every_result() -> None:
     assert set(schema()["properties"]) == set(document(regression()))
     assert schema()["properties"]["result"]["enum"] == list(EXIT_CODES)
     codes = {rule["if"]["properties"]["result"]["const"]: rule["then"]["properties"]["exit_code"]["const"] for rule in schema()["allOf"]}
@@ -173,12 +159,9 @@ def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: s
     assert f"verdict.schema.json: {place}" in refused(tmp_path, stored_verdict(**changes))
 
 
-def test_a_whole_number_may_be_written_as_a_float_and_an_endless_one_is_rejected(tmp_path: Path) -> None:
+def test_numbers_and_fields_of_suspicions_are_checked(tmp_path: Path) -> None:
     assert read_verdict(written(tmp_path, stored_verdict(allocations=6.0))) == regression()
     assert "allocations" in refused(tmp_path, stored_verdict(allocations=1e99))
-
-
-def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
     first = {**stored_verdict()["suspicions"][0], "cell": {**CASE, "size_bytes": [8]}}
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
 
@@ -197,7 +180,7 @@ def test_another_file_is_rejected(text: str, words: str, tmp_path: Path) -> None
     assert words in refused(tmp_path, text)
 
 
-def test_endless_and_huge_files_are_not_read(tmp_path: Path) -> None:
+def test_what_is_not_a_file_of_a_verdict_is_rejected_and_shows_no_control_characters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"/dev/zero .*device"):
         read_verdict(Path("/dev/zero"))
     os.mkfifo(tmp_path / "pipe")
@@ -207,15 +190,9 @@ def test_endless_and_huge_files_are_not_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "sparse", 1 << 40)
     with pytest.raises(UsageError, match=r"sparse .*64 MiB"):
         read_verdict(tmp_path / "sparse")
-
-
-def test_a_folder_or_a_missing_file_is_rejected(tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         with pytest.raises(UsageError, match=why):
             read_verdict(path)
-
-
-def test_control_characters_of_a_file_reach_no_terminal(tmp_path: Path) -> None:
     for changes in ({"\x1b[2J": 1}, {"result": "\x1b[2J"}):
         assert refused(tmp_path, stored_verdict(**changes)).isprintable()
 

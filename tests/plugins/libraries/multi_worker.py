@@ -12,7 +12,7 @@ workers = [f"127.0.0.1:{port}" for port in ports]
 os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import tensorflow as tf  # noqa: E402  it reads the variables
+import tensorflow as tf
 
 SHAPES = [(16, 24), (24, 8), (8,)]
 strategy = tf.distribute.MultiWorkerMirroredStrategy(

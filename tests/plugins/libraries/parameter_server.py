@@ -11,7 +11,7 @@ import sys
 task, index, ports = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import tensorflow as tf  # noqa: E402  it reads the variable
+import tensorflow as tf
 
 server, *workers, coordinator = [f"127.0.0.1:{port}" for port in ports]
 cluster = tf.train.ClusterSpec({"ps": [server], "worker": workers, "chief": [coordinator]})
