@@ -28,11 +28,8 @@ def test_usually_512_mib_and_halved_until_three_fit_into_every_gpu(free_mib: tup
     assert fitting_size(gpus(*free_mib), None) == size_mib * MIB
 
 
-def test_what_is_asked_for_is_taken_as_it_is() -> None:
+def test_a_size_is_taken_as_given_if_it_fits() -> None:
     assert fitting_size(gpus(80_000), 1040) == 1040
-
-
-def test_what_does_not_fit_is_reported_before_it_is_tried() -> None:
     with pytest.raises(UsageError, match=r"3 arrays of 1 GiB .* GPU 1 .* 3 GiB is free"):
         fitting_size(gpus(80_000, 3072), 1024 * MIB)
     with pytest.raises(UsageError, match=r"3 arrays of 1 MiB .* GPU 0"):

@@ -90,11 +90,9 @@ class TestJinjaAndYaml:
 
 
 class TestOneLaunch:
-    def test_the_first_hosts_of_the_group_are_used(self, tmp_path: Path) -> None:
+    def test_each_of_the_first_hosts_starts_one_process_that_becomes_its_ranks_before_the_playbook_waits(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", nodes=4, group="gpu"), tmp_path)
         assert (one["hosts"], one["any_errors_fatal"]) == ("gpu[0:3]", True)
-
-    def test_each_host_starts_one_process_that_becomes_its_ranks(self, tmp_path: Path) -> None:
         text = emitted("allreduce", "--sizes", "1K", nodes=2, gpus_per_node=8)
         assert argv(text, START, tmp_path) == ["collbench", "allreduce", "--sizes", "1K", "--ranks-per-node", "8", "--out", "RUN"]
         found = task(text, START, tmp_path)["environment"]
@@ -108,8 +106,6 @@ class TestOneLaunch:
         )
         assert actual == {"RANK": 1, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "COLLBENCH_SECRET_FILE": "/h/s"}
         assert filled_in(found["MASTER_ADDR"], first="a", hostvars={"a": {"ansible_host": "10.0.0.1"}}) == "10.0.0.1"
-
-    def test_all_hosts_start_before_the_playbook_waits(self, tmp_path: Path) -> None:
         text = emitted("allreduce", minutes=10)
         assert (task(text, START, tmp_path)["async"], task(text, START, tmp_path)["poll"]) == (600, 0)
         wait = task(text, "Wait for their end", tmp_path)
@@ -141,20 +137,16 @@ class TestOneLaunch:
 
 
 class TestOnEachHost:
-    def test_every_host_by_default(self, tmp_path: Path) -> None:
+    def test_every_host_by_default_prints_json(self, tmp_path: Path) -> None:
         assert as_ansible_reads(emitted("probe"), tmp_path)[0]["hosts"] == "all"
         assert as_ansible_reads(emitted("doctor", group="gpu"), tmp_path)[0]["hosts"] == "gpu"
         assert as_ansible_reads(emitted("probe", nodes=2), tmp_path)[0]["hosts"] == "all[0:1]"
-
-    def test_the_command_prints_json(self, tmp_path: Path) -> None:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_outputs_that_would_stay_on_the_hosts_are_rejected(self) -> None:
+    def test_outputs_that_would_stay_on_the_hosts_are_rejected_and_the_committed_playbook_is_what_is_written(self) -> None:
         assert refusal("probe", "--format", "table").endswith(" --format")
         assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
-
-    def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 

@@ -28,24 +28,21 @@ def refused(folder: Path, *words: str, env: dict[str, str] | None = None, inner:
 
 
 class TestTheJob:
-    def test_options_may_be_on_either_side_of_the_kind(self, tmp_path: Path) -> None:
+    def test_options_have_variables_and_any_place_and_the_last_one_counts(self, tmp_path: Path) -> None:
         assert text(tmp_path, "slurm", "--nodes", "4") == text(tmp_path, "--nodes", "4", "slurm")
         assert "#SBATCH --nodes=4\n" in text(tmp_path, "slurm", "--nodes", "4")
-
-    def test_every_option_has_a_variable_and_a_typed_option_wins(self, tmp_path: Path) -> None:
         env = {"COLLBENCH_NODES": "5", "COLLBENCH_GPUS_PER_NODE": "8", "COLLBENCH_ENV": "A=1"}
         found = text(tmp_path, "slurm", "--nodes", "4", env=env)
         assert found == text(tmp_path, "slurm", "--nodes", "4", "--gpus-per-node", "8", "--env", "A=1")
-
-    def test_the_last_of_repeated_options_counts_but_variables_add_up(self, tmp_path: Path) -> None:
         assert text(tmp_path, "reframe", "--nodes", "4", "--nodes", "3") == text(tmp_path, "reframe", "--nodes", "3")
         found = text(tmp_path, "reframe", "--env", "A=1", "--env", "B=2", "--env", "A=3")
         assert re.findall(r"export (\w=\d)", found) == ["A=3", "B=2"]
 
-    def test_words_after_the_dashes_are_the_command_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_words_after_the_dashes_are_the_command_and_a_check_is_not_resumed(self, tmp_path: Path) -> None:
         found = text(tmp_path, "reframe", inner=("--", "allreduce", "--seed", "4", "--allocation", "{{ x }} $(id) #"))
         assert '"--seed",\n        "4",\n        "--allocation",\n        "\'{{ x }} $(id) #\'",\n' in found
         assert "COLLBENCH" not in text(tmp_path, "reframe", env={"COLLBENCH_SEED": "3"})
+        assert "--resume-if-exists" not in text(tmp_path, "slurm", inner=("--", "check"))
 
     @pytest.mark.parametrize("kind", list(kinds()))
     @pytest.mark.parametrize("words", ["check", "osu_allreduce", "latency --mode pipelined", "pairs", "hunt", "workload ddp", "run quick"])
@@ -54,9 +51,6 @@ class TestTheJob:
         assert words.split(maxsplit=1)[0].removeprefix("osu_").replace("latency", "p2p") in text(
             tmp_path, kind, *more, inner=("--", *words.split())
         )
-
-    def test_a_check_is_not_resumed(self, tmp_path: Path) -> None:
-        assert "--resume-if-exists" not in text(tmp_path, "slurm", inner=("--", "check"))
 
 
 class TestMistakes:

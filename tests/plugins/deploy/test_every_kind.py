@@ -263,16 +263,10 @@ def test_bash_reads_the_same_words(words: list[str]) -> None:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=20))
 @example(HOSTILE_LIST)
-def test_yaml_reads_the_same_strings(words: list[str]) -> None:
+def test_yaml_and_python_read_the_same_strings(words: list[str]) -> None:
     assert yaml.safe_load(f"a: {files.yamls(words)}  # and a remark") == {"a": words}
     for word in words:
         assert yaml.safe_load(f"- {files.yaml(word)}  # and a remark") == [word]
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.lists(texts, max_size=20))
-@example(HOSTILE_LIST)
-def test_python_reads_the_same_strings(words: list[str]) -> None:
     assert [ast.literal_eval(files.python(word)) for word in words] == words
 
 

@@ -21,7 +21,7 @@ def job(*command: str, **said: object) -> LaunchJob:
     return job_of(KIND, command or ("allreduce",), settings)  # type: ignore[arg-type]
 
 
-def test_settings_that_are_not_given_have_their_default() -> None:
+def test_settings_have_defaults_and_the_last_value_of_a_variable_counts() -> None:
     found = job()
     named = tuple(found[name] for name in ("name", "program", "runs"))
     assert (found.nodes, found.gpus, found.ranks, *named) == (2, 0, 1, "collbench", "collbench", "runs")
@@ -29,15 +29,15 @@ def test_settings_that_are_not_given_have_their_default() -> None:
     assert found["ranks-per-node"] is None
     with pytest.raises(KeyError):
         found["ranks-per-nod"]
+    assert job(env=("A=1", "B=x=y", "A=2", "C=")).environment == {"A": "2", "B": "x=y", "C": ""}
+    assert job(nodes=2).explicit == {"nodes"} and job(nodes=2).nodes == job().nodes
+    with pytest.raises(UsageError, match=r"^--partition .*emit some"):
+        job(partition="h100")
 
 
 @pytest.mark.parametrize(("gpus", "said", "ranks"), [(0, None, 1), (8, None, 8), (8, 4, 4), (0, 6, 6), (1, None, 1)])
 def test_a_rank_for_each_gpu_unless_the_number_is_given(gpus: int, said: int | None, ranks: int) -> None:
     assert job(gpus_per_node=gpus, **({"ranks_per_node": said} if said else {})).ranks == ranks
-
-
-def test_the_last_value_of_a_repeated_variable_counts() -> None:
-    assert job(env=("A=1", "B=x=y", "A=2", "C=")).environment == {"A": "2", "B": "x=y", "C": ""}
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,6 @@ def test_a_command_without_a_new_run_gets_no_folder(words: str) -> None:
     assert not job(*words.split()).wants_out
 
 
-def test_a_setting_of_another_kind_is_rejected() -> None:
-    with pytest.raises(UsageError, match=r"^--partition .*emit some"):
-        job(partition="h100")
-
-
-def test_given_settings_differ_from_defaults() -> None:
-    assert job(nodes=2).explicit == {"nodes"} and job(nodes=2).nodes == job().nodes
-
-
 def refusal(setting: JobSetting, text: str) -> str:
     with pytest.raises(UsageError) as refused:
         setting.parse(text)
@@ -81,11 +72,6 @@ def refusal(setting: JobSetting, text: str) -> str:
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "two", "100001", "٣", "1e3", "9" * 5000, "0x2"])
 def test_invalid_numbers_of_nodes(text: str) -> None:
     assert refusal(NODES, text).startswith(f"'{text}': ") and refusal(NODES, text).endswith("1 to 100000")
-
-
-def test_valid_numbers() -> None:
-    assert (NODES.parse("1"), NODES.parse(" 10000 "), GPUS.parse("0"), RANKS.parse("8")) == (1, 10000, 0, 8)
-    assert refusal(GPUS, "65").endswith("0 to 64")
 
 
 @pytest.mark.parametrize("text", ["a b", "a'b", 'a"b', "", "-a", "a;b", "$(a)", "a\nb", "`a`", "a,b", "a\\b"])
@@ -112,7 +98,7 @@ def test_valid_images(text: str) -> None:
     assert IMAGE.parse(text) == text
 
 
-def test_names_and_paths() -> None:
+def test_names_paths_and_variables() -> None:
     by_name = {setting.name: setting for setting in EVERYWHERE}
     assert by_name["name"].parse("night-2.x_y+1") == "night-2.x_y+1"
     for text in ("", "-x", "a b", "a/b", "a;b", "ä", ".x", "a\n"):
@@ -123,13 +109,12 @@ def test_names_and_paths() -> None:
     for text in ("~/runs", "$HOME/runs"):
         assert refusal(by_name["program"], text).startswith(f"'{text}' ")
     assert "control" in refusal(by_name["program"], "a\nb")
-
-
-def test_variables() -> None:
     assert ENV.parse("NCCL_IB_HCA=mlx5_0,mlx5_1") == "NCCL_IB_HCA=mlx5_0,mlx5_1" and ENV.parse("A=") == "A="
     for text in ("A", "=x", "1A=x", "A B=x", "A-B=x", ""):
         assert refusal(ENV, text).startswith(f"{text!r} ") and "NAME=VALUE" in refusal(ENV, text)
     assert refusal(ENV, "A=x\ny")
+    assert (NODES.parse("1"), NODES.parse(" 10000 "), GPUS.parse("0"), RANKS.parse("8")) == (1, 10000, 0, 8)
+    assert refusal(GPUS, "65").endswith("0 to 64")
 
 
 # Files that the command reads.
@@ -196,16 +181,13 @@ def test_only_a_script_is_executable(text: str, mode: int, tmp_path: Path) -> No
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
-def test_no_file_is_replaced(tmp_path: Path) -> None:
+def test_no_file_is_replaced_and_no_folder_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("file", "link", ""):
         with pytest.raises(UsageError, match=f"^--write {tmp_path / name}: "):
             handing.write(tmp_path / name, "new")
     assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "nowhere").exists()
-
-
-def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=os.strerror(errno.ENOENT)):
         handing.write(tmp_path / "a/b", "new")
 
@@ -228,15 +210,11 @@ def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_no_such_command(tmp_path: Path) -> None:
+def test_a_command_that_is_missing_or_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for env in ({"PATH": str(tmp_path)}, {}):
         assert "--submit" in submit_refusal(TAKEN, env) and submit_refusal(TAKEN, env).endswith("take FILE")
     assert "--submit" in submit_refusal(RUN_BY_HAND, {}) and submit_refusal(RUN_BY_HAND, {}).endswith("play FILE")
     broken = submit_refusal(TAKEN, command(tmp_path, "", "#!/nowhere"))
     assert broken.startswith(f"{tmp_path}/take ") and broken.endswith("take FILE")
-
-
-@pytest.mark.system
-def test_a_command_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
     assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")).startswith("take did not end within 0.2 s")

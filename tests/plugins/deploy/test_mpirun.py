@@ -50,11 +50,10 @@ class TestRanks:
         assert start(library, ranks_per_node=4).words[:6] == ["-n", "8", "-ppn", "4", "-f", "hosts"]
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    def test_one_per_gpu(self, library: str, start: Callable[..., Recorded]) -> None:
+    def test_ranks_follow_gpus_and_the_script_does_not_grow_with_the_number_of_nodes(
+        self, library: str, start: Callable[..., Recorded]
+    ) -> None:
         assert start(library, gpus_per_node=8).after("-n") == "16"
-
-    @pytest.mark.parametrize("library", LIBRARIES)
-    def test_the_script_does_not_grow_with_the_number_of_nodes(self, library: str) -> None:
         said = {"library": library, "hosts": "hosts", "ranks-per-node": 8}
         few, many = (text(KIND, {**said, "nodes": nodes}) for nodes in (512, 99_999))
         assert len(many) - len(few) < 20
@@ -65,9 +64,10 @@ class TestRanks:
         found = recorded(tmp_path, KIND, {"library": library, "hosts": "hosts", "nodes": 2})
         assert (found.code, found.words) == (2, []) and found.said.startswith("hosts ") and " 2 hosts" in found.said
 
-    def test_a_missing_host_file_starts_nothing(self, tmp_path: Path) -> None:
+    def test_a_missing_host_file_starts_nothing_and_one_node_needs_none(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"hosts": "none", "nodes": 1})
         assert (found.code, found.words) == (2, []) and "none: No such file" in found.said
+        assert recorded(tmp_path, KIND, {"nodes": 1}).after("-n") == "1"
 
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_hosts_of_the_scheduler(self, library: str, tmp_path: Path) -> None:
@@ -76,9 +76,6 @@ class TestRanks:
         words = recorded(tmp_path, KIND, said, env=IN_A_JOB).words
         assert not {"-f", "--hostfile", "-hosts"} & set(words)
         assert ("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT" in words) == (library == "intel")
-
-    def test_one_node_needs_neither(self, tmp_path: Path) -> None:
-        assert recorded(tmp_path, KIND, {"nodes": 1}).after("-n") == "1"
 
 
 class TestBinding:

@@ -55,7 +55,7 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
 
 
 class TestTheCheck:
-    def test_it_has_the_settings_of_the_job(self) -> None:
+    def test_it_has_the_settings_of_the_job_and_no_others(self) -> None:
         actual = variables(
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
@@ -71,11 +71,11 @@ class TestTheCheck:
             ["cuda/13", "ompi"],
             True,
         )
-
-    def test_it_has_no_other_settings(self) -> None:
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
+        actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
+        assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
 
-    def test_the_rows_are_read_from_the_run_folder(self) -> None:
+    def test_the_rows_are_read_from_the_run_folder_of_a_command_that_measures(self) -> None:
         actual = variables(emitted("allreduce"))
         assert actual["executable_opts"] == ["allreduce", "--out", "run"]
         assert actual["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
@@ -83,8 +83,6 @@ class TestTheCheck:
         actual = variables(emitted("pairs", "--out", "/x/a b", program="/opt/c b"))
         assert actual["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in actual
         assert actual["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
-
-    def test_a_command_that_measures_nothing_has_no_rows(self) -> None:
         text = emitted("doctor")
         assert variables(text)["postrun_cmds"] == ["echo $? >exit_code"] and "rows" not in text
 
@@ -98,10 +96,6 @@ class TestTheCheck:
     def test_invalid_systems(self, text: str) -> None:
         with pytest.raises(UsageError, match="system of ReFrame"):
             system(text)
-
-    def test_reframe_does_not_run_the_value_of_a_variable(self) -> None:
-        actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
-        assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
 
 
 HERE = """site_configuration = {

@@ -27,25 +27,16 @@ def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.00
     return found
 
 
-def test_known_costs_are_found() -> None:
+def test_costs_are_found_unless_rows_cannot_separate_them() -> None:
     (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768)))
     assert isinstance(costs, TransferCosts)
     for cost, true in ((costs.transfer_s, 20e-6), (costs.block_s, 0.5e-6), (costs.byte_s, 1e-10)):
         assert is_known(cost) and cost.low is not None and cost.high is not None and cost.low <= true <= cost.high
-
-
-def test_costs_within_the_noise_are_not_known() -> None:
     (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768), noise=0.3))
     assert isinstance(costs, TransferCosts) and not is_known(costs.block_s)
-
-
-def test_rows_that_cannot_separate_the_costs_are_inconclusive() -> None:
     assert costs_of(rows_of((8, 64, 512, 4096), (4096,))) == [CostsInconclusive("packed", "grid")]
     assert costs_of(rows_of((8, 64), (4096, 32768))[:3]) == [CostsInconclusive("packed", "points")]
     assert costs_of(rows_of((8,), (4096,))) == []
-
-
-def test_wrong_rows_have_no_costs() -> None:
     rows = [row.replace(wrong=3) for row in rows_of((8, 64), (4096, 32768))]
     assert costs_of(rows) == []
 

@@ -27,14 +27,15 @@ def written(format: str, *rows: KvRow) -> str:
     return out.getvalue()
 
 
-def test_figures_follow_from_the_time() -> None:
+def test_figures_follow_from_the_time_in_csv_and_json() -> None:
     (line,) = csv.DictReader(StringIO(written("csv", ROW)))
     assert float(line["bytes_per_s"]) == pytest.approx(262144 / 5e-5) and float(line["s_per_block"]) == pytest.approx(5e-5 / 64)
     assert float(line["percent_of_link"]) == pytest.approx(50) and float(line["first_token_percent"]) == pytest.approx(25)
-
-
-def test_json_reads_back_as_the_row() -> None:
     assert BLOCK_TRANSFERS.decoded(json.loads(written("json", ROW))) == ROW
+    row = ROW.replace(time_s=Estimate(1e-3), expected_s=5e-4)
+    shown, kept = json.loads(written("json", row)), row.as_json()
+    assert {name for name in shown if name not in kept} == {"bytes_per_s", "s_per_block", "percent_of_link", "first_token_percent"}
+    assert shown["percent_of_link"] == 50 and shown["bytes_per_s"] == row.size_bytes * 1000
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -43,17 +44,7 @@ def test_rows_without_figures_are_printed(format: str) -> None:
     assert "socket is missing" in written(format, ROW, row)
 
 
-def test_lines_of_json_have_the_figures_and_stored_lines_do_not() -> None:
-    row = ROW.replace(time_s=Estimate(1e-3), expected_s=5e-4)
-    shown, kept = json.loads(written("json", row)), row.as_json()
-    assert {name for name in shown if name not in kept} == {"bytes_per_s", "s_per_block", "percent_of_link", "first_token_percent"}
-    assert shown["percent_of_link"] == 50 and shown["bytes_per_s"] == row.size_bytes * 1000
-
-
-def test_methods_without_costs_share_one_sentence() -> None:
+def test_remarks_on_costs_and_wrong_data() -> None:
     rows = [ROW.replace(method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
     assert sum("packed, writev" in text for text in remarks(rows)) == 1
-
-
-def test_wrong_data_is_named() -> None:
     assert "mpi-type: rank 1: 1 wrong element" in remarks([ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")])

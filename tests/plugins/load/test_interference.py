@@ -14,20 +14,14 @@ def measured(factor: float, pairs: int = 8, spread: float = 0.01, samples: int =
     return off, [factor * each for each in [1e-5 * np.exp(spread * random.normal(size=samples)) for _ in range(pairs)]]
 
 
-def test_a_factor_is_interference_with_its_value() -> None:
+def test_a_factor_is_interference_with_its_value_unless_it_is_negligible() -> None:
     quantiles = quantiles_of(*measured(2.0))
     assert judge(quantiles, 8, crowded=False) == ("interference", None)
     factor = quantiles["p50"].factor
     assert factor.value == pytest.approx(2.0, rel=0.01) and factor.low is not None and factor.low > 1.9
     assert quantiles["p99"].factor.value == pytest.approx(2.0, rel=0.02)
     assert quantiles["p99_9"].factor.value is not None and quantiles["p99_9"].factor.low is None  # 3,200 samples: one group
-
-
-def test_equal_times_are_no_interference() -> None:
     assert judge(quantiles_of(*measured(1.0)), 8, crowded=False)[0] == "no interference"
-
-
-def test_a_factor_of_a_thousandth_is_no_interference_however_narrow_its_interval() -> None:
     quantiles = quantiles_of(*measured(1.001, spread=1e-5))
     assert quantiles["p50"].factor.low is not None and quantiles["p50"].factor.low > 1
     assert judge(quantiles, 8, crowded=False)[0] == "no interference"

@@ -86,20 +86,17 @@ def test_a_known_efficiency_is_found_with_an_interval_that_has_it(both: float, e
     assert found.efficiency.low <= efficiency <= found.efficiency.high and found.efficiency.high - found.efficiency.low < 0.05
 
 
-def test_an_efficiency_needs_neither_equal_times_nor_a_narrow_overlap() -> None:
+def test_efficiency_needs_no_narrow_overlap_but_has_reasons_to_be_inconclusive() -> None:
     long = step(10.05, goal_s=10.0, computation=10.0, communication=0.1, noise=0.005)
     assert isinstance(long.overlap.doubt, OverlapWide) and long.conclusive and long.efficiency.value == pytest.approx(0.995, abs=0.005)
+    assert not step(2.0, blocks=3).conclusive
+    missed = step(3.0, goal_s=1.0, computation=2.0)
+    assert isinstance(missed.overlap.doubt, StepTimeMissed) and not missed.conclusive
+    shared = evaluate(states(2.0), "threads", None, CoresSharedWithProgress("node1", 2, 2, 2), 1.0)
+    assert not StepOverlap(1.0, True, shared, OverlapEstimate(0.5, 0.5, 0.5)).conclusive
 
 
 def test_a_computation_that_is_faster_during_the_communication_is_inconclusive() -> None:
     found = evaluate(states(1.5, computing=0.7), "calls", None, None)
     assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
     assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
-
-
-def test_an_efficiency_is_inconclusive_with_its_reason() -> None:
-    assert not step(2.0, blocks=3).conclusive
-    missed = step(3.0, goal_s=1.0, computation=2.0)
-    assert isinstance(missed.overlap.doubt, StepTimeMissed) and not missed.conclusive
-    shared = evaluate(states(2.0), "threads", None, CoresSharedWithProgress("node1", 2, 2, 2), 1.0)
-    assert not StepOverlap(1.0, True, shared, OverlapEstimate(0.5, 0.5, 0.5)).conclusive

@@ -77,12 +77,9 @@ def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
     assert len(run_here(folder, "store", "query", "runs.db", "--limit", "0").stdout.splitlines()) == 1 + 1099 + 9 + 1
 
 
-def test_without_a_record_a_query_prints_the_header_alone(folder: Path) -> None:
+def test_columns_are_listed_and_a_query_without_a_record_prints_the_header(folder: Path) -> None:
     done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
     assert (done.returncode, done.stdout) == (0, "run\n")
-
-
-def test_columns_are_listed_with_their_meaning(folder: Path) -> None:
     done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
     assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 

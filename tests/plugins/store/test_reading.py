@@ -110,7 +110,7 @@ def found(name: str, **parts: object) -> list[tuple[object, ...]]:
         database.close()
 
 
-def test_filters_select_records_newest_first(nights: str) -> None:
+def test_filters_select_records_newest_first_and_node_gives_one_for_each_host(nights: str) -> None:
     of_size = {"sizes": "64M", "columns": ("run", "time_p50_s")}
     slow, fast = (("night-2", 2 * (1e-5 + (64 << 20) / 20e9)), ("night-1", 1e-5 + (64 << 20) / 20e9))
     assert found(nights, **of_size) == [slow, fast]
@@ -120,11 +120,11 @@ def test_filters_select_records_newest_first(nights: str) -> None:
     assert len(found(nights, sizes="1K-1G")) == 4
     assert found(nights, operations=("reduce",)) == []
     assert found(nights, backends=("mpi",), columns=("time_p50_s",)) == [(None,)]
-
-
-def test_the_column_node_gives_a_record_for_each_host(nights: str) -> None:
     assert sorted(found(nights, sizes="64M", columns=("run", "node"))) == [("night-1", "a"), ("night-2", "a"), ("night-2", "b")]
     assert found(nights, sizes="64M", columns=("run", "node"), runs=RunSelection(nodes=("b",))) == [("night-2", "b")]
+    assert [run for _, run, *_ in found(nights, subject=SUBJECTS["runs"]) if run != "other"] == ["night-2", "night-1"]
+    for name in ("suspects", "pairs", "verdicts"):
+        assert found(nights, subject=SUBJECTS[name], runs=RunSelection(since_s=0.0)) == []
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,6 @@ def test_conditions(nights: str, condition: str, number: int) -> None:
     assert len(found(nights, conditions=(parse_condition(condition, RESULTS),))) == number
 
 
-def test_other_subjects(nights: str) -> None:
-    assert [run for _, run, *_ in found(nights, subject=SUBJECTS["runs"]) if run != "other"] == ["night-2", "night-1"]
-    for name in ("suspects", "pairs", "verdicts"):
-        assert found(nights, subject=SUBJECTS[name], runs=RunSelection(since_s=0.0)) == []
-
-
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 def test_every_column_can_be_queried(nights: str, subject: object) -> None:
     assert isinstance(subject, type(RESULTS))
@@ -152,11 +146,13 @@ def test_every_column_can_be_queried(nights: str, subject: object) -> None:
     found(nights, subject=subject, columns=tuple(subject.columns))
 
 
-def test_conditions_as_typed() -> None:
+def test_conditions_and_columns_as_typed() -> None:
     assert parse_condition(" size_bytes >= 64K", RESULTS) == Condition("size_bytes", ">=", 65536)
     assert parse_condition("operation=a=b", RESULTS) == Condition("operation", "=", "a=b")
     assert parse_condition("redop=", RESULTS) == Condition("redop", "=", None)
     assert parse_condition("ranks!=4", RESULTS) == Condition("ranks", "!=", 4)
+    with pytest.raises(UsageError, match=r"^unknown column 'bus_bw_bytes_per_s' of results: did you mean busbw_bytes_per_s\?$"):
+        check_column("bus_bw_bytes_per_s", RESULTS)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +161,6 @@ def test_conditions_as_typed() -> None:
 def test_invalid_conditions_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_condition(text, RESULTS)
-
-
-def test_an_unknown_column_is_refused_with_a_similar_one() -> None:
-    with pytest.raises(UsageError, match=r"^unknown column 'bus_bw_bytes_per_s' of results: did you mean busbw_bytes_per_s\?$"):
-        check_column("bus_bw_bytes_per_s", RESULTS)
 
 
 @pytest.mark.parametrize("text", ["", "1M-1K", "x", "0", "1K-"])

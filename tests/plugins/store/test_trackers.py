@@ -68,7 +68,7 @@ def test_every_field_of_a_case_is_in_its_name(change: dict[str, Any]) -> None:
     assert series_name(make_row(8, **change)) != series_name(make_row(8))
 
 
-def test_bencher_gets_the_times_with_their_interval_and_the_rates() -> None:
+def test_bencher_gets_times_with_intervals_and_no_figure_that_is_unknown_or_wrong() -> None:
     found = json.loads(live([make_row(1024, time_s=make_times(2e-6))], "bmf"))
     validate(found, BMF)
     assert found == {
@@ -78,9 +78,6 @@ def test_bencher_gets_the_times_with_their_interval_and_the_rates() -> None:
             "percent-of-expected": {"value": 84.0},
         }
     }
-
-
-def test_bencher_gets_no_figure_that_is_unknown_or_wrong() -> None:
     rows = [
         not_measured("no library"),
         make_row(8, wrong=3),
