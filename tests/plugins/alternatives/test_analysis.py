@@ -78,16 +78,23 @@ def test_runs_of_two_backends_have_a_fastest_one_with_the_interval_over_launches
     assert group.times["gloo"].over_launches
 
 
-def test_equal_times_have_no_fastest_one() -> None:
+def test_equal_scattered_and_bare_times_have_no_fastest_one() -> None:
     group = only_group(compared(launched(PLACE / "a", row("gloo", 1.001e-3)), launched(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.as_fast, group.times["gloo"].outcome) == (None, ["mpi", "gloo"], Outcome.NO_CHANGE)
-
-
-def test_launches_that_scatter_as_much_as_the_difference_are_inconclusive() -> None:
     wide = (1.0, 1.2, 0.8, 1.1, 0.9, 1.3)
     sides = [launched(PLACE / name, row(name, time_s), factors=wide) for name, time_s in (("gloo", 1.1e-3), ("mpi", 1e-3))]
     group = only_group(compared(*sides))
     assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
+    group = only_group(compared(launched(PLACE / "a", row("gloo", 1.03e-3)), run(PLACE / "b", row("mpi", 1e-3))))
+    assert (group.fastest, group.times["gloo"].over_launches) == (None, False)
+    bare = Times(3e-3, None, None, 3e-3, 3e-3, 3e-3, 3e-3)
+    group = only_group(compared(run(PLACE / "a", replace(row("gloo", 3e-3), time_s=bare)), run(PLACE / "b", row("mpi", 1e-3))))
+    assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
+    bare = replace(row("gloo", 100e-3), time_s=Times(100e-3, None, None, 100e-3, 100e-3, 100e-3, 100e-3))
+    sides = [run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("nccl", 1.01e-3)), run(PLACE / "c", bare)]
+    group = only_group(compared(*sides))
+    assert (group.fastest, group.as_fast, group.without_interval) == (None, ["mpi", "nccl"], ["gloo"])
+    assert [group.times[name].undecided for name in ("mpi", "nccl", "gloo")] == [None, Undecided.SMALL, Undecided.NO_INTERVAL]
 
 
 @pytest.mark.parametrize(("factor", "fastest"), [(1.03, None), (1.08, "mpi"), (2.0, "mpi")])
@@ -97,26 +104,7 @@ def test_one_launch_each_decides_only_above_the_margin(factor: float, fastest: s
     assert not group.times["gloo"].over_launches
 
 
-def test_one_launch_against_several_is_as_one_launch_each() -> None:
-    group = only_group(compared(launched(PLACE / "a", row("gloo", 1.03e-3)), run(PLACE / "b", row("mpi", 1e-3))))
-    assert (group.fastest, group.times["gloo"].over_launches) == (None, False)
-
-
-def test_without_an_interval_nothing_is_decided() -> None:
-    bare = Times(3e-3, None, None, 3e-3, 3e-3, 3e-3, 3e-3)
-    group = only_group(compared(run(PLACE / "a", replace(row("gloo", 3e-3), time_s=bare)), run(PLACE / "b", row("mpi", 1e-3))))
-    assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
-
-
-def test_a_time_without_an_interval_is_not_one_of_the_fastest() -> None:
-    bare = replace(row("gloo", 100e-3), time_s=Times(100e-3, None, None, 100e-3, 100e-3, 100e-3, 100e-3))
-    sides = [run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("nccl", 1.01e-3)), run(PLACE / "c", bare)]
-    group = only_group(compared(*sides))
-    assert (group.fastest, group.as_fast, group.without_interval) == (None, ["mpi", "nccl"], ["gloo"])
-    assert [group.times[name].undecided for name in ("mpi", "nccl", "gloo")] == [None, Undecided.SMALL, Undecided.NO_INTERVAL]
-
-
-def test_runs_of_one_case_with_one_launch_each_are_inconclusive_as_two_of_them_are() -> None:
+def test_runs_of_one_case_are_ranked_by_their_launches_beside_another_backend() -> None:
     sides = [run(PLACE / name, row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 4e-3))]
     two = compare_pair(sides[0], sides[1])
     assert [case.outcome for case in two.cases] == [Outcome.INCONCLUSIVE]
@@ -126,15 +114,12 @@ def test_runs_of_one_case_with_one_launch_each_are_inconclusive_as_two_of_them_a
     assert [group.times[name].undecided for name in ("b", "c")] == [Undecided.ONE_LAUNCH, Undecided.ONE_LAUNCH]
     launches = only_group(compared(*(launched(PLACE / side.name, *side.rows) for side in sides)))
     assert (launches.fastest, launches.times["b"].outcome) == ("a", Outcome.SLOWER)
-
-
-def test_another_backend_is_ranked_beside_runs_of_one_case() -> None:
     gloo = run(PLACE / "c", row("gloo", 4e-3))
     group = only_group(compared(run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("mpi", 2e-3)), gloo))
     assert (group.as_fast, group.times["c"].outcome) == (["a", "b"], Outcome.SLOWER)
 
 
-def test_why_a_difference_is_not_decided() -> None:
+def test_another_state_of_the_machine_is_a_reason_that_needs_a_larger_difference() -> None:
     probes = ({"before": 1.5e-9, "after": 1.5e-9}, {"before": 1e-9, "after": 1e-9})
     state = [
         run(PLACE / name, row(name, time_s, canary_s=probe)) for name, time_s, probe in zip(("a", "b"), (2e-3, 1e-3), probes, strict=True)
@@ -143,9 +128,6 @@ def test_why_a_difference_is_not_decided() -> None:
     few = (0.97, 1.03, 0.97, 1.03)
     overlap = [launched(PLACE / name, row(name, time_s), factors=few) for name, time_s in (("a", 1.08e-3), ("b", 1e-3), ("c", 2e-3))]
     assert only_group(compared(*overlap)).times["a"].undecided is Undecided.OVERLAP
-
-
-def test_another_state_of_the_machine_needs_a_larger_difference() -> None:
     slow, fast = {"before": 1.5e-9, "after": 1.5e-9}, {"before": 1e-9, "after": 1e-9}
     for factor, fastest in ((2.0, None), (3.0, "mpi")):  # the probes differ by 1.5, the square is 2.25
         sides = [launched(PLACE / f"{factor}{name}", row(name, time_s, canary_s=probe))
@@ -153,21 +135,15 @@ def test_another_state_of_the_machine_needs_a_larger_difference() -> None:
         assert only_group(compared(*sides)).fastest == fastest
 
 
-def test_unreliable_and_wrong_rows_are_not_ranked() -> None:
+def test_wrong_unreliable_missing_and_na_rows_are_not_ranked() -> None:
     rows = (row("gloo", 1e-4, flags=("oversubscribed",)), row("socket", 1e-5, wrong=3), row("mpi", 1e-3), row("nccl", 2e-3))
     found = alternatives([run(PLACE / "a", *rows)])
     assert found is not None
     group = only_group(found)
     assert (group.fastest, sorted(group.unranked)) == ("mpi", ["gloo", "socket"])
     assert [name for name, each in group.times.items() if each.ratio is not None] == ["nccl"]
-
-
-def test_one_sound_row_alone_is_not_the_fastest() -> None:
     group = only_group(compared(run(PLACE / "a", row("gloo", 2e-3, wrong=1)), run(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.leader, group.lead) == (None, "mpi", None)
-
-
-def test_na_rows_and_missing_sizes() -> None:
     lost = not_measured("no memory", size_bytes=1024, backend="gloo")
     gloo = run(PLACE / "a", lost, row("gloo", 2e-3), row("gloo", 3e-3, size=3 << 20))
     mpi = run(PLACE / "b", row("mpi", 1e-6, size=1024), row("mpi", 1e-3), row("mpi", 1e-3, size=5 << 20))
@@ -175,47 +151,35 @@ def test_na_rows_and_missing_sizes() -> None:
     assert [group.row.size_bytes for group in found.groups] == [1024, 1 << 20]
     assert [group.fastest for group in found.groups] == [None, "mpi"]
     assert [(each.backend, each.size_bytes) for each in found.others] == [("gloo", 3 << 20), ("mpi", 5 << 20)]
-
-
-def test_all_rows_na_is_no_answer() -> None:
     lost = not_measured("no GPU", size_bytes=1024, backend="gloo")
     group = only_group(compared(run(PLACE / "a", lost), run(PLACE / "b", replace(lost, backend="mpi"))))
     assert (group.leader, group.fastest, group.as_fast) == (None, None, [])
 
 
-def test_libraries_with_one_placing_each_are_compared_across_placings() -> None:
+def test_placings_and_connections_that_are_no_choice() -> None:
     group = only_group(compared(run(PLACE / "a", row("gloo", 2e-3, in_place=True)), run(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.placings_differ) == ("mpi", True)
-
-
-def test_a_common_placing_is_preferred() -> None:
     mpi = run(PLACE / "b", row("mpi", 1e-3), row("mpi", 3e-3, in_place=True))
     found = compared(run(PLACE / "a", row("gloo", 2e-3, in_place=True)), mpi)
     group = only_group(found)
     assert (group.fastest, group.placings_differ, [each.in_place for each in found.others]) == ("gloo", False, [False])
-
-
-def test_a_single_connection_is_as_no_choice_of_connections() -> None:
     group = only_group(compared(run(PLACE / "a", row("socket", 2e-3, streams=1)), run(PLACE / "b", row("mpi", 1e-3))))
     assert group.fastest == "mpi"
     assert alternatives([run(PLACE / "c", row("socket", 2e-3, streams=4)), run(PLACE / "d", row("mpi", 1e-3))]) is None
 
 
-def test_stacks_of_one_backend_have_the_names_of_their_runs_the_best_first() -> None:
+def test_names_tell_runs_of_one_backend_of_equal_folders_and_of_two_backends_apart() -> None:
     times = {"mpich": 2e-3, "openmpi": 1e-3, "gloo": 4e-3}
     sides = [launched(PLACE / name, row("gloo" if name == "gloo" else "mpi", time_s)) for name, time_s in times.items()]
     found = compared(*sides)
     assert (found.field, found.names, only_group(found).fastest) == (RUN, ["openmpi", "mpich", "gloo"], "openmpi")
-
-
-def test_runs_of_equal_names_are_told_apart() -> None:
     found = compared(*(run(PLACE / name / "run", row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 3e-3))))
     assert found.names == ["a/run", "b/run", "c/run"]
-
-
-def test_runs_of_equal_folders_have_numbers() -> None:
     found = compared(*(run(PLACE / name / "a" / "run", row("mpi", time_s)) for name, time_s in (("x", 1e-3), ("y", 2e-3), ("z", 3e-3))))
     assert found.names == ["a/run #1", "a/run #2", "a/run #3"]
+    both = run(PLACE / "both", row("mpi", 1e-3), row("gloo", 2e-3))
+    found = compared(both, run(PLACE / "new", row("mpi", 0.5e-3)))
+    assert found.names == ["new", "both mpi", "both gloo"]
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf"), None])
@@ -227,12 +191,6 @@ def test_a_bandwidth_that_is_not_valid_is_not_used(rate: float | None) -> None:
     assert (group.by_bandwidth, efficiency.value) == (False, pytest.approx(0.5))
     both = only_group(compared(two, run(PLACE / "gloo", row("gloo", 1e-3, ranks=2, busbw_bytes_per_s=rate))))
     assert both.expected_s is None
-
-
-def test_a_run_with_two_backends_against_others() -> None:
-    both = run(PLACE / "both", row("mpi", 1e-3), row("gloo", 2e-3))
-    found = compared(both, run(PLACE / "new", row("mpi", 0.5e-3)))
-    assert found.names == ["new", "both mpi", "both gloo"]
 
 
 @pytest.mark.parametrize(
@@ -277,11 +235,22 @@ def test_small_messages_and_operations_without_bandwidth_scale_by_their_time() -
         assert (group.by_bandwidth, efficiency.value) == (False, pytest.approx(0.4))
 
 
-def test_one_rank_has_no_bus_and_is_not_the_reference() -> None:
+def test_the_reference_of_an_efficiency_has_more_than_one_reliable_rank() -> None:
     counts = {1: 1e-4, 2: 1e-3, 4: 2e-3}
     found = compared(*(run(PLACE / f"{ranks}", row("mpi", time_s, ranks=ranks)) for ranks, time_s in counts.items()))
     group = only_group(found)
     assert (group.smallest, group.times["1 rank"].efficiency) == ("2 ranks", None)
+    times = {"r2": (2, 1e-3), "r4": (4, 2e-3), "r4b": (4, 4e-3)}
+    found = compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items()))
+    group = only_group(found)
+    assert (found.field, found.is_scaling, group.smallest) == (RANKS, True, "2 ranks (r2)")
+    efficiencies = {name: each.efficiency and round(each.efficiency.value, 3) for name, each in group.times.items()}
+    assert efficiencies == {"2 ranks (r2)": None, "4 ranks (r4)": 0.75, "4 ranks (r4b)": 0.375}
+    times = {"r2": (2, 1e-3), "r2b": (2, 3e-3), "r4": (4, 2e-3)}
+    group = only_group(compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items())))
+    assert [name for name, each in group.times.items() if each.efficiency is not None] == ["4 ranks (r4)"]
+    two, four = run(PLACE / "a", row("mpi", 1e-3, ranks=2)), run(PLACE / "b", row("mpi", 2e-3, flags=("oversubscribed",)))
+    assert only_group(compared(two, four)).times["4 ranks"].efficiency is None
 
 
 @pytest.mark.parametrize(
@@ -293,43 +262,17 @@ def test_nodes(places: list[tuple[int, int]], names: list[str]) -> None:
     assert (found.field, found.names) == (NODES, names)
 
 
-def test_two_runs_of_one_count_have_their_count_and_their_run_as_names_and_are_not_ranked() -> None:
-    times = {"r2": (2, 1e-3), "r4": (4, 2e-3), "r4b": (4, 4e-3)}
-    found = compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items()))
-    group = only_group(found)
-    assert (found.field, found.is_scaling, group.smallest) == (RANKS, True, "2 ranks (r2)")
-    efficiencies = {name: each.efficiency and round(each.efficiency.value, 3) for name, each in group.times.items()}
-    assert efficiencies == {"2 ranks (r2)": None, "4 ranks (r4)": 0.75, "4 ranks (r4b)": 0.375}
-
-
-def test_a_second_run_of_the_smallest_count_has_no_efficiency() -> None:
-    times = {"r2": (2, 1e-3), "r2b": (2, 3e-3), "r4": (4, 2e-3)}
-    group = only_group(compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items())))
-    assert [name for name, each in group.times.items() if each.efficiency is not None] == ["4 ranks (r4)"]
-
-
-def test_unreliable_counts_have_no_efficiency() -> None:
-    two, four = run(PLACE / "a", row("mpi", 1e-3, ranks=2)), run(PLACE / "b", row("mpi", 2e-3, flags=("oversubscribed",)))
-    assert only_group(compared(two, four)).times["4 ranks"].efficiency is None
-
-
-def test_a_single_run_compares_its_backends_only() -> None:
+def test_groups_ascend_and_have_the_highest_expected_bandwidth_of_their_rows() -> None:
     rows = (row("mpi", 1e-3), row("mpi", 2e-3, ranks=2), row("mpi", 3e-3, dtype="int8"))
     assert alternatives([run(PLACE / "a", *rows)]) is None
     found = alternatives([run(PLACE / "b", *rows, row("gloo", 2e-3))])
     assert found is not None
     assert only_group(found).fastest == "mpi"
-
-
-def test_the_expected_bandwidth_of_a_group_is_the_highest_of_its_rows() -> None:
     of_mpi = row("mpi", 1e-3, size=64 << 20)
     slower = of_mpi.compared_with(replace(of_mpi.ceiling, bytes_per_s=20e9), None, 50.0) if of_mpi.ceiling else of_mpi
     group = only_group(compared(run(PLACE / "a", of_mpi), run(PLACE / "b", replace(slower, backend="gloo"))))
     assert group.expected_bytes_per_s == 50e9
     assert group.expected_s == pytest.approx((64 << 20) * 1.5 / 50e9)
-
-
-def test_groups_ascend_by_operation_and_size() -> None:
     sizes = (1 << 20, 64, 4096)
     rows = [
         row(backend, 1e-3, size=size, operation=name)

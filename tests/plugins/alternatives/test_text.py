@@ -46,9 +46,18 @@ GLOO = launched(PLACE / "a", row("gloo", 1.8e-3), row("gloo", 1e-6, size=64))
 MPI = launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 2e-6, size=64))
 
 
-def test_the_answer_is_the_largest_size_and_a_different_winner_elsewhere() -> None:
+def test_the_answer_has_the_largest_size_another_winner_and_single_launches() -> None:
     assert headline(compared(GLOO, MPI)) == (
         "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85); gloo is 2.00 times as fast as mpi at 64 B (1.94–2.06)"
+    )
+    found = compared(run(PLACE / "a", row("gloo", 1.8e-3)), run(PLACE / "b", row("mpi", 1e-3)))
+    assert headline(found) == "mpi is 1.80 times as fast as gloo at 1 MiB (1.77–1.83, one launch each)"
+    assert any(text.startswith("one launch each: intervals do not include what differs between launches") for text in foot(found))
+    sides = [launched(PLACE / name, row(name, time_s)) for name, time_s in (("gloo", 4e-3), ("mpi", 2e-3), ("nccl", 1e-3))]
+    assert headline(compared(*sides)) == "nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi (1.94–2.06)"
+    gloo = launched(PLACE / "a", row("gloo", 1e-3), row("gloo", 9e-6, size=64))
+    assert headline(compared(gloo, launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 3e-6, size=64)))) == (
+        "mpi is 3.00 times as fast as gloo at 64 B (2.92–3.09); undecided at 1 MiB: gloo, mpi"
     )
 
 
@@ -63,13 +72,7 @@ def test_the_table_has_a_line_for_each_size_and_a_column_for_each_alternative() 
     ]
 
 
-def test_one_launch_each_is_part_of_the_answer() -> None:
-    found = compared(run(PLACE / "a", row("gloo", 1.8e-3)), run(PLACE / "b", row("mpi", 1e-3)))
-    assert headline(found) == "mpi is 1.80 times as fast as gloo at 1 MiB (1.77–1.83, one launch each)"
-    assert any(text.startswith("one launch each: intervals do not include what differs between launches") for text in foot(found))
-
-
-def test_wrong_data_is_said_first_and_never_ranked() -> None:
+def test_wrong_and_unreliable_rows_are_named_and_not_ranked() -> None:
     sides = [
         run(PLACE / "a", row("gloo", 1e-6, wrong=3), row("gloo", 1e-7, size=64, wrong=1)),
         run(PLACE / "b", row("mpi", 1e-3), row("mpi", 2e-6, size=64)),
@@ -85,21 +88,10 @@ def test_wrong_data_is_said_first_and_never_ranked() -> None:
     assert best_at(found) == "fastest: none; undecided: 64 B to 1 MiB"
     assert "n/a: nccl: no memory" in foot(found)
     assert {frame(found).style(group) for group in found.groups} == {"wrong"}
-
-
-def test_unreliable_rows_are_the_reason() -> None:
     found = compared(run(PLACE / "a", row("mpi", 1e-3, ranks=2)), run(PLACE / "b", row("mpi", 2e-3, flags=("oversubscribed",))))
     assert headline(found) == (
         "inconclusive: 2 ranks and 4 ranks cannot be compared (1 of 2 rows is unreliable: there are more ranks and busy threads than cores)"
     )
-
-
-def test_three_alternatives_name_the_fastest_and_the_second() -> None:
-    sides = [launched(PLACE / name, row(name, time_s)) for name, time_s in (("gloo", 4e-3), ("mpi", 2e-3), ("nccl", 1e-3))]
-    assert headline(compared(*sides)) == "nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi (1.94–2.06)"
-
-
-def test_unreliable_alternatives_are_not_counted() -> None:
     rows = [row("nccl", 1e-3), row("mpi", 2e-3), row("gloo", 4e-3), row("socket", 1e-4, flags=("oversubscribed",))]
     found = compared(*(run(PLACE / each.backend, each) for each in rows))
     assert headline(found).startswith("nccl is the fastest of 3 at 1 MiB: 2.00 times as fast as mpi")
@@ -108,14 +100,7 @@ def test_unreliable_alternatives_are_not_counted() -> None:
     assert fastest_backend(run(PLACE / "sound", *rows[:3])) != ""
 
 
-def test_an_undecided_largest_size_is_part_of_the_answer() -> None:
-    gloo = launched(PLACE / "a", row("gloo", 1e-3), row("gloo", 9e-6, size=64))
-    assert headline(compared(gloo, launched(PLACE / "b", row("mpi", 1e-3), row("mpi", 3e-6, size=64)))) == (
-        "mpi is 3.00 times as fast as gloo at 64 B (2.92–3.09); undecided at 1 MiB: gloo, mpi"
-    )
-
-
-def test_the_largest_count_reaches_a_share_of_the_bus_bandwidth() -> None:
+def test_the_largest_count_reaches_a_share_where_it_has_a_time() -> None:
     sides = [launched(PLACE / f"{n}", row("mpi", time_s, ranks=n), row("mpi", time_s / 1000, size=64, ranks=n))
              for n, time_s in ((2, 1e-3), (4, 2e-3))]  # fmt: skip
     found = compared(*sides)
@@ -126,6 +111,18 @@ def test_the_largest_count_reaches_a_share_of_the_bus_bandwidth() -> None:
         "93 %: the bus bandwidth as a share of that with 2 ranks; ideal is 100 %",
         "1.9×: the time as a multiple of that with 2 ranks, below 4 KiB, and without bus bandwidth; ideal is 1×",
     ]
+    lost = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r8=[2e-3, None])
+    answer = "8 ranks reach 88 % of the bus bandwidth of 2 ranks at 1 MiB (85–90 %)"
+    assert headline(compared(*lost)) == answer
+    two, four = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r4=[2e-3, 32e-3])
+    (eight,) = scaled_runs([1 << 20], r8=[2e-3])
+    assert headline(compared(two, four, eight)) == answer
+    sides = [
+        launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n), row("mpi", 1e-3 * n * n, ranks=n, operation="alltoall")) for n in (2, 4)
+    ]
+    assert headline(compared(*sides)) == (
+        "4 ranks reach 38 % of the bus bandwidth of 2 ranks in alltoall at 1 MiB (36–39 %); the most is 75 % in allreduce at 1 MiB"
+    )
 
 
 def scaled_runs(sizes: Sequence[int], **times_s: Sequence[float | None]) -> list[Launches]:
@@ -142,38 +139,17 @@ def scaled_runs(sizes: Sequence[int], **times_s: Sequence[float | None]) -> list
     return sides
 
 
-def test_the_answer_is_of_the_largest_size_at_which_the_largest_count_has_a_time() -> None:
-    lost = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r8=[2e-3, None])
-    answer = "8 ranks reach 88 % of the bus bandwidth of 2 ranks at 1 MiB (85–90 %)"
-    assert headline(compared(*lost)) == answer
-    two, four = scaled_runs([1 << 20, 1 << 24], r2=[1e-3, 16e-3], r4=[2e-3, 32e-3])
-    (eight,) = scaled_runs([1 << 20], r8=[2e-3])
-    assert headline(compared(two, four, eight)) == answer
-
-
-def test_a_count_without_an_efficiency_is_named() -> None:
+def test_counts_without_an_efficiency_or_a_reference() -> None:
     assert headline(compared(*scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r8=[None]))) == (
         "4 ranks reach 75 % of the bus bandwidth of 2 ranks at 1 MiB (73–77 %); 8 ranks: no efficiency"
     )
-
-
-def test_a_single_rank_is_the_reason() -> None:
     found = compared(*scaled_runs([64, 1 << 20], r1=[1e-6, 1e-3], r4=[2e-6, 2e-3]))
     assert headline(found) == "inconclusive: 1 rank and 4 ranks cannot be compared (a single rank sends nothing)"
     assert not any(text.startswith(("93 %", "1.9×")) for text in foot(found))
-
-
-def test_one_count_with_a_time_is_the_reason() -> None:
     found = compared(*scaled_runs([1 << 20], r2=[1e-3], r4=[None]))
     assert headline(found) == "inconclusive: 2 ranks and 4 ranks cannot be compared (at most one count has a time in each case)"
-
-
-def test_the_reference_is_the_smallest_count_with_more_than_one_rank() -> None:
     found = compared(*scaled_runs([1 << 20], r1=[5e-4], r2=[1e-3], r4=[2e-3]))
     assert foot(found)[0] == "93 %: the bus bandwidth as a share of that with 2 ranks; ideal is 100 %"
-
-
-def test_another_reference_is_named_on_its_line() -> None:
     sides = scaled_runs([64, 1 << 20, 1 << 24], r2=[None, 1e-3, 16e-3], r4=[1e-6, 2e-3, 32e-3], r8=[3e-6, 2e-3, 32e-3])
     assert table(*sides)[3:7] == [
         "size|2 ranks µs|4 ranks µs|8 ranks µs", "64 B|n/a|1.000|3.000 (3.0× of 4 ranks)",
@@ -182,7 +158,7 @@ def test_another_reference_is_named_on_its_line() -> None:
     assert foot(compared(*sides))[0] == "93 %: the bus bandwidth as a share of that with 2 ranks or the named count; ideal is 100 %"
 
 
-def test_runs_of_one_count_have_their_efficiencies_and_no_fastest() -> None:
+def test_runs_of_one_case_or_count_have_no_fastest_and_the_reason_of_most_rows() -> None:
     sides = scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r4b=[4e-3])
     found = compared(*sides)
     assert headline(found) == (
@@ -190,9 +166,6 @@ def test_runs_of_one_count_have_their_efficiencies_and_no_fastest() -> None:
     )
     assert best_at(found) == ""
     assert "size|2 ranks (r2) µs|4 ranks (r4) µs|4 ranks (r4b) µs" in table(*sides)
-
-
-def test_three_runs_of_one_case_with_one_launch_each_have_no_fastest() -> None:
     sides = [run(PLACE / name, row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 4e-3))]
     found = compared(*sides)
     assert headline(found) == (
@@ -200,9 +173,6 @@ def test_three_runs_of_one_case_with_one_launch_each_have_no_fastest() -> None:
     )
     assert best_at(found) == "fastest: none; undecided: 1 MiB"
     assert any("counts, and none between runs of the same case. Measure with --launches 5" in text for text in foot(found))
-
-
-def test_a_time_without_an_interval_is_named_as_such() -> None:
     bare = replace(row("gloo", 90e-3), time_s=Times(90e-3, None, None, 90e-3, 90e-3, 90e-3, 90e-3))
     sides = [
         run(PLACE / "a", row("mpi", 1e-3), row("mpi", 1e-6, size=64)),
@@ -217,9 +187,6 @@ def test_a_time_without_an_interval_is_named_as_such() -> None:
     assert headline(compared(slow, sides[2])).endswith("; undecided at 1 MiB: no interval of gloo")  # gloo has the shortest time
     without = compared(run(PLACE / "d", row("mpi", 1e-3)), run(PLACE / "e", bare))
     assert headline(without) == "inconclusive: no evidence which of mpi and gloo is faster (no interval)"
-
-
-def test_the_cause_is_the_one_of_most_rows() -> None:
     rows = [row(f"back{number}", 1e-3) for number in range(8)]
     lost = [row("gloo", 1e-3, flags=("oversubscribed",)), row("ucc", 1e-3, flags=("oversubscribed",))]
     found = alternatives([run(PLACE / "a", *rows, *lost)])
@@ -230,23 +197,10 @@ def test_the_cause_is_the_one_of_most_rows() -> None:
     assert headline(most).endswith("is faster (2 of 4 rows are unreliable: there are more ranks and busy threads than cores)")
 
 
-def test_a_barrier_has_no_size_to_name() -> None:
+def test_a_barrier_has_no_size_and_takes_times_as_long() -> None:
     nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
     sides = [launched(PLACE / name, row(name, 1e-6, size=0, operation="barrier", **nothing)) for name in ("gloo", "mpi")]
     assert best_at(compared(*sides)) == "fastest of 1 case: none; undecided: 1"
-
-
-def test_several_operations_scale_from_the_lowest_to_the_highest() -> None:
-    sides = [
-        launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n), row("mpi", 1e-3 * n * n, ranks=n, operation="alltoall")) for n in (2, 4)
-    ]
-    assert headline(compared(*sides)) == (
-        "4 ranks reach 38 % of the bus bandwidth of 2 ranks in alltoall at 1 MiB (36–39 %); the most is 75 % in allreduce at 1 MiB"
-    )
-
-
-def test_a_barrier_takes_times_as_long() -> None:
-    nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
     sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
     assert headline(compared(*sides)) == "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)"
 
@@ -274,12 +228,9 @@ def test_other_hosts_are_named_unless_their_number_is_compared(nodes: tuple[int,
     assert ("the runs differ in more, which may explain the times: hosts names: n1 → n2" in sentences) is named
 
 
-def test_neighboring_sizes_are_a_span() -> None:
+def test_the_sentence_of_the_fastest_backend() -> None:
     assert size_spans([64, 4096, 65536, 1 << 24], [64, 4096, 65536, 1 << 20, 1 << 24]) == "64 B to 64 KiB, 16 MiB"
     assert size_spans([], [64]) == ""
-
-
-def test_a_run_of_several_backends_has_one_sentence() -> None:
     rows = [row("mpi", 1e-3, size=size) for size in (64, 4096, 1 << 20)]
     slower = [row("gloo", time_s, size=size) for time_s, size in ((1.01e-3, 64), (2e-3, 4096), (5e-3, 1 << 20))]
     assert fastest_backend(run(PLACE / "a", *rows, *slower)) == (
@@ -290,9 +241,6 @@ def test_a_run_of_several_backends_has_one_sentence() -> None:
     )
     equal = [row("gloo", 1e-3, size=size) for size in (64, 4096)]
     assert fastest_backend(run(PLACE / "c", *rows, *equal, slower[2])) == ""  # decided at one size of three
-
-
-def test_a_run_without_one_winner_has_no_sentence() -> None:
     mixed = [row("mpi", 1e-3), row("gloo", 2e-3), row("mpi", 2e-6, size=64), row("gloo", 1e-6, size=64)]
     assert fastest_backend(run(PLACE / "a", *mixed)) == ""
     assert fastest_backend(run(PLACE / "b", row("mpi", 1e-3))) == ""
@@ -301,9 +249,6 @@ def test_a_run_without_one_winner_has_no_sentence() -> None:
     unreliable = [row("mpi", 1e-3), row("gloo", 2e-3, flags=("oversubscribed",))]
     assert fastest_backend(run(PLACE / "d", *unreliable)) == ""
     assert fastest_backend(run(PLACE / "e", row("mpi", 1e-3, wrong=2), row("gloo", 2e-3))) == ""
-
-
-def test_several_operations_are_counted() -> None:
     rows = [
         row(backend, time_s, operation=name)
         for name in ("allreduce", "alltoall", "reduce")
@@ -318,12 +263,15 @@ def test_several_operations_are_counted() -> None:
 class TestCommand:
     """`collbench compare` of runs without a common case, and of more than two."""
 
-    def test_the_first_line_is_the_answer_and_the_exit_code_is_0(self, tmp_path: Path) -> None:
+    def test_the_answer_is_the_first_line_in_text_and_markdown(self, tmp_path: Path) -> None:
         stored(tmp_path / "a", row("gloo", 1.8e-3))
         stored(tmp_path / "b", row("mpi", 1e-3))
         done = run_here(tmp_path, "compare", "a", "b")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines()[0] == "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+        text = run_here(tmp_path, "compare", "a", "b", "--format", "markdown").stdout
+        assert text.startswith("mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)\n")
+        assert "| 1 MiB | mpi | 1.80 (1.75–1.85) | 1000 | 1800 (1.80×) | 31.46 |" in text.splitlines()
 
     def test_csv_and_json_have_the_same_rows(self, tmp_path: Path) -> None:
         stored(tmp_path / "a", row("gloo", 1.8e-3))
@@ -349,13 +297,6 @@ class TestCommand:
         assert (two["efficiency"], two["efficiency_by"]) == ("", "")
         assert (float(four["efficiency"]), four["efficiency_by"]) == (pytest.approx(0.75), "busbw")
         assert (two["outcome"], four["outcome"]) == ("", "")  # other rank counts are not ranked
-
-    def test_markdown(self, tmp_path: Path) -> None:
-        stored(tmp_path / "a", row("gloo", 1.8e-3))
-        stored(tmp_path / "b", row("mpi", 1e-3))
-        text = run_here(tmp_path, "compare", "a", "b", "--format", "markdown").stdout
-        assert text.startswith("mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)\n")
-        assert "| 1 MiB | mpi | 1.80 (1.75–1.85) | 1000 | 1800 (1.80×) | 31.46 |" in text.splitlines()
 
     def test_what_has_no_alternatives_stays_an_error(self, tmp_path: Path) -> None:
         store(tmp_path / "a", [row("gloo", 1e-3)])
@@ -436,14 +377,12 @@ class TestPage:
         assert screen is not None
         assert screen.title == "no evidence which of gloo and mpi is faster (one launch each, and no difference above ±5 %)"
 
-    def test_a_decided_barrier_is_not_inconclusive(self) -> None:
+    def test_ranks_and_barriers_on_the_page(self) -> None:
         nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
         sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
         screen = first_screen(Material([run for side in sides for run in side.runs], Path("page.html")))
         assert screen is not None
         assert (screen.badge, screen.title) == (None, "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)")
-
-    def test_ranks(self) -> None:
         sides = [launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n)) for n in (2, 4)]
         material = Material([run for side in sides for run in side.runs], Path("page.html"))
         screen = first_screen(material)

@@ -252,25 +252,19 @@ def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: s
     assert network.drawing.count(">slow<") == 1
 
 
-def test_a_slow_path_is_a_line_between_its_hosts() -> None:
+def test_paths_and_many_hosts_of_a_network() -> None:
     links = [HostLink(host, "eth0") for host in ("a", "b", "c")]
     paths = [SuspectLink(("a", "c"), True), SuspectLink(("a", "b"), False)]
     assert describe_links(links, paths) == "3 hosts. Slow: the path between a and c. Perhaps slow: the path between a and b."
     drawing = network_picture(links, paths)
     assert (drawing.count(">slow<"), drawing.count(">suspect<")) == (1, 1)
     assert "the path between a and c" in drawing
-
-
-def test_of_many_hosts_equal_ones_are_one_box_and_the_slow_one_is_drawn() -> None:
     links = [HostLink(f"n{number:03}", "eth0", 1e9, 1e9, "slow" if number == 77 else "") for number in range(100)]
     drawing = network_picture(links)
     assert drawing.count('class="nic"') == 2
     assert "n[000-076,078-099]" in drawing and ">n077<" in drawing
     apart = network_picture([replace(link, after=1e9 + number) for number, link in enumerate(links)])
     assert apart.count('class="nic"') == 16 and ">n077<" in apart and "84 more hosts are not drawn." in apart
-
-
-def test_probe_and_doctor_count_interfaces_alike() -> None:
     machine = Machine(hostname="vm", nics=(Nic("eth0", virtual="virtio"), Nic("ifb0", virtual="ifb")))
     assert title(machine).endswith("no NIC, 2 virtual interfaces")
     assert examined_parts([machine]) == "1 machine: 0 GPUs, 0 NICs, 2 virtual interfaces, 0 PCI devices"

@@ -62,19 +62,20 @@ def test_a_message_has_its_code_and_severity(code: str, severity: str, line: str
     assert found.remedy and not found.remedy.endswith(".") and "{" not in found.what
 
 
-def test_each_message_of_the_table_is_reached_by_a_line() -> None:
+def test_each_message_is_reached_by_a_line_and_has_a_page_and_a_bounded_pattern() -> None:
     """A pattern that a line before it hides, or that fits no line, is dead."""
     reached = {logged.message for _, _, line in LINES for logged in log(line).messages}
     two_hosts = log("n1:7:8 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>", "n2:7:8 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>")
     assert reached | {logged.message for logged in two_hosts.messages} == set(known_messages())
-
-
-def test_each_message_has_a_page_and_its_source() -> None:
     known = known_messages()
     assert {message.code for message in known} == {code for code in pages() if "CB2541" <= code <= "CB2558"}
     assert all(message.source and message.remedy and message.what for message in known)
     assert all(message.where == "warning" or message.hint for message in known)
     assert {message.severity for message in known} == {"severe", "warning", "note"}
+    # Lines are from anywhere: nothing may repeat a wildcard without a limit.
+    repetition = re.compile(rb"(?:\\[SDWsdw]|[.)\]])[*+]")
+    unbounded: list[KnownMessage] = [message for message in known_messages() if repetition.search(message.pattern.pattern)]
+    assert unbounded == []
 
 
 def test_the_details_of_a_message_values_and_place() -> None:
@@ -98,10 +99,15 @@ def test_equal_messages_are_counted_by_host_and_rank() -> None:
     assert "4 MB" in found.what
 
 
-def test_a_log_of_the_kernel_alone_is_read_and_other_text_is_not() -> None:
+def test_the_kernel_pytorch_and_bytes_that_are_not_text_are_read() -> None:
     assert log("[12.3] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.").hosts == ()
     with pytest.raises(Unreadable, match="no line of NCCL"):
         log("Xid is a word", "an error: unhandled exception")
+    lines = ["ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", "Last error:",
+             "Error while creating shared memory segment /dev/shm/nccl-VLzEBB (size 9637888)"]  # fmt: skip
+    assert [(each.code, each.severity) for each in failures(*lines)] == [("CB2541", "severe"), ("CB2558", "note")]
+    assert only(f"{SHM}\r").code == "CB2541"
+    assert only(SHM.replace("nccl-1", "nccl-\udc80")).code == "CB2541"
 
 
 # What lowers a severity: a process that went on, a result, and an error that is the cause of another one.
@@ -157,12 +163,6 @@ def test_loopback_counts_only_for_several_hosts() -> None:
     assert only(lo, lo.replace("n1:", "n2:")).severity == "warning"
 
 
-def test_the_last_error_that_pytorch_repeats_is_known() -> None:
-    lines = ["ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", "Last error:",
-             "Error while creating shared memory segment /dev/shm/nccl-VLzEBB (size 9637888)"]  # fmt: skip
-    assert [(each.code, each.severity) for each in failures(*lines)] == [("CB2541", "severe"), ("CB2558", "note")]
-
-
 @pytest.mark.parametrize(
     ("prefix", "place"),
     [
@@ -186,15 +186,3 @@ def test_prefixes_of_launchers_and_collectors(prefix: str, place: LogWriter) -> 
     logged = log(f"{prefix}{SHM}\x1b[0m").messages[0]
     assert list(logged.places) == [place]
     assert writer_of(b"") == LogWriter()
-
-
-def test_carriage_returns_and_bytes_that_are_not_text() -> None:
-    assert only(f"{SHM}\r").code == "CB2541"
-    assert only(SHM.replace("nccl-1", "nccl-\udc80")).code == "CB2541"
-
-
-def test_patterns_have_no_unbounded_repetition() -> None:
-    """Lines are from anywhere: nothing may repeat a wildcard without a limit."""
-    repetition = re.compile(rb"(?:\\[SDWsdw]|[.)\]])[*+]")
-    unbounded: list[KnownMessage] = [message for message in known_messages() if repetition.search(message.pattern.pattern)]
-    assert unbounded == []

@@ -27,7 +27,7 @@ n1:7:8 [0] NCCL INFO AllReduce: 8388608 Bytes -> Algo NVLS proto SIMPLE channel{
 """
 
 
-def test_the_facts_of_a_log() -> None:
+def test_the_facts_of_a_log_and_what_it_does_not_show() -> None:
     found = summarize(read(LOG, "nccl.log"))
     assert (found.library, found.version, found.release, found.network) == ("NCCL", "2.28.3", "2.28.3+cuda12.9", "IB")
     assert found.hcas[0] == Hca(0, "mlx5_0", 1, LinkLayer.INFINIBAND, sharp=True)
@@ -38,9 +38,6 @@ def test_the_facts_of_a_log() -> None:
     assert found.choices == (CountedChoice("AllReduce", "NVLS", "SIMPLE", 2), CountedChoice("AllReduce", "RING", "LL", 1))
     assert found.settings == {"NCCL_IB_HCA": "mlx5"}
     assert found.plugins == {"network": "IBplug v10 (v10)", "profiler": "absent"}
-
-
-def test_the_summary_as_text() -> None:
     assert list(summary_lines(summarize(read(LOG, "nccl.log")))) == [
         "nccl.log: NCCL 2.28.3+cuda12.9 · 16 ranks on 2 nodes",
         "  network: IB on mlx5_0:1 and mlx5_1:1 (InfiniBand); mlx5_2:1 (RoCE), with SHARP · GPUDirect RDMA: in use",
@@ -48,6 +45,13 @@ def test_the_summary_as_text() -> None:
         "  connections: NET/IB/0/GDRDMA (2) and P2P/CUMEM (1)",
         "  set: NCCL_IB_HCA=mlx5",
         "  network plug-in: IBplug v10 (v10)",
+    ]
+    found = summarize(read("n1:7:8 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1", "cut.log"))
+    assert (found.version, found.network, found.ranks, found.nodes, found.nvls, found.hcas) == (None, None, None, None, None, ())
+    assert list(summary_lines(found)) == [
+        "cut.log: NCCL version unknown · ranks unknown; lines of 1 host",
+        "  network: unknown · GPUDirect RDMA: unknown (no RDMA connection in the log)",
+        "  NVLS: unknown · algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)",
     ]
 
 
@@ -71,16 +75,6 @@ def listing(*ranks: tuple[int, int, str]) -> str:
 def test_ranks_that_nccl_tests_lists(ranks: list[tuple[int, int, str]], expected: tuple[int | None, int | None]) -> None:
     found = summarize(read(listing(*ranks), "nccl.log"))
     assert (found.ranks, found.nodes) == expected
-
-
-def test_what_a_log_does_not_show_is_unknown() -> None:
-    found = summarize(read("n1:7:8 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1", "cut.log"))
-    assert (found.version, found.network, found.ranks, found.nodes, found.nvls, found.hcas) == (None, None, None, None, None, ())
-    assert list(summary_lines(found)) == [
-        "cut.log: NCCL version unknown · ranks unknown; lines of 1 host",
-        "  network: unknown · GPUDirect RDMA: unknown (no RDMA connection in the log)",
-        "  NVLS: unknown · algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)",
-    ]
 
 
 SEND, RECEIVE = ("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")

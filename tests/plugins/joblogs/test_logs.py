@@ -61,17 +61,11 @@ def test_what_is_no_fault(lines: list[str]) -> None:
     assert not codes(dgx(), logs=(log(*lines),))
 
 
-def test_a_finding_names_the_host_that_wrote_the_log() -> None:
+def test_a_finding_names_its_host_and_weighs_staging_and_warnings() -> None:
     assert found(dgx(), "CB2511", logs=(log("Using network Socket", f"{SEND}NET/Socket/0"),)).hostname == "dgx01"
     foreign = found(dgx(), "CB2511", logs=(read("cloud7:1:2 [0] NCCL INFO Using network Socket", "nccl.log"),))
     assert (foreign.severity, foreign.hostname) == ("warning", "cloud7")  # the RDMA of dgx01 is not that of cloud7
-
-
-def test_tcp_with_direct_access_is_not_staged_rdma() -> None:
     assert "CB2512" not in codes(dgx(), logs=(log(f"{SEND}NET/GPUDirectTCPX_v7/0"),))
-
-
-def test_warnings_of_nccl() -> None:
     warned = read("n1:1:2 [0] graph/xml.h:381 NCCL WARN Error : too many XML nodes (max 256)", "x.log")
     finding = found(dgx(), "CB2516", logs=(warned,))
     assert (finding.severity, finding.evidence) == ("note", "x.log: 'Error : too many XML nodes (max 256)'")

@@ -26,17 +26,13 @@ OLD_NAMES = {"ncclFloat8e4m3": "ncclFp8E4M3", "ncclFloat8e5m2": "ncclFp8E5M2"}  
 
 
 @pytest.mark.parametrize("header", RCCL_HEADERS, ids=lambda header: header.version or header.source)
-def test_every_number_of_the_tables_is_that_of_the_header(header):
+def test_numbers_and_names_of_functions_are_those_of_the_header(header):
     numbers = header.numbers
     for word in (*OWN_DATATYPES.values(), *REDOPS.values()):
         assert numbers.get(word.name, numbers.get(OLD_NAMES.get(word.name, ""))) == word.number
     assert all(numbers[word.name] == word.number for word in RESULTS.values() if word.name in numbers)
     assert (numbers["ncclNumTypes"], numbers["ncclNumOps"]) == (len(OWN_DATATYPES), len(REDOPS))
     assert numbers["NCCL_UNIQUE_ID_BYTES"] == UNIQUE_ID_BYTES
-
-
-@pytest.mark.parametrize("header", RCCL_HEADERS, ids=lambda header: header.version or header.source)
-def test_every_function_has_its_name_or_that_of_nccl(header):
     assert all(name in header.functions or own in header.functions for name, own in OWN_NAMES.items())
     assert set(nccl_library.ONLY_RCCL) & header.functions  # by which RCCL is known
 
@@ -118,17 +114,13 @@ def collbench(folder, *words, **told):
 
 
 @pytest.mark.system
-def test_the_backend_is_named_with_its_version_and_as_not_run_on_hardware(tmp_path):
+def test_the_backend_has_its_version_and_without_hip_the_reason(tmp_path):
     code, found, stderr = collbench(tmp_path, "backends")
     states = {each["backend"]: each for each in found}
     rccl, parts = states["rccl"], {part["name"]: part for part in states["rccl"]["features"]}
     assert (code, rccl["available"], rccl["default"], rccl["about"]) == (0, True, False, "RCCL 2.27.7, not run on hardware"), stderr
     assert (parts["device API"]["available"], parts["communicator without some ranks"]["available"]) == (False, True)
     assert (states["nccl"]["available"], states["nccl"]["fact"]["kind"]) == (False, "no_driver")
-
-
-@pytest.mark.system
-def test_without_hip_the_reason_is_one_fact(tmp_path):
     _, found, _ = collbench(tmp_path, "backends", hip=False)
     (rccl,) = (each for each in found if each["backend"] == "rccl")
     assert (rccl["available"], rccl["why"]) == (False, NoHip().cause())
@@ -168,13 +160,9 @@ def test_the_other_operations_are_right_with_several_gpus_per_process(tmp_path, 
 
 
 @pytest.mark.long
-def test_a_rank_that_drops_its_data_is_found_by_the_host(tmp_path):
+def test_dropped_data_is_found_and_tunings_are_not_measured(tmp_path):
     code, rows, _ = collbench(tmp_path, "allreduce", "--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK, drop_rank=1)
     assert (code, rows[0]["wrong"] > 0) == (4, True)
-
-
-@pytest.mark.long
-def test_tunings_and_calls_that_do_not_wait_are_not_measured(tmp_path):
     words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK)
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--algorithms", "ring")
     assert (code, {row["algorithm"]: row["na"] for row in rows}) == (

@@ -33,8 +33,10 @@ MOVES = ["broadcast", "allgather", "alltoall"]
 long = pytest.mark.long
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_and_in_a_build_of_another_name(monkeypatch):
     assert backend_class("tensorflow") is TensorFlowBackend
+    there(monkeypatch, True, {"tensorflow-cpu": "2.20.0"})
+    assert TensorFlowBackend.probe() == Available("TensorFlow 2.20.0, ring over gRPC")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,6 @@ def test_why_it_is_not_available(monkeypatch, *, found, installed, answer):
     answered = TensorFlowBackend.probe()
     assert isinstance(answered, Unavailable)
     assert answered.fact == answer or (isinstance(answer, type) and isinstance(answered.fact, answer))
-
-
-def test_a_build_of_another_name_is_tensorflow_too(monkeypatch):
-    there(monkeypatch, True, {"tensorflow-cpu": "2.20.0"})
-    assert TensorFlowBackend.probe() == Available("TensorFlow 2.20.0, ring over gRPC")
 
 
 def there(monkeypatch, found, versions):
@@ -109,13 +106,17 @@ def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tm
 
 
 @long
-def test_a_cluster_that_the_environment_names_is_not_taken_for_the_launch(tmp_path):
+def test_a_cluster_of_the_environment_is_refused_and_nothing_else_is_printed(tmp_path):
     words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "8")
     done = collbench_of("tensorflow", tmp_path, *words, env={"TF_CONFIG": "{}"})
     assert (done.returncode, one_sentence(done)) == (
         2,
         "TF_CONFIG is set, and tensorflow's cluster is formed of the ranks of this launch: unset it",
     )
+    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
+    done = collbench_of("tensorflow", tmp_path, *words)
+    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
+    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
 
 
 @long
@@ -149,14 +150,6 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
     assert {row.evidence["libraries"]["tensorflow_communication"] for row in found.rows} == {"ring over gRPC"}
     assert all(row.evidence["libraries"]["tensorflow"].startswith("2.") for row in found.rows)
-
-
-@long
-def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
-    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
-    done = collbench_of("tensorflow", tmp_path, *words)
-    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
-    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
 
 
 # Of the link's payload, seen with 16 MiB: .74, .68, .67, .49. Each part goes as one message, and the next when that has come.
@@ -204,13 +197,19 @@ def test_the_model_in_shards_on_two_servers_of_16_bit_numbers(tmp_path):
     assert row.moved_bytes == 2 * 2 * 1_000_000  # of each server: half of the model from and to each of two workers
 
 
-def test_a_server_that_adds_up_wrong_is_found():
+def test_its_parameter_servers_are_those_of_other_backends_and_wrong_sums_are_found():
     served = ServedTraining(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
     right = np.resize(total(0, [1, 1]), 100).astype(np.float32)
     assert _compared(served, 0, [right[:60], right[60:]], (1, "the sum")) == []
     right[61] += 1
     (wrong,) = _compared(served, 0, [right[:60], right[60:]], (1, "the sum"))
     assert (wrong.rank, wrong.wrong, wrong.index, float(wrong.got) - float(wrong.wanted)) == (1, 1, 61, 1)
+    shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
+    served = served_of(shape, REGIME, 4)
+    layout = served.layout
+    assert (layout.servers, layout.workers, layout.dtype) == ((0, 2), (1, 3), "float32")
+    assert [sum(counts) for counts in layout.counts] == [15_000, 15_000]
+    assert [served.bytes_at(rank) for rank in range(4)] == [60_000, 3 * 120_000] * 2
 
 
 @pytest.mark.parametrize(
@@ -220,12 +219,3 @@ def test_a_server_that_adds_up_wrong_is_found():
 def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
     answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)
     assert answered == ServersUnsupported("tensorflow", *defect)
-
-
-def test_the_servers_are_those_of_other_backends():
-    shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
-    served = served_of(shape, REGIME, 4)
-    layout = served.layout
-    assert (layout.servers, layout.workers, layout.dtype) == ((0, 2), (1, 3), "float32")
-    assert [sum(counts) for counts in layout.counts] == [15_000, 15_000]
-    assert [served.bytes_at(rank) for rank in range(4)] == [60_000, 3 * 120_000] * 2

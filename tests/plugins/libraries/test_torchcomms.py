@@ -32,8 +32,10 @@ def made_up_installation(monkeypatch, versions, backends=()):
     monkeypatch.setattr(torchcomms, "entry_points", lambda group, name: [name] if name in backends else [])
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_where_it_is_built_with_gloo(monkeypatch):
     assert backend_class("torchcomms") is TorchCommsBackend
+    made_up_installation(monkeypatch, BUILT, ("fake", "gloo"))
+    assert TorchCommsBackend.probe() == Available("Gloo of torchcomms 0.3.0, torch 2.13.0")
 
 
 @pytest.mark.parametrize(
@@ -49,11 +51,6 @@ def test_it_is_found_under_its_name():
 def test_why_it_is_not_available(monkeypatch, versions, backends, why):
     made_up_installation(monkeypatch, versions, backends)
     assert TorchCommsBackend.probe() == Unavailable.because(why)
-
-
-def test_one_that_is_built_with_gloo_is_at_hand(monkeypatch):
-    made_up_installation(monkeypatch, BUILT, ("fake", "gloo"))
-    assert TorchCommsBackend.probe() == Available("Gloo of torchcomms 0.3.0, torch 2.13.0")
 
 
 @pytest.mark.parametrize(("dtype", "reduced"), [("float32", True), ("bfloat16", True), ("uint32", False), ("float8_e5m2", False)])

@@ -34,11 +34,8 @@ FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_with_each_operation_of_mpi_but_scans_and_messages():
     assert backend_class("ucc") is UccBackend
-
-
-def test_it_has_each_operation_that_mpi_has_but_scans_and_messages():
     others = {name for name, operation in every_operation().items() if operation.steps_of("mpi") and name not in STEPS}
     assert set(STEPS) <= set(every_operation())
     assert others >= {"scan", "exscan", "scatter", "sendrecv"}
@@ -173,18 +170,12 @@ def test_the_algorithm_of_a_size_is_in_the_table_of_the_team(request_line, algor
     assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_BASIC", ["TL_UCP"], algorithm)
 
 
-def test_of_another_layer_another_team_or_several_layers_the_algorithm_is_unknown():
+def test_without_a_known_layer_team_or_line_the_algorithm_is_unknown():
     request = "Allreduce sum: src={0x7f, 8, float32, Host}, dst={0x7f, 8, float32, Host}"
     assert [choice["algorithm"] for choice in made(request, "CL_BASIC {TL_SHARP}") + made(request, team=2)] == [None, None]
     (choice,) = made(request, "CL_HIER {TL_UCP, TL_SHARP}")
     assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_HIER", ["TL_UCP", "TL_SHARP"], None)
-
-
-def test_lines_of_another_form_are_no_choice():
     assert read_choices(["", "coll_init: Allreduce", "UCC  WARN  coll_init: failed; CL_BASIC, team_id 1"], {}) == []
-
-
-def test_without_a_log_the_choice_is_unknown():
     log = ChoiceLog()
     with log.making_team(), log.witness() as choices:
         pass

@@ -13,19 +13,20 @@ from collbench.plugins.libraries.ucc.findings import examined_ucc, no_rdma
 from collbench.plugins.libraries.ucc.library import CHOSEN
 
 
-def test_a_host_without_ucc_has_no_finding() -> None:
+def test_hosts_without_ucc_or_with_a_missing_one(tmp_path: Path) -> None:
     try:
         ctypes.CDLL("libucc.so.1")
     except OSError:
         assert examined_ucc("node1", {}) == []
     else:
         pytest.skip("the loader finds a UCC here")
-
-
-def test_a_named_library_that_is_missing(tmp_path: Path) -> None:
     (finding,) = examined_ucc("node1", {CHOSEN: str(tmp_path / "libucc.so.1")})
     assert (finding.code, finding.severity, finding.hostname) == ("CB2811", "warning", "node1")
     assert finding.evidence == f"{CHOSEN}={tmp_path / 'libucc.so.1'}"
+    root, modules = made_up_host(tmp_path, "4: ACTIVE", "libuct_cma.so.0", "libuct_cuda.so.0")
+    (finding,) = no_rdma("node1", modules, root)
+    assert (finding.code, finding.severity) == ("CB2812", "warning")
+    assert "mlx5_0" in finding.what
 
 
 @pytest.mark.system
@@ -48,13 +49,6 @@ def made_up_host(root: Path, state: str, *modules: str) -> tuple[Path, Path]:
     for name in modules:
         (folder / name).write_text("")
     return root, folder
-
-
-def test_a_ucx_without_rdma_beside_an_active_port(tmp_path: Path) -> None:
-    root, modules = made_up_host(tmp_path, "4: ACTIVE", "libuct_cma.so.0", "libuct_cuda.so.0")
-    (finding,) = no_rdma("node1", modules, root)
-    assert (finding.code, finding.severity) == ("CB2812", "warning")
-    assert "mlx5_0" in finding.what
 
 
 @pytest.mark.parametrize(

@@ -96,43 +96,33 @@ class TestMarks:
             assert [rate for _, rate in artists[name]] == pytest.approx([rate for _, rate in on_page], rel=1e-5), name
         assert len(artists["wrong 0"]) == 1 and len(artists["doubtful 0"]) == 2 and len(artists["sound 0"]) == 4
 
-    def test_values_have_units_that_the_axis_names(self) -> None:
+    def test_values_have_units_and_intervals_of_the_time(self) -> None:
         (row,) = sweep(sizes=[1 << 20])
         assert drawn(line_panel(panels_of(of(row), "bandwidth")))["sound 0"][0][1] == pytest.approx(row.busbw_bytes_per_s / 1e9)  # type: ignore[operator]
         assert drawn(line_panel(panels_of(of(row), "time")))["sound 0"][0][1] == pytest.approx(row.time_s.p50)  # type: ignore[union-attr]
         assert drawn(line_panel(panels_of(of(row), "percent")))["sound 0"][0][1] == pytest.approx(row.percent_of_ceiling)
-
-    def test_an_interval_of_the_bandwidth_is_that_of_the_time_turned_round(self) -> None:
-        (row,) = sweep(sizes=[1 << 20])
         (mark,) = line_panel(panels_of(of(row), "percent")).lines[0].marks
         percent = row.percent_of_ceiling
         assert percent is not None
         assert (mark.value.value, mark.value.low, mark.value.high) == pytest.approx((percent, percent / 1.01, percent / 0.99))
 
-    def test_no_line_joins_sizes_between_which_nothing_was_measured(self) -> None:
+    def test_no_line_joins_what_was_not_measured_and_unreliable_values_are_open(self) -> None:
         path = drawn(line_panel(panels_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth")))["line 0"]
         assert [isnan(value) for _, value in path] == [False, False, True, False]
-
-    def test_no_line_joins_cases_around_one_that_has_no_such_value(self) -> None:
         rows = sweep()
         rows[3] = replace(rows[3], percent_of_ceiling=None)
         path = drawn(line_panel(panels_of(of(*rows), "percent")))["line 0"]
         assert [isnan(value) for _, value in path] == [False] * 3 + [True] + [False] * 4
-
-    def test_an_unreliable_value_is_open(self) -> None:
-        rows = sweep()
         rows[3] = replace(rows[3], flags=("above_bound",))
         artists = drawn(line_panel(panels_of(of(*rows), "bandwidth")))
         assert [size for size, _ in artists["doubtful 0"]] == [SIZES[3]]
 
-    def test_a_color_is_a_backend_and_a_dash_a_run(self) -> None:
+    def test_colors_dashes_and_expected_lines_have_their_owners(self) -> None:
         page = runs_of(before=[*sweep("gloo"), *sweep("mpi")], after=[*sweep("gloo", 1.2), *sweep("mpi", 1.2)])
         lines = line_panel(panels_of(page, "bandwidth")).lines
         assert {(line.name, line.color, line.dash) for line in lines} == {
             ("gloo (before)", 0, 0), ("mpi (before)", 1, 0), ("gloo (after)", 0, 1), ("mpi (after)", 1, 1),
         }  # fmt: skip
-
-    def test_an_expected_line_names_its_owner_where_backends_differ(self) -> None:
         mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi")]
         apart, common = of(*sweep("gloo"), *mpi), of(*sweep("gloo"), *sweep("mpi"))
         assert [(limit.name, limit.rates, limit.color) for limit in line_panel(panels_of(apart, "bandwidth")).limits] == [
@@ -161,7 +151,7 @@ class TestKinds:
         assert (panel.title, panel.values) == ("barrier", TIME)
         assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
 
-    def test_runs_at_one_number_of_ranks_are_points_without_a_line(self) -> None:
+    def test_scaling_over_ranks_joins_runs_by_their_numbers_of_ranks(self) -> None:
         page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
         panel = line_panel(panels_of(page, "scaling"))
         (line,) = panel.lines
@@ -169,13 +159,15 @@ class TestKinds:
         artists = drawn(panel)
         assert artists["points 0"] == [] and "line 0" not in artists
         assert [at for at, _ in artists["sound 0"]] == [2, 4, 4]
-
-    def test_runs_with_several_numbers_of_ranks_have_lines_of_their_own(self) -> None:
         page = runs_of(before=[*sweep(ranks=2), *sweep(ranks=4)], after=[*sweep(ranks=2, factor=2.0), *sweep(ranks=4, factor=2.0)])
         lines = line_panel(panels_of(page, "scaling")).lines
         assert [(line.name, line.dash, line.is_joined, [mark.at for mark in line.marks]) for line in lines] == [
             ("mpi (before)", 0, True, [2, 4]), ("mpi (after)", 1, True, [2, 4]),
         ]  # fmt: skip
+        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
+                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
 
     def test_scaling_over_nodes_has_a_line_for_each_number_of_ranks_per_node(self) -> None:
         page = runs_of(a=sweep(ranks=2, nodes=1), b=sweep(ranks=4, nodes=1), c=sweep(ranks=4, nodes=2), d=sweep(ranks=8, nodes=2))
@@ -184,18 +176,10 @@ class TestKinds:
         assert [(line.name, line.is_joined, [mark.at for mark in line.marks]) for line in panel.lines] == [
             ("mpi, 2 ranks per node", True, [1, 2]), ("mpi, 4 ranks per node", True, [1, 2]),
         ]  # fmt: skip
-
-    def test_scaling_of_equal_ranks_over_nodes_is_one_line(self) -> None:
         (line,) = line_panel(panels_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling")).lines
         assert (line.name, [mark.at for mark in line.marks]) == ("mpi", [1, 2])
 
-    def test_points_without_a_line_have_a_color_of_their_own(self) -> None:
-        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
-                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
-        lines = line_panel(panels_of(page, "scaling")).lines
-        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
-
-    def test_scaling_has_an_expected_line_for_each_backend(self) -> None:
+    def test_scaling_has_expected_lines_of_few_backends(self) -> None:
         def both(ranks: int) -> list[Row]:
             mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi", ranks=ranks)]
             return [*sweep("gloo", ranks=ranks), *mpi]
@@ -205,7 +189,6 @@ class TestKinds:
             ("expected (gloo)", {2: 12.5, 4: 12.5}, 0), ("expected (mpi)", {2: 20.0, 4: 20.0}, 1),
         ]  # fmt: skip
 
-    def test_scaling_of_many_backends_has_one_expected_line(self) -> None:
         def all_of(ranks: int) -> list[Row]:
             return [
                 replace(row, ceiling=Ceiling("measured", (10 + number) * 1e9, "memory copy"))
@@ -216,15 +199,13 @@ class TestKinds:
         panel = line_panel(panels_of(runs_of(two=all_of(2), four=all_of(4)), "scaling"))
         assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [("expected", {2: 13.0, 4: 13.0}, None)]
 
-    def test_history_joins_runs_of_the_same_hosts_only(self) -> None:
+    def test_history_joins_equal_hosts_and_leaves_out_impossible_dates(self) -> None:
         panel = line_panel(panels_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history"))
         assert [(line.name, line.is_joined, len(line.marks)) for line in panel.lines] == [
             ("mpi, a[1-2]", True, 2), ("mpi, b", False, 1),
         ]  # fmt: skip
         assert [line.color for line in panel.lines] == [0, 1]
         assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
-
-    def test_history_of_several_hosts_has_a_dash_and_a_name_for_each(self) -> None:
         long = [f"{letter}{'-' * 70}" for letter in "xx"]
         page = history_of([long[0] + "1"], [long[0] + "1"], [long[1] + "2"], [long[1] + "2"])
         panel = line_panel(panels_of(page, "history"))
@@ -234,8 +215,6 @@ class TestKinds:
         draw(panel, axes)
         legend = axes.get_legend()
         assert legend is not None and len(legend.get_texts()) == 2
-
-    def test_history_leaves_out_dates_that_cannot_be_drawn(self) -> None:
         days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z"]
         runs = [run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=day) for day in days]
         panel = line_panel(panels_of(material(*runs), "history"))
@@ -244,14 +223,12 @@ class TestKinds:
         with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
             panels_of(material(runs[0], runs[2]), "history")
 
-    def test_a_comparison_names_what_is_left_out(self) -> None:
+    def test_a_comparison_has_names_and_what_is_left_out(self) -> None:
         names = ["base", *(f"run-{number}" for number in range(10))]
         rows = {name: sweep(sizes=[1 << 20]) for name in names} | {"run-1": sweep(sizes=[1 << 10])}
         panels = panels_of(runs_of(**rows), "compare")
         assert [panel.title for panel in panels] == [f"run-{number} against base" for number in (0, *range(2, 8))]
         assert panels[0].note == ("run-1 against base: not drawn, since no case has a time in both; the first 8 of 10 candidates are drawn")
-
-    def test_a_comparison_has_a_name_for_each_run(self) -> None:
         runs = [run_of([(row, {}) for row in sweep()], f"{parent}/allreduce") for parent in ("old", "new")]
         assert [panel.title for panel in panels_of(material(*runs), "compare")] == ["new/allreduce against old/allreduce"]
         found = section(material(*runs))
@@ -294,26 +271,22 @@ class TestKinds:
             panels_of(page, kind)
         assert said in str(refused.value)
 
-    def test_operations_are_selected_by_name(self) -> None:
+    def test_operations_are_selected_and_what_is_left_out_is_named(self) -> None:
         page = of(*sweep(), *sweep(operation="alltoall"))
         assert [panel.title for panel in panels_of(page, "bandwidth", ["alltoall"])] == ["alltoall"]
         with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
             panels_of(page, "bandwidth", ["gather"])
-
-    def test_what_is_left_out_is_named(self) -> None:
         rows = [row for number in range(MOST_LINES + 2) for row in sweep(backend=f"library-{number}", sizes=[1 << 20])]
         panel = line_panel(panels_of(of(*rows), "bandwidth"))
         assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
+        page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
+        with pytest.raises(UsageError, match="select at most 12 with --operation"):
+            panels_of(page, "bandwidth")
 
     def test_names_that_agree_at_their_beginning_stay_apart(self) -> None:
         rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
         names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
         assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
-
-    def test_too_many_panels_are_refused(self) -> None:
-        page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
-        with pytest.raises(UsageError, match="select at most 12 with --operation"):
-            panels_of(page, "bandwidth")
 
 
 def _written(path: Path, rows: list[Row]) -> bytes:
@@ -361,27 +334,21 @@ class TestTextsThatFit:
         assert len(set(shown)) == 10  # with that of what is expected
         assert figure.axes[0].get_title(loc="right").endswith("…")
 
-    def test_the_columns_of_a_legend_follow_its_longest_name(self) -> None:
+    def test_names_in_legends_and_titles_have_room(self) -> None:
         def columns(name: str, style: str) -> int:
             rows = [row for number in range(9) for row in sweep(f"{name}-{number}")]
             (legend,) = figure_of(panels_of(of(*rows), "bandwidth"), style, (7.0, 5.0)).legends
             return int(legend._ncols)  # type: ignore[attr-defined]
 
         assert columns("abc", "paper") > columns("a-longer-name", "paper") > columns("a-longer-name", "slide") >= 1
-
-    def test_a_long_name_moves_the_legend_below_the_panel(self) -> None:
         rows = [row for number in range(2) for row in sweep(f"{'library' * 7}-{number}")]
         figure = figure_of(panels_of(of(*rows), "bandwidth"))
         assert len(figure.legends) == 1 and figure.axes[0].get_legend() is None
-
-    def test_labels_of_four_panels_on_a_slide_are_wrapped(self) -> None:
         rows = [row for operation in ("allgather", "allreduce", "alltoall", "broadcast") for row in sweep(operation=operation)]
         figure = figure_of(panels_of(of(*rows), "percent"), "slide")
         assert [axes.get_ylabel() for axes in figure.axes] == ["% of expected\nbandwidth"] * 4
         for text, low, high in extents(figure):
             assert 0 <= low < high <= figure.bbox.width, text
-
-    def test_a_long_title_of_a_comparison_reaches_over_the_names_of_its_cases(self) -> None:
         runs = [run_of([(row, {}) for row in sweep()], f"{parent}/{'allreduce-' * 2}name") for parent in ("old", "new")]
         figure = figure_of(panels_of(material(*runs), "compare"))
         assert figure.axes[0].get_title(loc="right").startswith("new/allreduce-allreduc")
@@ -397,20 +364,14 @@ class TestTextsThatFit:
         assert len(boxes) >= 2
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
-    def test_ticks_of_linear_sizes_are_apart(self) -> None:
+    def test_ticks_are_apart_and_regular(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
         ticks = list(axes.get_xticks())
         assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
         assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
-
-    def test_a_damaged_number_of_ranks_has_no_tick(self) -> None:
-        axes = Figure().subplots()
         draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
         assert list(axes.get_xticks()) == [2, 4]
-
-    def test_ticks_of_powers_of_two_are_regular(self) -> None:
-        axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
         assert list(axes.get_xticks()) == SIZES[1::2]
 
@@ -422,11 +383,9 @@ class TestFiles:
         assert first == again
         assert first.startswith({"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[ending])
 
-    def test_text_stays_text(self, tmp_path: Path) -> None:
+    def test_texts_stay_texts_and_are_neither_formulas_nor_markup(self, tmp_path: Path) -> None:
         assert ">bus bandwidth, GB/s<" in _written(tmp_path / "a.svg", sweep()).decode()
         assert b"/Type3" not in _written(tmp_path / "a.pdf", sweep())  # journals refuse it
-
-    def test_names_are_neither_formulas_nor_markup_nor_hidden(self, tmp_path: Path) -> None:
         names = ["$x_1$", "_hidden", "<b>bold</b>"]
         rows = [row for name in names for row in sweep(backend=name)]
         text = _written(tmp_path / "a.svg", rows).decode()

@@ -62,12 +62,9 @@ def test_what_cannot_be_decided_has_its_reason_and_does_not_pass() -> None:
     assert [type(each.doubt) for each in refused.cases] == [FewNodeCounts] and refused.exit_code == 3
 
 
-def test_wrong_data_comes_before_all() -> None:
+def test_wrong_data_and_other_node_counts() -> None:
     found = hold_against([measured(1.0, wrong=3)], prediction())
     assert found.cases[0].outcome is PredictionOutcome.WRONG_DATA and found.exit_code == 4
-
-
-def test_runs_of_another_node_count_are_rejected() -> None:
     with pytest.raises(UsageError, match="8"):
         hold_against([KNOWN[-1]], prediction())
 

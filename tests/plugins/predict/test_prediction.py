@@ -72,21 +72,15 @@ def test_a_fabric_that_slows_groups_of_nodes_is_found() -> None:
     assert case.predictions[0].time_s == pytest.approx(law(32), rel=0.01)
 
 
-def test_what_jumps_at_the_largest_count_is_refused() -> None:
+def test_jumps_few_and_far_node_counts_are_refused_and_intervals_grow() -> None:
     case = only(predict([row(nodes, ring(nodes) * (3 if nodes == 16 else 1)) for nodes in (2, 4, 8, 16)], [32]))
     refusal = case.predictions[0].refusal
     assert isinstance(refusal, LargePredictionError) and refusal.error < -0.6 and refusal.smaller == (2, 4, 8)
     assert case.predictions[0].time_s is None
-
-
-def test_two_node_counts_and_far_counts_are_refused() -> None:
     rows = [row(nodes, ring(nodes)) for nodes in (2, 4, 8)]
     assert isinstance(only(predict(rows[:2], [8])).predictions[0].refusal, FewNodeCounts)
     near, far = only(predict(rows, [32, 33])).predictions
     assert near.time_s is not None and isinstance(far.refusal, TooManyNodes)
-
-
-def test_the_interval_grows_with_the_distance() -> None:
     rows = [row(nodes, ring(nodes) * (1.03 if nodes == 8 else 1)) for nodes in (2, 4, 8, 16)]
     widths = [each.high_s / each.low_s for each in only(predict(rows, [17, 32, 64])).predictions if each.high_s and each.low_s]
     assert len(widths) == 3 and widths == sorted(widths)

@@ -15,15 +15,12 @@ from tests.cli.command import Finished, one_sentence, run_here
 from tests.results.rows import make_row
 
 
-def test_the_table_has_a_line_for_each_simulated_change(tmp_path: Path) -> None:
+def test_the_table_and_json_have_each_simulated_change(tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0].startswith("336 ") and "6 allocations of 3 launches" in lines[0]
     assert len(lines) == 2 + 8 and "false alarms" in lines[2]
-
-
-def test_json_has_the_counts(tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--self-test", "--trials", "4", "--format", "json")
     first = json.loads(done.stdout.splitlines()[0])
     assert (first["done"], first["wanted"], first["trials"]) == ("nothing", False, 4)
@@ -49,13 +46,10 @@ def tried(folder: Path, *words: str) -> Finished:
     return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
 
 
-def test_side_by_side(tmp_path: Path) -> None:
+def test_side_by_side_and_harsher_noise(tmp_path: Path) -> None:
     lines = tried(tmp_path, "--paired").stdout.splitlines()
     assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
     assert len(lines) == 10
-
-
-def test_harsher_noise_by_name(tmp_path: Path) -> None:
     found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
     assert [each["trials"] for each in found] == [2] * 8
 
@@ -67,14 +61,8 @@ def test_the_noise_of_a_baseline(folder: Path) -> None:
     assert lines[0].startswith("3 ") and "5 allocations of 2 launches" in lines[0]
     assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
     assert "10 launches of 5 recorded allocations" in lines[-2] and lines[-1].startswith("1 ")
-
-
-def test_the_noise_of_a_baseline_as_json_side_by_side(folder: Path) -> None:
     found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
     assert [each["wanted"] for each in found[:2]] == [False, True]
-
-
-def test_a_baseline_of_one_allocation_is_rejected(folder: Path) -> None:
     (folder / "short").mkdir()
     (folder / "good" / "good-1.allocation.jsonl").rename(folder / "short" / "good-1.allocation.jsonl")
     assert "short has 1 " in one_sentence(tried(folder, "--baseline", "short"))

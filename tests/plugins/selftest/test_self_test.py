@@ -88,14 +88,11 @@ def test_harsher_noise_has_the_published_rate_of_false_alarms(name: str, most: f
     assert side_by_side <= most_paired
 
 
-def test_without_noise_the_limits_are_their_minimum() -> None:
+def test_without_noise_limits_are_minimal_and_mid_messages_do_where_large_ones_lack() -> None:
     """Minimum limits of large messages: 2 % for a case, 1 % for a group, 1.5 % for all; the same for two stacks."""
     for paired in (False, True):
         found = shares(usual(SILENT, paired=paired), 2, seed=0)
         assert found == [0, 1, 1, 1, 1, 1, 1, 0]
-
-
-def test_a_cluster_without_large_messages_is_tested_on_its_mid_ones() -> None:
     scheme = Scheme.of_cases(
         [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
     )
@@ -116,26 +113,17 @@ def drawn(noise: Noise) -> Cluster:
     return Cluster.draw(noise, default_scheme(), np.random.default_rng(0))
 
 
-def test_the_usual_cluster_has_the_cases_of_the_protocol() -> None:
+def test_clusters_without_noise_stay_and_drift_makes_them_slower() -> None:
     scheme = default_scheme()
     assert len(scheme.of) == 336
     assert np.bincount(scheme.classes[scheme.of]).tolist() == [144, 72, 120]
-
-
-def test_a_cluster_without_noise_is_always_the_same() -> None:
     assert not drawn(SILENT).allocations(3, 2, np.random.default_rng(1)).any()
     of_allocations = {"allocation": (0.5, 0.5, 0.5), "allocation_common": 0.5, "drift": 0.5, "walk": 0.5}
     for noise in (SILENT, replace(SILENT, **of_allocations)):  # which pairs of launches do not have
         pairs = drawn(noise).pairs(2, 5, np.random.default_rng(1))
         assert pairs.shape == (2, 5, 336) and not pairs.any()
-
-
-def test_drift_makes_each_allocation_slower_than_the_one_before() -> None:
     cluster = drawn(replace(SILENT, drift=0.01))
     assert cluster.allocations(3, 1, np.random.default_rng(1), first=6)[:, 0] == pytest.approx([0.07, 0.08, 0.09])
-
-
-def test_the_slow_drift_of_a_cluster_continues() -> None:
     cluster = drawn(replace(SILENT, walk=0.01))
     whole = cluster.allocations(9, 1, np.random.default_rng(1))
     assert cluster.allocations(3, 1, np.random.default_rng(2), first=6) == pytest.approx(whole[6:])
@@ -143,16 +131,13 @@ def test_the_slow_drift_of_a_cluster_continues() -> None:
     assert (whole == whole[:, :1]).all()
 
 
-def test_missing_cases_are_missing_in_all_launches_of_an_allocation() -> None:
+def test_missing_cases_and_two_speeds() -> None:
     cluster = drawn(Noise(missing=0.3))
     assert 0.2 < np.isnan(cluster.allocations(6, 1, np.random.default_rng(1))).mean() < 0.4
     lacking = np.isnan(cluster.pairs(2, 5, np.random.default_rng(1)))
     assert 0.2 < lacking.mean() < 0.4
     assert (lacking == lacking[:, :1]).all()
-
-
-def test_some_cases_have_two_speeds() -> None:
-    """Half of the cases, in a fifth of their launches, by 10 %."""
+    # Half of the cases, in a fifth of their launches, by 10 %.
     times = drawn(replace(SILENT, bimodal=0.5, slow_share=0.2, slow_by=0.1)).launches(1, 400, np.random.default_rng(1))[0]
     assert np.unique(times).tolist() == pytest.approx([0, np.log(1.1)])
     shares = (times > 0).mean(axis=0)
@@ -160,16 +145,13 @@ def test_some_cases_have_two_speeds() -> None:
     assert shares[shares > 0].mean() == pytest.approx(0.2, abs=0.02)
 
 
-def test_the_harsher_ones_are_named_and_read() -> None:
+def test_noise_files_are_named_read_and_have_defaults(tmp_path: Path) -> None:
     assert list(noises()) == ["bimodal", "drift", "harsh", "missing", "wander"]
     assert read_noise(Path("drift")) == Noise(drift=0.003)
     assert read_noise(Path("wander")) == Noise(walk=0.004)
     assert read_noise(Path("missing")) == Noise(missing=0.3)
     assert read_noise(Path("bimodal")) == Noise(bimodal=0.4, slow_share=0.3, slow_by=0.15)
     assert read_noise(Path("harsh")).launch == (0.06, 0.04, 0.012)
-
-
-def test_missing_keys_of_a_file_have_their_defaults(tmp_path: Path) -> None:
     (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
     assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 
@@ -228,11 +210,22 @@ def of_noise(noise: Noise, allocations: int, seed: int, cases: list[CaseKey] = M
     return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cases)
 
 
-def test_allocations_without_noise_stay_without_noise() -> None:
+def test_noise_of_pairs_is_that_of_launches_not_of_allocations() -> None:
     found = recorded(baseline(np.full((4, 3, 4), -9.0), FEW))
     assert not found.allocations(3, 5, np.random.default_rng(0)).any()
     assert not found.pairs(2, 5, np.random.default_rng(0)).any()
     assert (found.launches, found.left_out) == (3, 0)
+    # Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike.
+    found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
+    pairs = found.pairs(2, 5, np.random.default_rng(0))
+    assert pairs.std() > 0.005
+    assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
+    times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
+    found = recorded(baseline(times, FEW))
+    assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
+    drawn = found.allocations(2000, 3, np.random.default_rng(0))
+    assert drawn.std(axis=0) == pytest.approx([0.129] * 4, rel=0.1)  # the standard deviation of 0, 0.1, 0.2, 0.3 is 0.129
+    assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
 
 
 def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together() -> None:
@@ -250,24 +243,7 @@ def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together()
     assert whole[0] == pytest.approx(whole[1], rel=0.35)
 
 
-def test_common_noise_of_launches_stays_common_in_pairs() -> None:
-    """Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike."""
-    found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
-    pairs = found.pairs(2, 5, np.random.default_rng(0))
-    assert pairs.std() > 0.005
-    assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
-
-
-def test_pairs_have_no_differences_between_allocations() -> None:
-    times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
-    found = recorded(baseline(times, FEW))
-    assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
-    drawn = found.allocations(2000, 3, np.random.default_rng(0))
-    assert drawn.std(axis=0) == pytest.approx([0.129] * 4, rel=0.1)  # the standard deviation of 0, 0.1, 0.2, 0.3 is 0.129
-    assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
-
-
-def test_cases_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_out() -> None:
+def test_missing_cases_are_as_frequent_as_in_the_record() -> None:
     times = np.zeros((8, 3, 4))
     times[:4, :, 1] = np.nan
     times[:5, :, 2] = np.nan
@@ -275,9 +251,6 @@ def test_cases_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_o
     assert (found.left_out, len(found.scheme.of)) == (1, 3)
     lacking = np.isnan(found.allocations(400, 3, np.random.default_rng(0))).mean(axis=0)
     assert lacking == pytest.approx([0, 0.5, 0], abs=0.08)
-
-
-def test_a_launch_that_lacks_a_case_leaves_it_to_the_others() -> None:
     times = np.zeros((4, 3, 4))
     times[:, 0, 0] = np.nan
     drawn = recorded(baseline(times, FEW)).allocations(200, 5, np.random.default_rng(0))

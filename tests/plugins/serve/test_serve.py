@@ -67,7 +67,7 @@ def get(tmp_path: Path) -> Iterator[Get]:
         thread.join()
 
 
-def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
+def test_the_index_leads_to_pages_and_a_search_selects_runs(get: Get) -> None:
     status, text = get("/")
     addresses = re.findall(r'href="(/run/[^"]+)"', text)
     assert (status, addresses) == (200, ["/run/night%20%3C2%3E", "/run/night-1"])
@@ -76,17 +76,14 @@ def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
         status, page = get(address)
         assert (status == 200 and "allreduce on 1 node" in page) or "allreduce on" in page
         assert 'class="links"' not in page  # raw files are not reachable
+    assert re.findall(r'href="/run/([^"]+)"', get("/?q=NIGHT-1+allreduce")[1]) == ["night-1"]
+    status, text = get("/?q=%3Cscript%3E")
+    assert status == 200 and "0 of 2 runs" in text and "<script>" not in text
 
 
 def test_the_licence_of_the_library_is_in_the_index(tmp_path: Path) -> None:
     notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
     assert "Copyright" in notice and notice in index(tmp_path, [])
-
-
-def test_the_search_selects_runs(get: Get) -> None:
-    assert re.findall(r'href="/run/([^"]+)"', get("/?q=NIGHT-1+allreduce")[1]) == ["night-1"]
-    status, text = get("/?q=%3Cscript%3E")
-    assert status == 200 and "0 of 2 runs" in text and "<script>" not in text
 
 
 def points(text: str) -> int:
