@@ -1,7 +1,5 @@
 """The runs of an allocation, as the gate reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 from math import exp

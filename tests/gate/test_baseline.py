@@ -1,7 +1,5 @@
 """The folder of a baseline: allocations are stored once and read back; altered files are rejected."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

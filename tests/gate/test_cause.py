@@ -1,7 +1,5 @@
 """The likely cause of a pattern of slower cases, on simulated clusters with a known cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import date
 from math import exp, log

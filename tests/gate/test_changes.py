@@ -1,7 +1,5 @@
 """Announced changes and slowdowns: the keys of a file, and their effect."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 

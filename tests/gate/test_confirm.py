@@ -1,7 +1,5 @@
 """The suite of suspects: it is one, and it has their cases and no others."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from pathlib import Path

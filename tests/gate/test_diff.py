@@ -1,7 +1,5 @@
 """Differences between two allocations, and between two baselines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,6 @@ SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for 
 
 
 def beyond(moves: BaselineDiff) -> set[str]:
-    """Return the names of the cases and groups with a difference above the noise limit."""
     return {each.about.name for each in moves.moved if each.beyond}
 
 
@@ -30,34 +27,28 @@ def test_two_allocations_around_an_upgrade() -> None:
     assert slow.limit == pytest.approx(1.02, abs=0.02)
 
 
-def test_two_equal_allocations_have_no_difference_and_faster_cases_are_reported() -> None:
+def test_equal_allocations_and_cases_that_one_side_lacks() -> None:
     assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
     assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
-
-
-def test_the_noise_limit_of_two_baselines_follows_from_each() -> None:
-    before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
-    moves = between_baselines(before, after)
-    assert beyond(moves) == SLOWER
-    assert [len(side) for side in moves.sides] == [6, 6]
-    halves = [Baseline(Path(name), nights(6, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
-    assert beyond(between_baselines(*halves)) == set()
-
-
-def test_two_single_allocations_have_no_noise_limit() -> None:
-    old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
-    moves = between_baselines(old, new)
-    assert {each.limit for each in moves.moved} == {None}
-    assert beyond(moves) == set()
-
-
-def test_cases_that_one_side_lacks() -> None:
     first, second = nights(2)
     del second.cases[case(8)], first.cases[case(64)]
     moves = between_allocations(Baseline(Path("base"), [first, replace(second)]), "night-1", "night-2")
     assert [each.name for each in moves.only_old] == ["allreduce 8 B mpi"]
     assert [each.name for each in moves.only_new] == ["allreduce 64 B mpi"]
     assert not {"allreduce 8 B mpi", "allreduce 64 B mpi"} & {each.about.name for each in moves.moved}
+
+
+def test_the_noise_limit_of_two_baselines_follows_from_each_and_single_allocations_have_none() -> None:
+    before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
+    moves = between_baselines(before, after)
+    assert beyond(moves) == SLOWER
+    assert [len(side) for side in moves.sides] == [6, 6]
+    halves = [Baseline(Path(name), nights(6, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
+    assert beyond(between_baselines(*halves)) == set()
+    old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
+    moves = between_baselines(old, new)
+    assert {each.limit for each in moves.moved} == {None}
+    assert beyond(moves) == set()
 
 
 def test_bad_names() -> None:

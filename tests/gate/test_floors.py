@@ -1,7 +1,5 @@
 """Minimum percentages of the expected bandwidth: `--min-percent`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -237,7 +237,6 @@ def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figure
 
 
 def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
-    """As `history_matrix` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
         SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
@@ -306,7 +305,6 @@ def test_simulated_histories(count: int, false_case: float, least: dict[str, flo
 
 
 def began(run: Path, value: Any) -> Path:
-    """Set the start of a run, and return it."""
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**info, "started_utc": value}))
     return run

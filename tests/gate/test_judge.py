@@ -1,7 +1,5 @@
 """The decision: what passes, what is a regression, and everything that is neither."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import date

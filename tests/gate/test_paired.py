@@ -1,7 +1,5 @@
 """An old and a new stack side by side: what passes, what is a regression, and what is neither."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -334,7 +332,6 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launches(folder: Path, allocation: str, slower: float = 1.0) -> tuple[Path, Path]:
-    """Store five interleaved launches of an old and of a new stack."""
     for number in range(5):
         for second, (stack, factor) in enumerate((("old", 1.0), ("new", slower))):
             store(

@@ -1,7 +1,5 @@
 """The gate's rule on figures that can be computed by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

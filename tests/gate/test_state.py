@@ -1,7 +1,5 @@
 """Launches in another state of the machine, and cases with too different launches: neither is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,14 +84,12 @@ class TestState:
 
 
 def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
-    """Every launch slower by a factor of its own."""
     whole = allocation(name, launches=len(by_launch), **changes)
     times = {case: zip(by_launch, each.medians_s, strict=True) for case, each in whole.cases.items()}
     return replace(whole, cases={case: CaseTimes(tuple(by * (time or 0) for by, time in both)) for case, both in times.items()})
 
 
 def one_scattered(name: str, *by_launch: float) -> Allocation:
-    """The 8-byte case alone."""
     return with_case(allocation(name), 8, *(1.008e-6 * by for by in by_launch))
 
 
@@ -152,7 +148,6 @@ CASES = [
 
 
 def night(times: Figures, cases: Sequence[CaseKey]) -> Allocation:
-    """An allocation from [launches × cases] ln of time."""
     measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(cases, 1e-3 * np.exp(times.T), strict=True)}
     return Allocation("night", "2026-11-20", len(times), 0, (None,) * len(times), {}, measured)
 

@@ -1,7 +1,5 @@
 """The verdict: what it counts, and the form in which it is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -89,7 +87,6 @@ def written(folder: Path, expected: Any) -> Path:
 
 
 def refused(folder: Path, expected: Any) -> str:
-    """Return the error without the file's name."""
     with pytest.raises(UsageError) as error:
         read_verdict(written(folder, expected))
     assert "\n" not in str(error.value)
@@ -97,7 +94,6 @@ def refused(folder: Path, expected: Any) -> str:
 
 
 def stored_verdict(**changes: Any) -> dict[str, Any]:
-    """Return a regression as a file has it, with `changes`."""
     page: dict[str, Any] = json.loads(to_page(document(regression())))
     return {**page, **changes}
 

@@ -1,7 +1,5 @@
 """Attacks 74, 93, 94: Python modules in the current directory. Every command starts there; none of them may run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -96,7 +94,6 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path) -> str:
-    """Return the attacker's modules that ran."""
     found = folder.parent / "marks"
     return found.read_text() if found.exists() else ""
 

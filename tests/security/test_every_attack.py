@@ -8,8 +8,6 @@
 | 75 to 104 | scripts: `emit`, the current folder, Slurm's hooks, verdicts in every form |
 """
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 
@@ -71,7 +69,6 @@ TESTS: dict[int, str] = {
 
 @cache
 def names(path: str) -> set[str]:
-    """The tests of a file: `function`, or `Class::function`."""
     found = set[str]()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.FunctionDef):

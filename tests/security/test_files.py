@@ -1,7 +1,5 @@
 """Attacks 21 to 62: hostile tarballs, XML, JSON, texts, run folders and suites, each given to the command that reads it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Attacks 63 to 73 and 101 to 104: hostile words of stored runs and verdicts in every form that collbench writes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -29,7 +27,6 @@ TOUCHED = re.compile(r"injected")
 
 
 def replaced(part: Any, old: str, new: str) -> Any:
-    """The document with the word replaced wherever a text holds it."""
     if isinstance(part, str):
         return part.replace(old, new)
     if isinstance(part, list):
@@ -38,7 +35,6 @@ def replaced(part: Any, old: str, new: str) -> Any:
 
 
 def spoiled(source: Path, target: Path, changes: Iterable[tuple[str, str]]) -> Path:
-    """A copy of a stored run in which words of its files are hostile."""
     shutil.copytree(source, target)
     for path in [*target.rglob("*.json"), *target.rglob("*.jsonl")]:
         whole = path.suffix == ".json"

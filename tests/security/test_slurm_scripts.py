@@ -1,7 +1,5 @@
 """Attacks 95 to 99: what another user prepares in folders that Slurm's scripts use."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -31,7 +29,6 @@ SBCAST = 'while [[ $1 == --* ]]; do shift; done\n[[ ! -e $2 ]] || exit 1\nexec c
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """An installed collbench that writes which file ran."""
     folder = tmp_path / "prefix"
     for name in ("bin", "venv"):
         (folder / name).mkdir(parents=True)

@@ -1,7 +1,5 @@
 """The node hooks in a folder of their own, and a Slurm that calls them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -42,13 +40,11 @@ def with_doubles(folder: Path, state: str = "IDLE", scontrol: str = "", **comman
 
 
 def asked(folder: Path) -> str:
-    """What scontrol was asked."""
     path = folder / "asked"
     return path.read_text() if path.exists() else ""
 
 
 def node(bed: SlurmBed, name: str) -> tuple[str, str]:
-    """The node's state and the reason of it."""
     actual = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
     state, reason = re.search(r" State=(\S+)", actual), re.search(r" Reason=(.*?) \[", actual)
     assert state, actual
@@ -106,12 +102,10 @@ class Hooked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """Return the output of the hooks."""
         path = self.folder / "talk"
         return path.read_text() if path.exists() else ""
 
     def seconds(self, hook: str) -> list[float]:
-        """How long each call of a hook that has ended took."""
         began: dict[tuple[str, str], float] = {}
         found = []
         for line in (self.folder / "stamps").read_text().splitlines():

@@ -1,7 +1,5 @@
 """gate.sh on a real Slurm: a first allocation, its suspects in two fresh ones, and what ends it earlier."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -34,7 +32,6 @@ def verdict(keep: Path) -> dict[str, Any]:
 
 
 def nodes_of(cluster: Cluster, keep: Path) -> list[set[str]]:
-    """Return the nodes of each allocation, from Slurm."""
     jobs = [name.rpartition("-")[2] for name in verdict(keep)["candidates"]]
     shown = [cluster.bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout for job in jobs]
     lists = [words["NodeList"] for words in (dict(word.partition("=")[::2] for word in text.split()) for text in shown)]

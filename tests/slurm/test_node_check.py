@@ -1,7 +1,5 @@
 """node_check.sh: what it finds drains a node of a real Slurm; what fails in it drains nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import subprocess
@@ -50,7 +48,6 @@ class Checked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """Return the output of the checks."""
         path = self.folder / "check" / "talk"
         return path.read_text() if path.exists() else ""
 
@@ -65,7 +62,6 @@ def checked() -> Iterator[Checked]:
 
 
 def _free(lock: Path) -> bool:
-    """Whether no check is at work."""
     with lock.open() as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +86,6 @@ def install(folder: Path) -> Path:
 
 
 def slowed(folder: Path, on: bool) -> None:
-    """Whether the next check finds the node slower by 30 %."""
     conf = folder / "node_check.conf"
     actual = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
     conf.write_text("\n".join([*actual, *[SLOW] * on, ""]))
@@ -202,9 +197,10 @@ class TestDoubles:
         assert done.returncode == 0 and f"node_check.sh: node1: {says}" in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "asked").exists() or "State=DRAIN" not in (tmp_path / "asked").read_text()
 
-    def test_a_healthy_node_prints_nothing(self, check: Callable[..., Finished]) -> None:
+    def test_a_healthy_node_and_the_node_of_a_prologs_job_print_nothing(self, check: Callable[..., Finished]) -> None:
         done = check()
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
 
     @pytest.mark.parametrize("code", ["0", "4"])
     def test_wrong_data_drain_at_once(self, code: str, check: Callable[..., Finished], tmp_path: Path) -> None:
@@ -215,9 +211,6 @@ class TestDoubles:
         done = check(VERDICT="1", state="IDLE+DRAIN")
         assert done.returncode == 1 and "already drained" in done.stderr
         assert "update" not in (tmp_path / "asked").read_text()
-
-    def test_in_a_prolog_the_jobs_own_node_is_allocated(self, check: Callable[..., Finished]) -> None:
-        assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
 
     def test_nodes_may_have_their_own_baseline(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         own = tmp_path / "own" / "node1"

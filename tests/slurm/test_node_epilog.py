@@ -1,7 +1,5 @@
 """node_epilog.sh: after a job that a signal ended it looks at the node, after others it does not; what fails in it drains nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,7 +51,6 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     name, sick = hooked.nodes
 
     def after(*command: str, on: str = name) -> str:
-        """Return the output of this job's epilog."""
         before, ended = len(hooked.talk), len(hooked.seconds("epilog")) if (hooked.folder / "stamps").exists() else 0
         hooked.call([*command[:1], "-w", on, *command[1:]], timeout=30)
         until(lambda: len(hooked.seconds("epilog")) > ended, "the epilog", 30)

@@ -1,7 +1,5 @@
 """node_sweep.sh: idle nodes are checked, each in a job of its own, and users go first; a thousand nodes cost a handful of processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

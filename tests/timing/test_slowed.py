@@ -19,7 +19,6 @@ def called(call):
 
 
 def held_ns(hold, work_ns):
-    """Nanoseconds of an iteration with so much work."""
     assert called(hold.begin) == 0
     began = time.monotonic_ns()  # after it: an interrupted iteration has worked longer, never less
     while time.monotonic_ns() - began < work_ns:

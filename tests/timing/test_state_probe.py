@@ -36,7 +36,7 @@ def test_what_it_hears_is_a_time(tmp_path, n, kinds):
 
 def pair(rounds=20, deadline_s=10.0):
     line = (ctypes.c_int64 * 16)()
-    make = lambda first: StateProbeStruct(ctypes.addressof(line), first, 0, rounds, int(deadline_s * 1e9))
+    make = lambda first: StateProbeStruct(ctypes.addressof(line), first, 0, rounds, int(deadline_s * 1e9))  # noqa: E731
     return line, make(1), make(0)
 
 

@@ -1,7 +1,5 @@
 """Backends, runs and rank counts as alternatives: who is the fastest at each size, never more than the evidence shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,6 @@ BY_LAUNCH = (1.0, 1.01, 0.99, 1.0, 1.02, 0.98)
 
 
 def row(backend: str, time_s: float, size: int = 1 << 20, **changes: Any) -> Row:
-    """An all-reduce whose bus bandwidth fits its time."""
     ranks = changes.get("ranks", 4)
     rate = size / time_s
     values = {
@@ -36,7 +33,6 @@ def row(backend: str, time_s: float, size: int = 1 << 20, **changes: Any) -> Row
 
 
 def run(path: Path, *rows: Row) -> Launches:
-    """One launch."""
     return launched(path, *rows, factors=(1.0,))
 
 
@@ -50,7 +46,6 @@ def launched(path: Path, *rows: Row, factors: Sequence[float] = BY_LAUNCH) -> La
 
 
 def scaled(each: Row, factor: float) -> Row:
-    """The row with another time."""
     if each.time_s is None or factor == 1.0:
         return each
     return replace(each, time_s=make_times(factor * each.time_s.p50))

@@ -1,7 +1,5 @@
 """Alternatives as text: the answer first, one table, the same values in all formats, and nothing that the evidence does not show."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence
@@ -30,14 +28,12 @@ STACKS = sorted(path.name for path in (REPORTS / "stacks").iterdir() if path.is_
 
 
 def stored(folder: Path, *rows: Row) -> Path:
-    """Launches in a folder."""
     for number, factor in enumerate(BY_LAUNCH, start=1):
         store(folder / f"launch-{number}", [scaled(each, factor) for each in rows], allocation_id=folder.name)
     return folder
 
 
 def table(*sides: Launches, width: int | None = None) -> list[str]:
-    """The lines of the table with its headings."""
     texts = [line.text.split("  ") for line in lines(compared(*sides), "table", width)]
     return ["|".join(part.strip() for part in parts if part.strip()) for parts in texts]
 

@@ -1,7 +1,5 @@
 """Kernels on the fake GPU (a test double: its times mean nothing): sizes of the arrays, batches that are queued first, wrong elements."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -43,7 +41,6 @@ def test_a_size_that_no_kernel_takes_is_refused(size: int) -> None:
 
 
 def printed(program: str, gpus: int) -> str:
-    """Return the output of a program on the fake GPUs."""
     env = environment(gpus)
     env["PYTHONPATH"] += f":{ROOT}"
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=False)

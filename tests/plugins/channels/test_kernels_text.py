@@ -1,7 +1,5 @@
 """A line per kernel: its rate, the limit, the interval; or why it was not measured."""
 
-from __future__ import annotations
-
 import json
 import math
 from io import StringIO

@@ -1,7 +1,5 @@
 """What probe --measure prints: "x of y (z %)" or n/a and why, one row a channel, and the same as JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """`collbench pairs --tools` and `probe --measure --tools`: rows of external tools, and tools that fail. Most tools are test doubles."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

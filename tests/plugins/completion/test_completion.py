@@ -1,7 +1,5 @@
 """`collbench completion`: after Tab a shell offers what the parsers accept."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

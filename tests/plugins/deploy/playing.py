@@ -1,7 +1,5 @@
 """Playbooks, played by Ansible itself over the hosts of a bed: what takes ssh's place reaches them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Playbooks: one launch over ssh, or a command on every host with collected output, read by Ansible itself."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the plays, as Ansible reads them."""
     from ansible.parsing.dataloader import DataLoader
 
     (folder / "playbook.yml").write_text(text)
@@ -34,7 +31,6 @@ def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def filled_in(part: Any, **variables: Any) -> Any:
-    """Return it with the templates filled in, as Ansible sends it to a host."""
     from ansible.parsing.dataloader import DataLoader
     from ansible.template import Templar
 

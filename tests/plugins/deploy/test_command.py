@@ -1,7 +1,5 @@
 """collbench emit: options, site files, where the file is written; every mistake is one sentence."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

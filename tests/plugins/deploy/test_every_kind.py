@@ -4,8 +4,6 @@ A shell script is run by bash, with doubles of launchers that store their argume
 PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ranks that its file starts.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -85,7 +83,6 @@ def of_check(text: str) -> list[Words]:
 
 
 def found(text: str, name: str) -> Any:
-    """The value of a variable of the check."""
     (value,) = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
     return ast.literal_eval(value)
 
@@ -102,7 +99,6 @@ Playbook.add_constructor("!unsafe", literally)
 
 
 def lists_of_texts(part: Any) -> Iterator[Words]:
-    """All lists of strings of a document."""
     if isinstance(part, list) and part and all(isinstance(each, str) for each in part):
         yield part
     for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -117,7 +113,6 @@ def as_given(text: str, *, playbook: bool) -> str:
 
 
 def holds(lines: Sequence[Words], wanted: Words) -> bool:
-    """Return whether one of the lines has these words in sequence."""
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
@@ -180,7 +175,6 @@ def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None
 
 
 def number(pattern: str, text: str) -> int:
-    """The one number that the pattern finds."""
     (value,) = set(re.findall(pattern, text, re.MULTILINE))
     return int(value)
 

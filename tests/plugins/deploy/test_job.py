@@ -1,7 +1,5 @@
 """A job: the command and its settings, and where its file goes: to the disk, or to the command that submits it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Manifests: accepted by Kubernetes, arguments passed unchanged, and errors in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,6 @@ def container(text: str) -> Any:
 
 
 def words(text: str) -> list[str]:
-    """Return the command line of a manifest without a volume, the program first."""
     return [expanded(word, {}) for word in container(text)["args"]]
 
 
@@ -81,7 +78,7 @@ def test_a_job_has_a_pod_for_each_node_and_gives_them_names() -> None:
     assert env == {"COLLBENCH_PODS": "4", "MASTER_ADDR": "fabric-0.fabric", "COLLBENCH_SECRET": None, "COLLBENCH_TIMEOUT": "600"}
 
 
-def test_the_pods_request_the_hardware_and_may_pin_memory() -> None:
+def test_pods_request_the_hardware_of_the_job_and_nothing_else() -> None:
     (box,) = indexed(emitted(EVERYTHING))["template"]["spec"]["containers"]
     assert box["resources"] == {
         "limits": {
@@ -95,9 +92,6 @@ def test_the_pods_request_the_hardware_and_may_pin_memory() -> None:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         {"name": "results", "persistentVolumeClaim": {"claimName": "results.claim"}},
     ]
-
-
-def test_a_plain_job_requests_nothing_else() -> None:
     spec = indexed(emitted({"nodes": 1}, "allreduce", "--timeout", "30"))["template"]["spec"]
     (box,) = spec["containers"]
     assert sorted(spec) == ["containers", "restartPolicy"]

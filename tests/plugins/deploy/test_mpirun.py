@@ -1,7 +1,5 @@
 """emit mpirun: the arguments of each library's mpirun, from a run of the script with a double of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,10 +97,8 @@ class TestBinding:
         found = start(library, **said).words
         assert found[(at := found.index(words[0])) : at + len(words)] == words
 
-    def test_cores_of_open_mpi_belong_to_its_mapping(self, start: Callable[..., Recorded]) -> None:
+    def test_cores_belong_to_the_mapping_of_open_mpi_and_mpich_binds_nothing_by_default(self, start: Callable[..., Recorded]) -> None:
         assert start("openmpi", cpus_per_rank=4, ranks_per_node=2).after("--map-by") == "ppr:2:node:PE=4"
-
-    def test_mpich_binds_nothing_by_default(self, start: Callable[..., Recorded]) -> None:
         assert "-bind-to" not in start("mpich", gpus_per_node=8).words
 
     @pytest.mark.parametrize("bind", ["numa", "none"])
@@ -170,7 +166,6 @@ class TestOtherOptions:
 
 
 def bash_alone(folder: Path) -> dict[str, str]:
-    """Return a PATH with only the programs that the script needs."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("bash", "date", "grep"):

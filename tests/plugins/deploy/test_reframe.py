@@ -1,7 +1,5 @@
 """A check that passes where every byte arrived right: as it is written, as ReFrame reads it, and on a real Slurm."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
@@ -28,7 +26,6 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def variables(text: str) -> dict[str, Any]:
-    """Return the variables of the check's class, by name."""
     (check,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     return {ast.unparse(node.targets[0]): ast.literal_eval(node.value) for node in check.body if isinstance(node, ast.Assign)}
 

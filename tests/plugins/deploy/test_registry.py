@@ -1,7 +1,5 @@
 """The kinds, found by their files, their settings, and the holes of their templates."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A site file: what is the same for every job, by partition; strict about keys, partitions and values."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -43,13 +41,10 @@ def refusal(folder: Path, text: str | bytes, partition: str | None = None, *, na
     return said.replace(f"{folder}/", "")
 
 
-def test_the_partition_wins_over_the_defaults_and_repeatable_settings_add_up(tmp_path: Path) -> None:
+def test_settings_add_up_and_unknown_partitions_are_named(tmp_path: Path) -> None:
     assert of(tmp_path, GOOD) == {"account": "infra", "minutes": 60, "env": ("A=1", "B=1")}
     assert of(tmp_path, GOOD, "h100") == {"account": "gpu", "minutes": 60, "env": ("A=1", "B=1", "A=2"), "gpus-per-node": 8}
     assert of(tmp_path, GOOD, "cpu long") == {"account": "infra", "minutes": 60, "env": ("A=1", "B=1"), "nodes": 4}
-
-
-def test_the_last_setting_counts_and_variables_add_up() -> None:
     assert together({"nodes": 2, "env": ("A=1",)}, {}, {"nodes": 3, "env": ("A=2",)}, {"name": "x"}) == {
         "nodes": 3,
         "env": ("A=1", "A=2"),

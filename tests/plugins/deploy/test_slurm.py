@@ -1,7 +1,5 @@
 """The batch script: its directives and commands, and user input that stays inside its quotes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -30,11 +28,13 @@ print(json.dumps({**known, "hosts": len(found.hosts), "first": found.hosts[0], "
 
 
 class TestDirectives:
-    def test_of_a_plain_job(self, tmp_path: Path) -> None:
+    def test_of_a_plain_job_and_one_too_short_for_a_signal(self, tmp_path: Path) -> None:
         assert asked(emit(tmp_path)) == {
             "job-name": "collbench", "output": "%x-%j.out", "time": "30", "nodes": "2", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
             "requeue": "", "signal": "TERM@60",
         }  # fmt: skip
+        # Slurm sends it up to a minute early: a job of two minutes would get it at its start.
+        assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
 
     @pytest.mark.parametrize("command", [("probe",), ("allreduce", "--resume", "runs/1")])
     def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
@@ -56,10 +56,6 @@ class TestDirectives:
     def test_of_options(self, options: str, directives: dict[str, str], tmp_path: Path) -> None:
         assert directives.items() <= asked(emit(tmp_path, *options.split())).items()
 
-    def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
-        """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""
-        assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
-
 
 class TestSrun:
     def started(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
@@ -67,17 +63,13 @@ class TestSrun:
         assert (called.code, called.errors) == (0, "")
         return called
 
-    def test_by_a_plain_job(self, tmp_path: Path) -> None:
+    def test_srun_of_plain_jobs_of_mpi_and_cores(self, tmp_path: Path) -> None:
         actual = self.started(tmp_path)
         assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
         assert actual.command == ["collbench", *SWEEP, "--out", "runs/77"]
         assert actual.env == {"SLURM_KILL_BAD_EXIT": "1"}
-
-    def test_of_mpi_and_cores(self, tmp_path: Path) -> None:
         actual = self.started(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
         assert actual.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
-
-    def test_without_mpi_the_script_has_a_hint(self, tmp_path: Path) -> None:
         script = emit(tmp_path)
         assert "--mpi=" not in re.sub("#.*", "", script) and "`srun --mpi=list`, `collbench doctor --launch`" in script
 
@@ -87,10 +79,8 @@ class TestSrun:
     def test_no_folder_is_added_to_a_command_that_has_one_or_needs_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
         assert self.started(tmp_path, command=command).command == ["collbench", *command]
 
-    def test_variables_reach_the_ranks(self, tmp_path: Path) -> None:
+    def test_variables_reach_the_ranks_and_the_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
         assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
-
-    def test_its_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
         assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
 
     def test_modules_are_loaded_first(self, tmp_path: Path) -> None:

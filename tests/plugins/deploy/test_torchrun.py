@@ -1,7 +1,5 @@
 """emit torchrun: the arguments of each node's torchrun, from a run of the script with a double of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a user may type that some language would take for more than text; and the same at random."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 # what shells, YAML, Jinja, Python, sbatch (%j) or an option parser would read as something else

@@ -1,7 +1,5 @@
 """collbench probe --svg: a picture of each node that differs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The machine's picture: well-formed, small, readable without colours, and true."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,6 @@ def drawn(machine: Machine, *limiting: str) -> Element:
 
 
 def texts(root: Element) -> list[str]:
-    """Return the texts in it, without titles."""
     return [(each.findtext(f"{SVG}title") and each[0].tail) or each.text or "" for each in root.iter(f"{SVG}text")]
 
 

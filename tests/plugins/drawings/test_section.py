@@ -1,7 +1,5 @@
 """The machines in the page: equal ones once, and what limits marked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +30,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
-    """A ceiling that these links set."""
     return Ceiling("topology", rate, limited_by(parts), "ring", "counted", limited_by_parts=parts)
 
 
@@ -49,7 +46,6 @@ def shown(
     rows: Sequence[Row] | None = None,
     also: dict[str, object] | None = None,
 ) -> Section:
-    """Return the section of a run on these machines; `also` replaces entries of topology.json."""
     path = store(folder / "run", rows or [make_row(ceiling=ceiling)], hosts=[machine.hostname for machine in machines])
     (path / "topology.json").write_text(json.dumps({**topology_json(machines), **(also or {})}))
     made = section(Material([read_run(path)], folder / "page.html"))
@@ -169,7 +165,6 @@ def machines_section(folder: Path, *runs: Run) -> Section:
 
 
 def mark_of(chart: Chart) -> dict[str, str]:
-    """Return the mark of each host in the table of the links."""
     return {row[0]: row[5] for row in chart.table.rows}
 
 

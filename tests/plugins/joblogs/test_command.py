@@ -1,7 +1,5 @@
 """`collbench doctor --log`, from the command line to the exit code."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """CB2541 to CB2558: known messages of failures in logs, by readers/log_messages.toml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -22,7 +20,6 @@ RETRIES = "NET/IB: Got completion from peer 10.0.0.2<4791> with status=IBV_WC_RE
 
 
 def samples() -> list[tuple[str, str, str]]:
-    """Lines of logs with their code and severity."""
     found: list[tuple[str, str, str]] = []
     heading = ("", "")
     for line in Path(__file__).with_name("log_lines.txt").read_text(encoding="utf-8").splitlines():
@@ -38,17 +35,14 @@ LINES = samples()
 
 
 def log(*lines: str) -> NcclLog:
-    """A log of these lines."""
     return read("\n".join(lines), "job.log")
 
 
 def failures(*lines: str) -> list[Finding]:
-    """The findings of known messages in a log of these lines."""
     return [finding for finding in examine([], examined([log(*lines)], [])) if "CB2541" <= finding.code <= "CB2558"]
 
 
 def only(*lines: str) -> Finding:
-    """The only finding of known messages."""
     findings = failures(*lines)
     assert len(findings) == 1, findings
     return findings[0]

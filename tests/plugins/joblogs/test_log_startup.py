@@ -1,7 +1,5 @@
 """CB2517 to CB2534: a log with the fault gets its code, and a healthy log with the same kind of lines gets none."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

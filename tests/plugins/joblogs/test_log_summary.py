@@ -1,7 +1,5 @@
 """The summary of a log: typed, as text, and in JSON."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.machine.readers.nccl_log import read
@@ -56,7 +54,6 @@ def test_the_facts_of_a_log_and_what_it_does_not_show() -> None:
 
 
 def listing(*ranks: tuple[int, int, str]) -> str:
-    """nccl-tests' list of ranks with their group and host, and a line of NCCL."""
     lines = [
         f"#  Rank {rank:2d} Group {group:2d} Pid   4000 on {host:>10} device  0 [0000:05:00] NVIDIA H100" for rank, group, host in ranks
     ]

@@ -1,7 +1,5 @@
 """CB2511 to CB2516: findings out of NCCL's log."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.machine.readers.nccl_log import NcclLog, read, read_file
@@ -11,7 +9,6 @@ from tests.machines import captures
 
 
 def log(*lines: str) -> NcclLog:
-    """A log of these messages."""
     return read("\n".join(f"dgx01:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
 
 

@@ -1,7 +1,5 @@
 """Plans of blocks: which places are sent and where they must arrive, with and without a mismatch of tensor-parallel groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ MODEL = CacheModel("small", 3, 4, 2, "this test")
 
 
 def cache_of(layout: Layout, tokens: int = 40) -> ModelBlocks:
-    """Blocks of 16 tokens, of bf16."""
     return ModelBlocks(MODEL, tokens, 16, "bf16", layout)
 
 

@@ -1,7 +1,5 @@
 """The section of block transfers, the first screen, and their cases in Markdown and OpenMetrics."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -23,7 +21,6 @@ MISSING = ROW.replace(method="nixl", backend="nixl", na="nixl-cu13 is not instal
 
 
 def stored(path: Path, *rows: KvRow) -> Path:
-    """A run with these rows, and with the cases of those that were measured."""
     folder = RunFolder.create(path, "kv", {"kv": {"rows": len(rows)}})
     for row in rows:
         if row.na is None:

@@ -1,7 +1,5 @@
 """Costs of transfers: known costs are found, and those that the rows do not determine are inconclusive."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table, CSV and JSON of block transfers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from io import StringIO
@@ -21,7 +19,6 @@ ROW = KvRow(
 
 
 def written(format: str, *rows: KvRow) -> str:
-    """Return what is printed."""
     out = StringIO()
     write(BLOCK_TRANSFERS, rows, format, out, color=False, run="r")
     return out.getvalue()

@@ -12,7 +12,7 @@ workers = [f"127.0.0.1:{port}" for port in ports]
 os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import tensorflow as tf
+import tensorflow as tf  # noqa: E402  it reads the variables
 
 SHAPES = [(16, 24), (24, 8), (8,)]
 strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -23,12 +23,10 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(
 
 
 def made(shape: tuple[int, ...], seed: int) -> tf.Tensor:
-    """Values that are the same in every process."""
     return tf.random.stateless_normal(shape, [seed, 7])
 
 
 def gradients(variables: list[tf.Variable], inputs: tf.Tensor) -> list[tf.Tensor]:
-    """The gradients of the mean square of the output."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(inputs @ variables[0] @ variables[1] + variables[2]))
     return tape.gradient(loss, variables)

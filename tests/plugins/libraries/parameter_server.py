@@ -11,7 +11,7 @@ import sys
 task, index, ports = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import tensorflow as tf
+import tensorflow as tf  # noqa: E402  it reads the variable
 
 server, *workers, coordinator = [f"127.0.0.1:{port}" for port in ports]
 cluster = tf.train.ClusterSpec({"ps": [server], "worker": workers, "chief": [coordinator]})
@@ -24,12 +24,10 @@ strategy = tf.distribute.ParameterServerStrategy(resolver)
 
 
 def made(shape: tuple[int, ...], seed: int) -> tf.Tensor:
-    """Values that are the same in every process."""
     return tf.random.stateless_normal(shape, [seed, 7])
 
 
 def gradients(variables: list[tf.Variable], inputs: tf.Tensor) -> list[tf.Tensor]:
-    """The gradients of the mean square of the output."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(inputs @ variables[0] @ variables[1] + variables[2]))
     return tape.gradient(loss, variables)

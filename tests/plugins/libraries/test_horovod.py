@@ -100,8 +100,6 @@ class StandInHorovod:
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Open the backend over a replacement of Horovod, in a world of 4, with these settings."""
-
     def open_(**user):
         for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
             monkeypatch.delenv(name)
@@ -224,7 +222,6 @@ def test_under_horovodrun_it_is_one_sentence_and_exit_code_2(tmp_path):
 
 
 def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
-    """A made-up horovod 0.28.1 with this text as horovod.torch, before all other packages of this environment."""
     package, record = folder / "horovod/torch", folder / "horovod-0.28.1.dist-info"
     package.mkdir(parents=True)
     record.mkdir()

@@ -1,7 +1,5 @@
 """tools/horovod with replacements of Python, cmake and the compiler: what is built, when it is rebuilt, and the errors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -59,7 +57,6 @@ class Machine:
         file.chmod(0o755)
 
     def run(self, *framework: str, **env: str) -> tuple[int, str, list[str]]:
-        """Return its exit code, its output, and the calls of the replacements."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
         line = [str(self.tree / "tools/horovod"), ".venv-horovod", *framework]

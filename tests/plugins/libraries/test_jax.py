@@ -58,8 +58,6 @@ def test_why_it_is_not_available(monkeypatch, versions, environment, answer):
 
 
 def there(monkeypatch, versions, environment):
-    """Pretend that pip has these versions and that the environment has these variables."""
-
     def version(name):
         if name not in versions:
             raise PackageNotFoundError(name)

@@ -1,7 +1,5 @@
 """`collbench kv` by NIXL: every block in its place, faults, a link of known rate, and what `backends` says without it."""
 
-from __future__ import annotations
-
 import json
 import signal
 from contextlib import ExitStack
@@ -98,7 +96,6 @@ class TestOverNixl:
         assert "rank 1" in (tmp_path / "0/stderr").read_text()
 
     def spoilt(self, folder: Path, fault: str) -> list[int]:
-        """The exit codes of two ranks of which the target has a fault."""
         program = (environment_of("nixl"), "-m", "tests.plugins.kv.measure.kv_spoilt")
         line = [fault, "kv", "--method", "nixl", "--blocks", "5", "--block-bytes", "4K", *COUNTED, "--timeout", "15", "--out", "run"]
         ranks, port = [], free_port()

@@ -59,7 +59,6 @@ def test_it_is_found_under_its_name():
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
-    """A folder with a library that loads, and a header."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     for name in ("lib", "include/oneapi", "tmp"):
@@ -235,7 +234,6 @@ WRONG = {name: Spoilt(name) for name in sorted(set(STEPS) & set(SPOILT))}
 
 @cache
 def spoilt_rows():
-    """A launch with each operation and each fault; its exit code and the rows by operation."""
     asked = [one.asked(one.name, *(f"{fault}_{one.name}" for fault in ("dropped", "swapped", "flipped"))) for one in WRONG.values()]
     asked.append({"operations": ["silent"], "sizes": [240], "dtypes": ["float32"]})
     with TemporaryDirectory() as folder:

@@ -43,7 +43,6 @@ def test_every_round_has_an_order_and_a_rank_reads_its_place():
 
 
 def launches(folder, name, *medians_s):
-    """Stored launches of a library, each with one size."""
     host = {"cpus_online": 2, "cpu_model": "CPU"}
     for number, median_s in enumerate(medians_s, start=1):
         row = make_row(1 << 20, backend=STACKS[name].backend, time_s=make_times(median_s), evidence={"libraries": {name: "1.0"}})
@@ -94,7 +93,6 @@ def apart(stack: str) -> tuple[float, float]:
 
 
 def in_turn(stack: str) -> tuple[float, float]:
-    """The same within one launch."""
     found = stack_loops.in_turn(stack, warmup=2, batches=4)
     return found["collbench_s"], found["own_s"]
 

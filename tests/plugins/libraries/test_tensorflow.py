@@ -56,8 +56,6 @@ def test_why_it_is_not_available(monkeypatch, *, found, installed, answer):
 
 
 def there(monkeypatch, found, versions):
-    """Python finds a package, and pip knows these."""
-
     def version(name):
         if name not in versions:
             raise PackageNotFoundError(name)
@@ -174,7 +172,6 @@ def test_its_parameter_server_on_another_host_uses_the_link_one_way_at_a_time(ho
 
 
 def trained(folder, *words):
-    """A parameter-server step on TensorFlow's own servers: its one row."""
     words = ("--backend", "tensorflow", "--model", "1M", "--max-time", "0.3", "--out", str(folder / "run"), *words)
     done = collbench_of("tensorflow", folder, "workload", "parameter-server", *words)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,6 @@ BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
 
 
 def made_up_installation(monkeypatch, versions, backends=()):
-    """Pretend that pip has these versions, and that torchcomms has these backends."""
     monkeypatch.setattr(torchcomms, "installed", versions.get)
     monkeypatch.setattr(torchcomms, "find_spec", lambda name: name in versions or None)
     monkeypatch.setattr(torchcomms, "entry_points", lambda group, name: [name] if name in backends else [])

@@ -71,7 +71,6 @@ CRASHES = "#include <stdlib.h>\n__attribute__((constructor)) static void crash(v
 
 
 def made_up_ucc(folder: Path, major: int = 1, **layers: str) -> str:
-    """A libucc.so.1 of this major version, with these layers in the folder beside it."""
     sources = {"libucc.so.1": MADE_UP_UCC % major} | {f"ucc/libucc_{name}.so": text for name, text in layers.items()}
     (folder / "ucc").mkdir(parents=True)
     for name, text in sources.items():

@@ -1,7 +1,5 @@
 """CB2811 and CB2812: a UCC that cannot be used, and one whose UCX has no RDMA; on made-up libraries and folders like those of a host."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess
@@ -40,7 +38,6 @@ def test_a_library_that_is_not_ucc(tmp_path: Path) -> None:
 
 
 def made_up_host(root: Path, state: str, *modules: str) -> tuple[Path, Path]:
-    """A folder with an RDMA device in this state, and UCX's folder with these modules."""
     port = root / "sys/class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
     (port / "state").write_text(f"{state}\n")

@@ -1,7 +1,5 @@
 """The backend "zmq": correct in every case of pairs, shown on the row, rejected with a reason elsewhere; a lost or silent rank is named."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re
@@ -36,7 +34,6 @@ LARGE = 6 * 2**20  # more than sockets hold
 
 @pytest.fixture
 def both():
-    """The backend, open at two ranks."""
     backends = opened(ZmqBackend)
     yield backends
     for backend in backends:
@@ -169,7 +166,6 @@ def test_answers_and_memory_that_are_still_sent_arrive(both):
 
 
 def failure(timeout_s, before=lambda groups: None):
-    """Return the error of a rank that waits for a message."""
     backends = opened(ZmqBackend)  # with a long timeout, in which they meet; then it is short
     groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle

@@ -1,7 +1,5 @@
 """Loads by the Python API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

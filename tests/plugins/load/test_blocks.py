@@ -1,7 +1,5 @@
 """Quantiles of blocks: their intervals cover the truth as often as they claim, with samples that depend on one another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

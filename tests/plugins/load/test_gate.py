@@ -1,7 +1,5 @@
 """Runs of interference against one another and against a baseline: a larger factor is a regression, and so is a slower victim alone."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from pathlib import Path
@@ -33,7 +31,6 @@ def outcomes(a: Path, b: Path) -> dict[str, Outcome | None]:
 
 
 def side(folder: Path, factor: float, *, alone_s: float = 1e-5) -> Path:
-    """Three launches with about this factor."""
     for launch in range(1, 4):
         row = simulated_row(launch, factor * (1 + 0.002 * launch), alone_s=alone_s)
         load_run(folder / f"launch-{launch}", row, allocation_id=folder.name, started_utc=f"2026-11-0{launch}T02:00:00Z")

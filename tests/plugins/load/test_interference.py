@@ -1,7 +1,5 @@
 """The verdict on interference: only what the intervals show, and never with too few blocks or on shared cores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows of interference: stored, read again, and shown as a table, CSV, JSON and a page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -46,7 +44,6 @@ class Pipe(io.StringIO):
     passed = ""
 
     def flush(self) -> None:
-        """Pass on what was written."""
         self.passed = self.getvalue()
 
 
@@ -92,14 +89,11 @@ def test_a_row_that_does_not_fit_is_rejected(key: str, value: object) -> None:
         INTERFERENCE.decoded(ROW.as_json() | {key: value})
 
 
-def test_csv_has_the_figures_with_their_intervals() -> None:
+def test_csv_and_tables_have_each_row_with_its_interval_and_link() -> None:
     (found,) = csv.DictReader(io.StringIO(shown(ROW, format="csv")))
     assert (float(found["p50_factor"]), float(found["p50_factor_low"]), float(found["p50_off_s"])) == (2.0, 1.9, 1e-5)
     assert (found["p99_factor"], found["verdict"], found["run"]) == ("", "interference", "a")
     assert set(INTERFERENCE.fields_of(ROW)) == set(INTERFERENCE.fields_of(ROW.replace(quantiles={}, na="why"))) == found.keys() - {"run"}
-
-
-def test_a_table_has_each_row_and_the_shared_link() -> None:
     found = shown(CONTROL, ROW, format="table")
     assert "2.00× (1.90–2.10×)" in found and "NIC eth0 on n1" in found and "0 % (control)" in found
 

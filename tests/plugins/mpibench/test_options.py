@@ -1,7 +1,5 @@
 """Command lines of OSU and IMB are translated, or rejected with the equivalent."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The section of the overlap: a line per case with its exposed time, and why a case is inconclusive."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -73,7 +73,6 @@ def test_it_is_read_back_and_flat_for_tables() -> None:
 
 
 def step(both: float, *, goal_s: float = 1.0, **known) -> StepOverlap:
-    """The result of a step with computing, of known times."""
     series = states(both, **known)
     return StepOverlap(goal_s, True, evaluate(series, "calls", None, None, goal_s), efficiency_of(series))
 

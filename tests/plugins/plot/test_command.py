@@ -1,7 +1,5 @@
 """`collbench plot`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures of runs: their panels, and what matplotlib draws of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import isnan
@@ -46,13 +44,11 @@ def of(*rows: Row, name: str = "run", **info: Any) -> Material:
 
 
 def runs_of(**rows: list[Row]) -> Material:
-    """One run for each name, a day apart."""
     days = (f"2026-11-{day:02}T08:00:00Z" for day in range(1, 29))
     return material(*(run_of([(row, {}) for row in each], name, started_utc=next(days)) for name, each in rows.items()))
 
 
 def history_of(*hosts: list[str]) -> Material:
-    """One run for each of these lists of hosts, a day apart."""
     runs = [
         run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=f"2026-11-{day:02}T08:00:00Z", hosts=names)
         for day, names in enumerate(hosts, 1)
@@ -67,7 +63,6 @@ def line_panel(panels: list[Panel]) -> LinePanel:
 
 
 def drawn(panel: Panel) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of each artist by its gid, as matplotlib draws them."""
     axes = Figure().subplots()
     draw(panel, axes)
     artists: list[Any] = list(axes.lines)

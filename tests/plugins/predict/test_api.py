@@ -1,7 +1,5 @@
 """A prediction in a notebook."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import collbench

@@ -1,7 +1,5 @@
 """collbench predict: formats, page, exit codes, the API, and bad input."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -17,7 +15,6 @@ from tests.results.rows import make_row, store
 
 @pytest.fixture
 def runs(tmp_path: Path) -> str:
-    """Three runs of a ring, at 2, 4 and 8 nodes."""
     for nodes in (2, 4, 8):
         store(tmp_path / f"runs/n{nodes}", [row(nodes, ring(nodes))])
     return str(tmp_path / "runs")

@@ -1,7 +1,5 @@
 """Runs held against a prediction of smaller node counts: slower, within, faster, and what cannot be decided."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions: known laws are found again, and what no model describes is refused."""
 
-from __future__ import annotations
-
 from math import ceil, log2
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """collbench gate --self-test: the table, side by side, under harsher noise, and with the noise of a baseline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

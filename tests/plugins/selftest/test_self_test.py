@@ -1,7 +1,5 @@
 """Reliability of the rule: the seeded simulation detects slowdowns and seldom gives false alarms; the table of the protocol."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`collbench report DIR --serve`: what it shows, and that nothing else is reachable."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import os
@@ -87,7 +85,6 @@ def test_the_licence_of_the_library_is_in_the_index(tmp_path: Path) -> None:
 
 
 def points(text: str) -> int:
-    """Return how many points the trends of a page have: each begins a part of the path of its group."""
     return sum(path.count("M") for path in re.findall(r'data-mark="runs"><path[^>]* d="([^"]*)"', text))
 
 

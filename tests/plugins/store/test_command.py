@@ -1,7 +1,5 @@
 """`collbench store`, and `--store` of history, baseline, gate and report: output, exit codes, and bad input."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -22,14 +20,12 @@ HEAVY = {"torch", "pandas", "matplotlib", "mpi4py", "pyarrow", "psycopg"}
 
 
 def said(done: Finished) -> str:
-    """The only sentence on stderr."""
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr.strip()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with runs.db, the store of three nights in runs/."""
     for number in (1, 2, 3):
         night(tmp_path / "runs", number, hosts=(f"node{number}",))
     assert run_here(tmp_path, "store", "sync", "runs.db", "runs", "--label", "nightly").returncode == 0
@@ -109,7 +105,6 @@ def test_prune_removes_only_without_dry_run(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with regression.db, the store of the runs before and after a regression."""
     folder = tmp_path_factory.mktemp("stored")
     for name in ("before", "after"):
         assert run_here(folder, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0

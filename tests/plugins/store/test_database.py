@@ -1,7 +1,5 @@
 """Opening stores: versions, what is not a store, and disks, servers and connections that fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Parquet files of a store, read back by pyarrow."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

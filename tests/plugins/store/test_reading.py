@@ -1,7 +1,5 @@
 """Runs rebuilt from a store, and queries of it, equal those of the folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import fields

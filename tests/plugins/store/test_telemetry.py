@@ -1,7 +1,5 @@
 """GPU telemetry and the conditions of cases, as a store keeps them."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

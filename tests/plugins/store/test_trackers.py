@@ -1,7 +1,5 @@
 """Rows for Bencher, asv and TensorBoard: read back by the program itself where it is installed, else by the schema of its format."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -41,7 +39,6 @@ NAME = "allreduce/nccl/cuda/float32/sum/isolated/out of place/fixed/4 ranks/1 no
 
 
 def reported(*folders: Path, **options: Any) -> tuple[str, str]:
-    """What `collbench report` prints on stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     asv, commit = options.get("asv", (None, None))
     writers = [report_writer(Namespace(asv=asv, commit=commit, tensorboard=options.get("tensorboard")))]
@@ -111,7 +108,6 @@ def test_a_measuring_command_prints_it(tmp_path: Path) -> None:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git in a repository without the user's settings."""
     own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     name = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *name, *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=True)
@@ -120,7 +116,6 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A git repository with two commits."""
     folder = tmp_path / "repository"
     folder.mkdir()
     git(folder, "init")

@@ -1,7 +1,5 @@
 """Adding runs to a store, bringing it up to date, and removing runs: on SQLite, and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

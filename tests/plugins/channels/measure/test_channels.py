@@ -1,7 +1,5 @@
 """The channels of hosts and between them: rates against the right link, reasons where there is none, real links of known rate."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,7 +44,6 @@ STEADY = np.full(30, 2e-3) + np.linspace(0, 1e-5, 30)[np.random.default_rng(1).p
 
 
 def measured(env: dict[str, str], *words: str, seconds: str = "0.05") -> dict[str, list[dict[str, Any]]]:
-    """Return the output of a process about this host, by channel."""
     line = [sys.executable, "-m", "collbench", "probe", "--measure", "--max-time", seconds, "--format", "json", *words]
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """`collbench kernels` distinguishes wrong data from slow kernels, and a missing GPU from both."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.device.unavailable import NoDriver
@@ -25,7 +23,6 @@ class Shown(list[str]):
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[KernelFigure]:
-    """The figures that will be measured."""
     figures: list[KernelFigure] = []
     monkeypatch.setattr(kernels, "_open", lambda env: [])
     monkeypatch.setattr(kernels, "fitting_size", lambda gpus, asked: asked)

@@ -1,7 +1,5 @@
 """perftest's ib_write_bw: the figures in its output, its complaints. tests/testbeds/test_rdma.py runs it on software RDMA."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """TCP streams: what arrives is compared and counted, and every way to fail ends within the patience given."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -69,14 +67,11 @@ def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
     assert arrived.wrong is None and np.median(arrived.rates) == 0
 
 
-def test_a_byte_that_is_another_is_named(listener: socket.socket) -> None:
+def test_a_byte_that_is_changed_or_lost_is_named(listener: socket.socket) -> None:
     sent = bytearray(PATTERN[:70_000])
     sent[66_000] ^= 1
     with poured(listener, sent):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 66000 of a TCP stream is not the one that was sent"
-
-
-def test_a_byte_that_is_lost_shows(listener: socket.socket) -> None:
     with poured(listener, PATTERN[:1000], PATTERN[1001:5000]):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 1000 of a TCP stream is not the one that was sent"
 

@@ -1,7 +1,5 @@
 """Emitted playbooks over hosts that are reached as by ssh: probe on every host, and one launch over two of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Transfers of blocks: what verification detects, bad input, and real ranks by every method."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter
@@ -35,7 +33,6 @@ class Copied(TransferMethod):
     name, backend, summary = "copied", "none", "for this test"
 
     def bind(self) -> Program:
-        """Return no calls."""
         return Program(((),))
 
 
@@ -55,32 +52,24 @@ PATTERN = BlockPattern(100, 9)
 
 
 class TestVerification:
-    def test_right_blocks_pass(self) -> None:
+    def test_blocks_that_are_changed_swapped_misplaced_or_old_are_found(self) -> None:
         source, target = ends()
         assert PATTERN.check(target) is None and PATTERN.check(source) is None
-
-    def test_one_changed_byte_is_found(self) -> None:
         _, target = ends()
         place = int(target.into[0].at_target[2])
         target.pool[place, 17] ^= 1
         found = PATTERN.check(target)
         assert found is not None and (found.rank, found.wrong, found.index) == (1, 1, place * 100 + 17)
-
-    def test_swapped_blocks_are_found(self) -> None:
         _, target = ends()
         first, second = target.into[0].at_target[:2]
         target.pool[[first, second]] = target.pool[[second, first]]
         assert PATTERN.check(target) is not None
-
-    def test_a_block_in_an_unused_place_is_found(self) -> None:
         _, target = ends()
         used = set(target.into[0].at_target.tolist())
         beside = next(place for place in range(len(target.pool)) if place not in used)
         target.pool[beside, 3] = 0
         found = PATTERN.check(target)
         assert found is not None and (found.wrong, found.index) == (1, beside * 100)
-
-    def test_blocks_of_an_earlier_transfer_are_found(self) -> None:
         _, target = ends()
         assert BlockPattern(100, 10).check(target) is not None
 
@@ -128,7 +117,6 @@ def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
 
 
 def measured(folder: Path, *words: str) -> dict[str, KvRow]:
-    """Return by method the rows of a run on this host."""
     options = ["--oversubscribe", "-n", "3", "-w", "1", "--max-time", "5", "--out", str(folder / "run")]
     done = run(folder, "kv", *options, *words, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -136,7 +124,6 @@ def measured(folder: Path, *words: str) -> dict[str, KvRow]:
 
 
 def as_torchrun(rank: int, port: int) -> dict[str, str]:
-    """The variables of one of two ranks on this host."""
     numbers = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 

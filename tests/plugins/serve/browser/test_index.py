@@ -1,7 +1,5 @@
 """The index of `collbench report DIR --serve` in Chromium and Firefox: runs, search, trends, and the page of each run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 
@@ -48,7 +46,6 @@ def index(either: Browser, address: str) -> Iterator[Page]:
 
 
 def names(page: Page) -> list[str]:
-    """Return the names of the listed runs."""
     return page.locator("tbody th").all_inner_texts()
 
 

@@ -1,7 +1,5 @@
 """The dashboards as Grafana reads them: the committed files, Grafana's types, and the layout."""
 
-from __future__ import annotations
-
 import enum
 import json
 import os

@@ -1,7 +1,5 @@
 """Wire tools as processes: each ends in time, its output is bounded, and no process remains."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -70,7 +68,6 @@ def test_a_server_that_ends_or_never_listens_gives_the_reason() -> None:
 
 
 def names(folder: Path) -> list[str]:
-    """Of the processes in a folder."""
     found = []
     for pid in running(folder):
         with suppress(OSError):

@@ -4,8 +4,6 @@
 (its name and kernel replaced), and ib_write_bw of perftest 6.06 in the virtual machine with software RDMA.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
