@@ -87,14 +87,10 @@ def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, n
     assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"unfinished": 1}, "allocation bad has 1 "),
-        ({"unfinished": 1, "stopped": ("runs/a/launch-2",)}, "runs/a/launch-2"),
-        ({"slowed": "by=10%"}, r"bad .*\(by=10%\)"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"unfinished": 1}, "allocation bad has 1 "), ({"unfinished": 1, "stopped": ("runs/a/launch-2",)}, "runs/a/launch-2"),
+    ({"slowed": "by=10%"}, r"bad .*\(by=10%\)"),
+])  # fmt: skip
 def test_what_is_not_good_is_not_added(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         add_all(tmp_path / "base", [allocation("bad", **changes)])
@@ -122,42 +118,23 @@ def _column(name: str, value: Any) -> Edit:
     return _line(1, lambda case: [value if column == name else each for column, each in zip((*_STORED, "", "", ""), case, strict=True)])
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (lambda lines: [], "first line .*schema"),
-        (lambda lines: ["[]", *lines[1:]], "first line .*schema"),
-        (_head(schema=2), "schema 2"),
-        (_head(name="night-2"), "'name' .*'night-2'"),
-        (_head(launches=-1), "'launches' .*'-1'"),
-        (_head(launches=4), "4 .*2 state probes"),
-        (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
-        (_head(began_utc="soon"), "'began_utc' .*'soon'"),
-        (_head(facts={"software": {"nccl": 2}}), "'facts'"),
-        (_head(facts={"weather": {"rain": "yes"}}), "'facts'"),
-        (_head(facts={"software": {"mpi": "\ud800"}}), "surrogate"),
-        (_head(imported="yes"), "'imported' .*'yes'"),
-        (_head(jobs=[7]), "'jobs'"),
-        (_head(canary_s=[float("nan")] * 2), "malformed"),
-        (_head(ceilings=[["allreduce", "mpi"]]), "'ceilings'"),
-        (_head(ceilings=[["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]), "'ceilings'"),
-        (_head(columns=[]), r"'columns' .*'\[\]'"),
-        (lambda lines: lines[:1], "no case"),
-        (lambda lines: [*lines, lines[1]], "1 of its lines"),
-        (lambda lines: [*lines, "{"], "truncated"),
-        (_line(1, lambda case: case[:-1]), "line 2 "),
-        (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
-        (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
-        (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "),
-        (_column("operation", {"a": 1}), "line 2 "),
-        (_column("nodes", "two"), "line 2 "),
-        (_column("in_place", 1), "line 2 "),
-        (_column("backend", None), "line 2 "),
-        (_column("size_bytes", True), "line 2 "),
-        (_column("backend", "n\x1b[2Jccl"), "line 2 "),
-        (_column("mode", []), "line 2 "),
-    ],
-)
+@pytest.mark.parametrize(("edit", "words"), [
+    (lambda lines: [], "first line .*schema"), (lambda lines: ["[]", *lines[1:]], "first line .*schema"), (_head(schema=2), "schema 2"),
+    (_head(name="night-2"), "'name' .*'night-2'"), (_head(launches=-1), "'launches' .*'-1'"), (_head(launches=4), "4 .*2 state probes"),
+    (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
+    (_head(began_utc="soon"), "'began_utc' .*'soon'"), (_head(facts={"software": {"nccl": 2}}), "'facts'"),
+    (_head(facts={"weather": {"rain": "yes"}}), "'facts'"), (_head(facts={"software": {"mpi": "\ud800"}}), "surrogate"),
+    (_head(imported="yes"), "'imported' .*'yes'"), (_head(jobs=[7]), "'jobs'"), (_head(canary_s=[float("nan")] * 2), "malformed"),
+    (_head(ceilings=[["allreduce", "mpi"]]), "'ceilings'"),
+    (_head(ceilings=[["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]), "'ceilings'"),
+    (_head(columns=[]), r"'columns' .*'\[\]'"), (lambda lines: lines[:1], "no case"), (lambda lines: [*lines, lines[1]], "1 of its lines"),
+    (lambda lines: [*lines, "{"], "truncated"), (_line(1, lambda case: case[:-1]), "line 2 "),
+    (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
+    (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
+    (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "), (_column("operation", {"a": 1}), "line 2 "),
+    (_column("nodes", "two"), "line 2 "), (_column("in_place", 1), "line 2 "), (_column("backend", None), "line 2 "),
+    (_column("size_bytes", True), "line 2 "), (_column("backend", "n\x1b[2Jccl"), "line 2 "), (_column("mode", []), "line 2 "),
+])  # fmt: skip
 def test_the_error_of_an_altered_file_has_the_place(
     tmp_path: Path, night: Path, edit: Callable[[list[str]], list[str]], words: str
 ) -> None:

@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.gating.baseline import CaseGroup, Figures, Scheme, add_all
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, add_all
 from collbench.gating.history import (
     CASE,
     GROUP,
     WHOLE,
+    BaselineDiff,
     CaseHistory,
     History,
     HistoryMatrix,
     SeriesSubject,
+    between_allocations,
+    between_baselines,
     common,
     dated_in,
     distinct_names,
@@ -188,21 +191,15 @@ def test_a_step_is_found_at_its_place_with_its_size_despite_unmeasured_allocatio
 QUIET = {"noise": 1e-4}
 
 
-@pytest.mark.parametrize(
-    ("values", "floor", "expected"),
-    [
-        (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
-        (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
-        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
-        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
-        # a level takes three allocations
-        (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []),
-        (series((8, 0.0), (2, 0.1)), FLOOR, []),
-        (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]),
-        (series((3, 0.0), (2, 0.1)), FLOOR, []),
-        (np.full((8, 1), np.nan), FLOOR, []),
-    ],
-)
+@pytest.mark.parametrize(("values", "floor", "expected"), [
+    (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
+    (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
+    (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
+    (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
+    # a level takes three allocations
+    (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []), (series((8, 0.0), (2, 0.1)), FLOOR, []),
+    (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]), (series((3, 0.0), (2, 0.1)), FLOOR, []), (np.full((8, 1), np.nan), FLOOR, []),
+])  # fmt: skip
 def test_where_a_series_has_steps(values: Figures, floor: Figures, expected: list[tuple[int, int]]) -> None:
     assert places(values, floor) == expected
 
@@ -285,13 +282,10 @@ def test_a_sample_of_simulated_histories() -> None:
 
 @pytest.mark.long
 @needs_plugin("selftest")
-@pytest.mark.parametrize(
-    ("count", "false_case", "least"),
-    [
-        (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
-        (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
-    ],
-)
+@pytest.mark.parametrize(("count", "false_case", "least"), [
+    (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
+    (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
+])  # fmt: skip
 def test_simulated_histories(count: int, false_case: float, least: dict[str, float]) -> None:
     shares = table(300, count, seed=1)
     print(count, shares)
@@ -346,16 +340,62 @@ def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
     assert ([each.name for each in found], [note.split(": ")[0] for note in notes[:2]]) == (["wrong"], ["undated", "wrong"])
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (lambda folder: None, "there "),
-        (lambda folder: folder.mkdir(), "neither"),
-        (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
-        (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
-    ],
-)
+@pytest.mark.parametrize(("made", "words"), [
+    (lambda folder: None, "there "), (lambda folder: folder.mkdir(), "neither"),
+    (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
+    (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
+])  # fmt: skip
 def test_a_folder_without_a_history_is_rejected(tmp_path: Path, made: Any, words: str) -> None:
     made(tmp_path / "there")
     with pytest.raises(UsageError, match=words):
         dated_in(tmp_path / "there")
+
+
+BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
+SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
+
+
+def beyond(moves: BaselineDiff) -> set[str]:
+    return {each.about.name for each in moves.moved if each.beyond}
+
+
+def test_two_allocations_around_an_upgrade() -> None:
+    moves = between_allocations(BASE, "night-6", "night-7")
+    assert beyond(moves) == SLOWER
+    assert [(each.a, each.b) for each in moves.changes] == [("4.3", "5.0")]
+    slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
+    assert slow.factor == pytest.approx(1.1, abs=0.02)
+    assert slow.limit == pytest.approx(1.02, abs=0.02)
+
+
+def test_equal_allocations_and_cases_that_one_side_lacks() -> None:
+    assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
+    assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
+    first, second = nights(2)
+    del second.cases[case(8)], first.cases[case(64)]
+    moves = between_allocations(Baseline(Path("base"), [first, replace(second)]), "night-1", "night-2")
+    assert [each.name for each in moves.only_old] == ["allreduce 8 B mpi"]
+    assert [each.name for each in moves.only_new] == ["allreduce 64 B mpi"]
+    assert not {"allreduce 8 B mpi", "allreduce 64 B mpi"} & {each.about.name for each in moves.moved}
+
+
+def test_the_noise_limit_of_two_baselines_follows_from_each_and_single_allocations_have_none() -> None:
+    before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
+    moves = between_baselines(before, after)
+    assert beyond(moves) == SLOWER
+    assert [len(side) for side in moves.sides] == [6, 6]
+    halves = [Baseline(Path(name), nights(6, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
+    assert beyond(between_baselines(*halves)) == set()
+    old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
+    moves = between_baselines(old, new)
+    assert {each.limit for each in moves.moved} == {None}
+    assert beyond(moves) == set()
+
+
+def test_bad_names() -> None:
+    with pytest.raises(UsageError, match="night-1, night-2"):
+        between_allocations(BASE, "night-1", "night-99")
+    with pytest.raises(UsageError, match=r"night-1 .*twice"):
+        between_allocations(BASE, "night-1", "night-1")
+    with pytest.raises(UsageError, match=r"base .*twice"):
+        between_baselines(BASE, BASE)

@@ -271,18 +271,10 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
 
 
-@pytest.mark.parametrize(
-    ("problems", "suspects", "result"),
-    [
-        ((), (), "passed"),
-        ((), ("confirmed",), "regression"),
-        ((), ("cleared", "accepted"), "passed"),
-        ((False,), (), "no verdict"),
-        ((False,), ("confirmed",), "regression"),
-        ((True,), ("confirmed",), "no verdict"),
-        ((False, True), ("confirmed",), "no verdict"),
-    ],
-)
+@pytest.mark.parametrize(("problems", "suspects", "result"), [
+    ((), (), "passed"), ((), ("confirmed",), "regression"), ((), ("cleared", "accepted"), "passed"), ((False,), (), "no verdict"),
+    ((False,), ("confirmed",), "regression"), ((True,), ("confirmed",), "no verdict"), ((False, True), ("confirmed",), "no verdict"),
+])  # fmt: skip
 def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
     problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
 ) -> None:
@@ -323,18 +315,12 @@ def test_the_worst_case_of_a_group() -> None:
     assert (large.worst, large.worst_factor, large.missing, large.factors, large.state) == (None, None, 3, (None,), "no verdict")
 
 
-@pytest.mark.parametrize(
-    ("factors", "suspicions", "undecided", "state"),
-    [
-        ([1.0] * 4, (), None, "passed"),
-        ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
-        ([1.0] * 4, (), [False, False, True, False], "no verdict"),
-        ([1.0] * 4, (), [True, False, False, False], "passed"),
-        ([1.0] * 4, ("suspected",), None, "suspected"),
-        ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
-        ([1.0] * 4, ("cleared",), None, "passed"),
-    ],
-)
+@pytest.mark.parametrize(("factors", "suspicions", "undecided", "state"), [
+    ([1.0] * 4, (), None, "passed"), ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
+    ([1.0] * 4, (), [False, False, True, False], "no verdict"), ([1.0] * 4, (), [True, False, False, False], "passed"),
+    ([1.0] * 4, ("suspected",), None, "suspected"), ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
+    ([1.0] * 4, ("cleared",), None, "passed"),
+])  # fmt: skip
 def test_the_state_of_a_group(factors: list[float], suspicions: tuple[str, ...], undecided: list[bool] | None, state: str) -> None:
     assert states(factors, suspicions, undecided)["large"].state == state
 
@@ -380,18 +366,14 @@ BY_HOUR = base(*(replace(each, began_utc=f"2026-11-12T0{n}:00Z") for n, each in 
 PIPED = replace(allocation("new"), cases={in_mode(name, None, "pipelined"): each for name, each in allocation("new").cases.items()})
 
 
-@pytest.mark.parametrize(
-    ("candidate", "baseline", "words"),
-    [
-        ([allocation("good-3")], BASE, r"allocation good-3 .*base"),
-        ([replace(BY_HOUR.allocations[0], name="new")], BY_HOUR, r"allocation new .*good-0"),
-        ([slow("a"), slow("b"), slow("b")], BASE, "--allocation"),
-        ([replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})], BASE, "new and base "),
-        ([AT_ONCE, replace(AT_ONCE, name="b", began_utc="2026-11-20T11:00:00+01:00")], BASE, "a and b "),
-        ([PIPED], BASE, r"mode .*pipelined.*isolated"),
-        ([allocation("new", imported=True)], BASE, r"new .*imported.*base"),
-    ],
-)
+@pytest.mark.parametrize(("candidate", "baseline", "words"), [
+    ([allocation("good-3")], BASE, r"allocation good-3 .*base"),
+    ([replace(BY_HOUR.allocations[0], name="new")], BY_HOUR, r"allocation new .*good-0"),
+    ([slow("a"), slow("b"), slow("b")], BASE, "--allocation"),
+    ([replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})], BASE, "new and base "),
+    ([AT_ONCE, replace(AT_ONCE, name="b", began_utc="2026-11-20T11:00:00+01:00")], BASE, "a and b "),
+    ([PIPED], BASE, r"mode .*pipelined.*isolated"), ([allocation("new", imported=True)], BASE, r"new .*imported.*base"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_rejected(candidate: list[Allocation], baseline: Baseline, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         judged(*candidate, baseline=baseline)

@@ -40,18 +40,11 @@ class TestState:
         assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
         assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
 
-    @pytest.mark.parametrize(
-        ("launches", "flips", "reason"),
-        [
-            (7, 2, None),  # five, and two that replaced the flipped ones
-            (5, 2, None),
-            (3, 1, LaunchesNeeded("new", 1, 3, 1)),
-            (2, 1, LaunchesNeeded("new", 1, 2, 2)),
-            (4, 2, LaunchesNeeded("new", 2, 4, 1)),
-            (1, 1, AllocationStateChanged("new", 1, 1)),
-            (9, 3, AllocationStateChanged("new", 3, 9)),
-        ],
-    )
+    @pytest.mark.parametrize(("launches", "flips", "reason"), [
+        (7, 2, None),  # five, and two that replaced the flipped ones
+        (5, 2, None), (3, 1, LaunchesNeeded("new", 1, 3, 1)), (2, 1, LaunchesNeeded("new", 1, 2, 2)),
+        (4, 2, LaunchesNeeded("new", 2, 4, 1)), (1, 1, AllocationStateChanged("new", 1, 1)), (9, 3, AllocationStateChanged("new", 3, 9)),
+    ])  # fmt: skip
     def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, reason: Fact | None) -> None:
         canary_s = (6e-8,) * (launches - flips) + (26e-8,) * flips
         verdict = judged(scattered("new", (1.0,) * (launches - flips) + (4.0,) * flips, canary_s=canary_s))
@@ -165,18 +158,13 @@ def column(*by_launch: float) -> Figures:
 CALM = [column(1.0, 1.01, 0.99)] * 4
 
 
-@pytest.mark.parametrize(
-    ("launches", "expected"),
-    [
-        ((1.0, 1.0, 1.0, 1.0, 2.0), False),  # one of them may lie anywhere
-        ((1.0, 1.0, 1.0, 1.3, 1.3), True),
-        ((1.0, 1.0, 1.0, 1.09, 1.09), False),  # less than 10 %
-        ((1.0, 1.3), False),  # of two nothing is known
-        ((1.0, 1.15, 1.3), True),
-        ((1.0,) * 8 + (1.3,) * 2, False),  # of ten two may
-        ((1.0,) * 7 + (1.3,) * 3, True),
-    ],
-)
+@pytest.mark.parametrize(("launches", "expected"), [
+    ((1.0, 1.0, 1.0, 1.0, 2.0), False),  # one of them may lie anywhere
+    ((1.0, 1.0, 1.0, 1.3, 1.3), True), ((1.0, 1.0, 1.0, 1.09, 1.09), False),  # less than 10 %
+    ((1.0, 1.3), False),  # of two nothing is known
+    ((1.0, 1.15, 1.3), True), ((1.0,) * 8 + (1.3,) * 2, False),  # of ten two may
+    ((1.0,) * 7 + (1.3,) * 3, True),
+])  # fmt: skip
 def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: bool) -> None:
     assert found(CALM, column(*launches), CASES[:1]) == [expected]
 

@@ -40,16 +40,11 @@ def test_a_stored_cause_that_is_not_valid_is_text() -> None:
     assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [
-        {"kind": "slow_messages", "causes": [], "messages": "large", "contrast": None, "slowdown": [0, 0], "backends": ["mpi"]},
-        {"kind": "slow_messages", "causes": ["link"], "messages": "large", "contrast": None, "slowdown": [0, 1e9], "backends": ["mpi"]},
-        {"kind": "slow_sizes", "sizes": [8], "series": [], "slowdown": 0.1},
-        {"kind": "of_a_later_version"},
-        7,
-    ],
-)
+@pytest.mark.parametrize("fact", [
+    {"kind": "slow_messages", "causes": [], "messages": "large", "contrast": None, "slowdown": [0, 0], "backends": ["mpi"]},
+    {"kind": "slow_messages", "causes": ["link"], "messages": "large", "contrast": None, "slowdown": [0, 1e9], "backends": ["mpi"]},
+    {"kind": "slow_sizes", "sizes": [8], "series": [], "slowdown": 0.1}, {"kind": "of_a_later_version"}, 7,
+])  # fmt: skip
 def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
     actual = document(regression())
     assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
@@ -105,11 +100,9 @@ def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) 
     assert read_verdict(written(tmp_path, to_page(document(given)))) == given
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"reasons": ["x"]}, {"suspicions": stored_verdict()["suspicions"]}, {"floors": stored_verdict()["floors"]}],
-    ids=["reasons", "cell", "floor"],
-)
+@pytest.mark.parametrize("changes", [
+    {"reasons": ["x"]}, {"suspicions": stored_verdict()["suspicions"]}, {"floors": stored_verdict()["floors"]},
+], ids=["reasons", "cell", "floor"])  # fmt: skip
 def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
     page = json.loads(to_page(document(verdict())))
     assert refused(tmp_path, {**page, **changes}).startswith("has result passed, ")
@@ -134,23 +127,13 @@ def test_the_schema_is_one_closed_at_every_level_and_has_every_field() -> None:
     assert codes == EXIT_CODES
 
 
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"result": "fine"}, 'result is "fine"'),
-        ({"exit_code": 0}, "exit_code is 0"),
-        ({"surprise": 1}, 'it has "surprise"'),
-        ({"reasons": "none"}, 'reasons is "none"'),
-        ({"allocations": 5.5}, "allocations is 5.5"),
-        ({"candidates": []}, "candidates is []"),
-        ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31"'),
-        ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
-        ({"cause": {"kind": "link"}}, "cause lacks sentence"),
-        ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
-        ({"groups": [{**stored_verdict()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"),
-        ({"collbench": 1}, "collbench is 1"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "place"), [
+    ({"result": "fine"}, 'result is "fine"'), ({"exit_code": 0}, "exit_code is 0"), ({"surprise": 1}, 'it has "surprise"'),
+    ({"reasons": "none"}, 'reasons is "none"'), ({"allocations": 5.5}, "allocations is 5.5"), ({"candidates": []}, "candidates is []"),
+    ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31"'), ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
+    ({"cause": {"kind": "link"}}, "cause lacks sentence"), ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
+    ({"groups": [{**stored_verdict()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"), ({"collbench": 1}, "collbench is 1"),
+])  # fmt: skip
 def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
     assert f"verdict.schema.json: {place}" in refused(tmp_path, stored_verdict(**changes))
 
@@ -162,16 +145,10 @@ def test_numbers_and_fields_of_suspicions_are_checked(tmp_path: Path) -> None:
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "JSONDecodeError"),
-        ("[1]", "JSON object"),
-        ("[" * 100_000, "RecursionError"),
-        ('{"schema": 2}', "schema 2"),
-        ("{}", "lacks schema"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "JSONDecodeError"), ("[1]", "JSON object"), ("[" * 100_000, "RecursionError"), ('{"schema": 2}', "schema 2"),
+    ("{}", "lacks schema"),
+])  # fmt: skip
 def test_another_file_is_rejected(text: str, words: str, tmp_path: Path) -> None:
     assert words in refused(tmp_path, text)
 
@@ -222,20 +199,13 @@ FUTURE = BeganInFuture("new", "2026-11-23", "2026-11-21")
 ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
 
 
-@pytest.mark.parametrize(
-    ("given", "codes"),
-    [
-        (verdict(), (0, 0, 0)),
-        (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)),
-        (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)), (3, 3, 0)),
-        (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)),
-        (verdict(result="no verdict"), (3, 3, 0)),
-        (regression(), (1, 2, 1)),
-        (verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
-    ],
-)
+@pytest.mark.parametrize(("given", "codes"), [
+    (verdict(), (0, 0, 0)), (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)), (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
+    (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
+    (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)), (3, 3, 0)),
+    (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)), (verdict(result="no verdict"), (3, 3, 0)),
+    (regression(), (1, 2, 1)), (verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
+])  # fmt: skip
 def test_a_verdict_in_every_style(given: Verdict, codes: tuple[int, ...]) -> None:
     assert tuple(exit_code(given, style) for style in STYLES) == codes
 

@@ -85,16 +85,13 @@ def flooded(folder: Path, count: int, said: bytes, *, soft: int, hard: int) -> l
     return [Finished(one.args, one.returncode, out, err) for one, out, err in ended]
 
 
-@pytest.mark.parametrize(
-    ("count", "said", "soft", "hard"),
-    [
-        pytest.param(1500, b"", 1024, 20_000, id="6 silent connections and a low soft limit"),
-        pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.long),
-        pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.long),
-        pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.long),
-        pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("count", "said", "soft", "hard"), [
+    pytest.param(1500, b"", 1024, 20_000, id="6 silent connections and a low soft limit"),
+    pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.long),
+    pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.long),
+    pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.long),
+    pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_launch_passes_while_foreign_connections_are_open(count: int, said: bytes, soft: int, hard: int, tmp_path: Path) -> None:
     first, second = flooded(tmp_path, count, said, soft=soft, hard=hard)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr

@@ -60,14 +60,11 @@ SWAP = f"for each in {{tmp}}/collbench-7*; do mv $each $each.gone; {HIJACK.repla
 
 
 @root_only
-@pytest.mark.parametrize(
-    ("before", "during"),
-    [
-        pytest.param(HIJACK, SWAP, id="95 a foreign folder that is swapped"),
-        pytest.param("ln -s {victim} X.tar; ln -s {victim} X.sent", "true", id="96 symbolic links where the archive goes"),
-        pytest.param("mkdir -p X/bin; chmod 700 X", "true", id="97 a folder made in advance"),
-    ],
-)
+@pytest.mark.parametrize(("before", "during"), [
+    pytest.param(HIJACK, SWAP, id="95 a foreign folder that is swapped"),
+    pytest.param("ln -s {victim} X.tar; ln -s {victim} X.sent", "true", id="96 symbolic links where the archive goes"),
+    pytest.param("mkdir -p X/bin; chmod 700 X", "true", id="97 a folder made in advance"),
+])  # fmt: skip
 def test_the_job_runs_its_own_program_in_any_folder(before: str, during: str, prefix: Path, shared: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

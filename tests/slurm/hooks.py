@@ -76,11 +76,9 @@ class Hooked(SlurmBed):
         super()._configure()
         hooks = copies(self.folder / "hooks", "node_probe.sh", "node_epilog.sh", "node_check.sh")
         settings = [
-            f"COLLBENCH={BIN}/collbench",
-            f"KEEP={hooks}/keep-$node",
-            f"GOOD={hooks}/%n.json",
+            f"COLLBENCH={BIN}/collbench", f"KEEP={hooks}/keep-$node", f"GOOD={hooks}/%n.json",
             f"export SLURM_CONF={self.folder}/slurm.conf",
-        ]
+        ]  # fmt: skip
         (hooks / "node_check.conf").write_text("\n".join([*settings, 'DRAIN_FOR="CB2701 CB2702"', 'EPILOG_SIGNALS="9 11"', ""]))
         conf = self.folder / "slurm.conf"
         text = conf.read_text().replace("sched_interval=1", "sched_interval=1,bf_interval=1")
@@ -88,13 +86,9 @@ class Hooked(SlurmBed):
             script, hook = self.folder / name, "node_probe.sh" if name == "prolog" else "node_epilog.sh"
             stamp = f'echo "$SLURM_JOB_ID $SLURMD_NODENAME {name} {{}} $EPOCHREALTIME" >>{self.folder}/stamps'
             lines = [
-                "#!/bin/bash",
-                stamp.format("begins"),
-                f"{hooks}/{hook} 2>>{self.folder}/talk",
-                "code=$?",
-                stamp.format("ends"),
+                "#!/bin/bash", stamp.format("begins"), f"{hooks}/{hook} 2>>{self.folder}/talk", "code=$?", stamp.format("ends"),
                 "exit $code",
-            ]
+            ]  # fmt: skip
             script.write_text("\n".join([*lines, ""]))
             script.chmod(0o755)
             text += f"{name.title()}={script}\n"

@@ -95,15 +95,8 @@ def test_a_cluster_too_small_for_fresh_nodes_gives_no_verdict(cluster: Cluster, 
 @pytest.mark.long
 def test_a_signal_cancels_its_job(cluster: Cluster, tmp_path: Path) -> None:
     line = [
-        str(SLURM / "gate.sh"),
-        "--baseline",
-        str(cluster.good),
-        "--keep",
-        str(tmp_path / "keep"),
-        "--suite",
-        str(cluster.suite),
-        *QUICK,
-    ]
+        str(SLURM / "gate.sh"), "--baseline", str(cluster.good), "--keep", str(tmp_path / "keep"), "--suite", str(cluster.suite), *QUICK,
+    ]  # fmt: skip
     slow = cluster.bed.environment({**settings(), "COLLBENCH_LAUNCHES": "1", "COLLBENCH_MAX_TIME": "60", "COLLBENCH_ITERATIONS": "1000000"})
     with (tmp_path / "stderr").open("w+") as talk:
         begun = subprocess.Popen(["timeout", "60", *line], cwd=ROOT, env=slow, stdout=subprocess.DEVNULL, stderr=talk)

@@ -39,19 +39,13 @@ def submitted(folder: Path) -> list[str]:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("more", "says"),
-        [
-            (["--launches", "0"], "--launches 0: not a valid number"),
-            (["--wait", "1h"], "--wait 1h: not a valid number"),
-            (["--junit", "f"], "unknown option --junit"),
-            (["--suite"], "--suite: missing value"),
-            (["--suite", "night"], "--suite night: not a file"),
-            (["--baseline", "nowhere"], "--baseline nowhere: not a folder"),
-            (["--keep", "/proc/nowhere"], "--keep /proc/nowhere: not writable"),
-            (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
-        ],
-    )
+    @pytest.mark.parametrize(("more", "says"), [
+        (["--launches", "0"], "--launches 0: not a valid number"), (["--wait", "1h"], "--wait 1h: not a valid number"),
+        (["--junit", "f"], "unknown option --junit"), (["--suite"], "--suite: missing value"),
+        (["--suite", "night"], "--suite night: not a file"), (["--baseline", "nowhere"], "--baseline nowhere: not a folder"),
+        (["--keep", "/proc/nowhere"], "--keep /proc/nowhere: not writable"),
+        (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
+    ])  # fmt: skip
     def test_invalid_ones_are_one_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
         done = gate(tmp_path, *more)
         assert done.returncode == 2 and says in done.stderr and done.stdout == "", said(done)
@@ -92,13 +86,10 @@ class TestLoop:
 
 
 class TestJobs:
-    @pytest.mark.parametrize(
-        ("state", "code", "exits"),
-        [
-            ("FAILED", "1:0", 3), ("FAILED", "2:0", 2), ("FAILED", "4:0", 4), ("FAILED", "137:0", 3), ("TIMEOUT", "0:0", 3),
-            ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("state", "code", "exits"), [
+        ("FAILED", "1:0", 3), ("FAILED", "2:0", 2), ("FAILED", "4:0", 4), ("FAILED", "137:0", 3), ("TIMEOUT", "0:0", 3),
+        ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
+    ])  # fmt: skip
     def test_a_failed_job_is_not_a_regression(self, state: str, code: str, exits: int, tmp_path: Path) -> None:
         done = gate(tmp_path, scontrol=ENDED.format(state=state, code=code))
         assert done.returncode == exits and f"job 1 ended as {state} (exit code {code}), see " in done.stderr, said(done)

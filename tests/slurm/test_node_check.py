@@ -173,23 +173,16 @@ class TestDoubles:
         assert ["suspicious check 1 of 3" in actual[0], "suspicious check 2 of 3" in actual[1]] == [True, True], actual
         assert sorted(each.name for each in (tmp_path / "keep").glob("*Z")) == ["20261122T051800Z", "20261122T051801Z"]
 
-    @pytest.mark.parametrize(
-        ("env", "says"),
-        [
-            ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
-            ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: "),
-            ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
-            ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement "),
-            ({"RUN": "124"}, "no verdict: the measurement "),
-            ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge"),
-            ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge"),  # 1 of a Python that broke
-            ({"SHOWN": "3"}, "no verdict: see "),
-            ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED)"),
-            ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"),
-            ({"state": ""}, "no verdict: cannot get"),
-            ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
-        ],
-    )
+    @pytest.mark.parametrize(("env", "says"), [
+        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
+        ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: "), ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
+        ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement "), ({"RUN": "124"}, "no verdict: the measurement "),
+        ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge"),
+        ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge"),  # 1 of a Python that broke
+        ({"SHOWN": "3"}, "no verdict: see "), ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED)"),
+        ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"), ({"state": ""}, "no verdict: cannot get"),
+        ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
+    ])  # fmt: skip
     def test_a_failure_of_the_check_does_not_drain(
         self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path
     ) -> None:
@@ -227,15 +220,10 @@ class TestDoubles:
         assert "update" not in (tmp_path / "asked").read_text()
 
 
-@pytest.mark.parametrize(
-    ("lines", "died"),
-    [
-        ("echo '[collbench] slower'; exit 1", "died 1 check_collbench:  [collbench] slower\n"),
-        ("exit 1", ""),
-        ("echo x; exit 0", ""),
-        ("exit 127", ""),
-    ],
-)
+@pytest.mark.parametrize(("lines", "died"), [
+    ("echo '[collbench] slower'; exit 1", "died 1 check_collbench:  [collbench] slower\n"), ("exit 1", ""), ("echo x; exit 0", ""),
+    ("exit 127", ""),
+])  # fmt: skip
 def test_nhc_fails_only_with_a_confirmed_reason(lines: str, died: str, tmp_path: Path) -> None:
     doubles(tmp_path, check=f"[[ $1 == --no-drain ]] || exit 5\n{lines}")
     nhc = f'die() {{ echo "died $*"; }}; source {SLURM}/collbench.nhc; check_collbench {tmp_path}/commands/check; echo "code $?"'

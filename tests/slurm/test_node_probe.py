@@ -107,23 +107,16 @@ def test_no_drain_leaves_it_to_the_caller(probe: Hook, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.startswith("[collbench] CB2702 mlx5_3"), asked(tmp_path)) == (1, True, "")
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "),
-        ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
-        ({"conf": "if"}, "node_check.conf: "),
-        ({"conf": "exit 7"}, ""),
-        ({"conf": ": $no_such_name"}, "no_such_name"),
-        ({"doctor": "exit 2"}, "(exit code 2)"),
-        ({"doctor": "echo severe CB2702 x; exit 70"}, "(exit code 70)"),
-        ({"doctor": "echo Traceback >&2; exit 1"}, "(exit code 3)"),
-        ({"doctor": "head -c 5000 /dev/urandom; exit 1"}, "(exit code 3)"),
-        ({"timeout": '[[ $* != *doctor* ]] || exit 124; shift 2; exec "$@"'}, "(exit code 124)"),
-        ({"scontrol": "exit 127"}, "not drained; reason: [collbench] CB2702"),
-        ({"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"}, "no verdict: scontrol could not drain"),
-    ],
-)
+@pytest.mark.parametrize(("how", "words"), [
+    ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "),
+    ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "), ({"conf": "if"}, "node_check.conf: "), ({"conf": "exit 7"}, ""),
+    ({"conf": ": $no_such_name"}, "no_such_name"), ({"doctor": "exit 2"}, "(exit code 2)"),
+    ({"doctor": "echo severe CB2702 x; exit 70"}, "(exit code 70)"), ({"doctor": "echo Traceback >&2; exit 1"}, "(exit code 3)"),
+    ({"doctor": "head -c 5000 /dev/urandom; exit 1"}, "(exit code 3)"),
+    ({"timeout": '[[ $* != *doctor* ]] || exit 124; shift 2; exec "$@"'}, "(exit code 124)"),
+    ({"scontrol": "exit 127"}, "not drained; reason: [collbench] CB2702"),
+    ({"scontrol": "[[ $* == *show* ]] && echo ' State=IDLE '"}, "no verdict: scontrol could not drain"),
+])  # fmt: skip
 def test_a_failure_of_the_probe_does_not_drain(how: dict[str, str], words: str, probe: Hook, tmp_path: Path) -> None:
     done = probe(**how)
     assert (done.returncode, done.stdout) == (0, ""), said(done)

@@ -161,14 +161,11 @@ def scripted(monkeypatch, alone, rates):
     return found, len(rates) - len(left)
 
 
-@pytest.mark.parametrize(
-    ("rates", "expected"),
-    [
-        pytest.param([10e9, 10.4e9, 1e9, 1e9, 1e9], (10.2e9, False, 2), id="steady"),
-        pytest.param([10e9, 4e9, 10.2e9, 10e9, 1e9], (10.1e9, False, 4), id="disturbed once"),
-        pytest.param([10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9], (6e9, True, 5), id="disturbed"),
-    ],
-)
+@pytest.mark.parametrize(("rates", "expected"), [
+    pytest.param([10e9, 10.4e9, 1e9, 1e9, 1e9], (10.2e9, False, 2), id="steady"),
+    pytest.param([10e9, 4e9, 10.2e9, 10e9, 1e9], (10.1e9, False, 4), id="disturbed once"),
+    pytest.param([10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9], (6e9, True, 5), id="disturbed"),
+])  # fmt: skip
 def test_a_reference_is_measured_until_two_of_at_most_five_rounds_agree(alone, monkeypatch, rates: object, expected: object):
     found, rounds = scripted(monkeypatch, alone, rates)
     assert (found.value, found.disturbed, rounds) == expected

@@ -58,23 +58,15 @@ def long_options(command: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("collbench allr", {"allreduce"}),
-        ("collbench allreduce --si", {"--sizes"}),
-        ("collbench allreduce --device c", {"cpu", "cuda"}),
-        ("collbench allreduce --sizes 8 --mode gra", {"graph"}),
-        ("collbench allreduce --dtype bf", {"bfloat16"}),
-        ("collbench peak allr", {"allreduce"}),
-        ("collbench baseline sh", {"show"}),
-        ("collbench completion ", set(SHELLS)),
-        ("collbench nothing-like-it", set()),
-        pytest.param("collbench emit slurm --nodes 2 -- allr", {"allreduce"}, marks=needs_plugin("deploy")),
-        pytest.param("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}, marks=needs_plugin("deploy")),
-        pytest.param("collbench emit slurm --site site.toml --wri", {"--write"}, marks=needs_plugin("deploy")),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("collbench allr", {"allreduce"}), ("collbench allreduce --si", {"--sizes"}), ("collbench allreduce --device c", {"cpu", "cuda"}),
+    ("collbench allreduce --sizes 8 --mode gra", {"graph"}), ("collbench allreduce --dtype bf", {"bfloat16"}),
+    ("collbench peak allr", {"allreduce"}), ("collbench baseline sh", {"show"}), ("collbench completion ", set(SHELLS)),
+    ("collbench nothing-like-it", set()),
+    pytest.param("collbench emit slurm --nodes 2 -- allr", {"allreduce"}, marks=needs_plugin("deploy")),
+    pytest.param("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}, marks=needs_plugin("deploy")),
+    pytest.param("collbench emit slurm --site site.toml --wri", {"--write"}, marks=needs_plugin("deploy")),
+])  # fmt: skip
 def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
     assert offered(bash_script, line) == words
 
@@ -143,16 +135,10 @@ def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("collbench allr", {"allreduce"}),
-        ("collbench allreduce --siz", {"--sizes"}),
-        ("collbench allreduce --mode gra", {"graph"}),
-        ("collbench peak allr", {"allreduce"}),
-        ("collbench completion ", set(SHELLS)),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("collbench allr", {"allreduce"}), ("collbench allreduce --siz", {"--sizes"}), ("collbench allreduce --mode gra", {"graph"}),
+    ("collbench peak allr", {"allreduce"}), ("collbench completion ", set(SHELLS)),
+])  # fmt: skip
 def test_fish_completes(line: str, words: set[str], tmp_path: Path) -> None:
     fish = shutil.which("fish") or cannot("no fish here: apt-get install fish")
     (tmp_path / "collbench.fish").write_text(script("fish"))

@@ -16,6 +16,7 @@ from tests.plugins.deploy.playing import PLAY
 from tests.plugins.deploy.texts import HOSTILE, texts
 
 pytest.importorskip("ansible")
+pytestmark = pytest.mark.contract  # Ansible itself reads them, and starts programs of the system when it is imported
 
 
 def emitted(*command: str, **said: Any) -> str:

@@ -52,27 +52,13 @@ class TestTheJob:
 
 
 class TestMistakes:
-    @pytest.mark.parametrize(
-        ("words", "value"),
-        [
-            ("", "KIND"),
-            ("slrum", "did you mean slurm?"),
-            ("xyz", ", ".join(kinds())),
-            ("slurm --nodes 0", "--nodes: '0'"),
-            ("slurm --nodes -1", "--nodes: '-1'"),
-            ("slurm --nodes=", "--nodes: ''"),
-            ("slurm --node 2", "did you mean --nodes?"),
-            ("slurm --sizes 8", "--sizes"),
-            ("ansible --image a:b", "--image "),
-            ("ansible --partition x", "--partition "),
-            ("slurm --partition=", "--partition: ''"),
-            ("slurm --name a/b", "--name: 'a/b'"),
-            ("slurm --env A", "--env: 'A'"),
-            ("slurm --site nowhere", "--site nowhere: "),
-            ("ansible --submit", "--submit "),
-            ("slurm slurm", "'slurm'"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("words", "value"), [
+        ("", "KIND"), ("slrum", "did you mean slurm?"), ("xyz", ", ".join(kinds())), ("slurm --nodes 0", "--nodes: '0'"),
+        ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"), ("slurm --node 2", "did you mean --nodes?"),
+        ("slurm --sizes 8", "--sizes"), ("ansible --image a:b", "--image "), ("ansible --partition x", "--partition "),
+        ("slurm --partition=", "--partition: ''"), ("slurm --name a/b", "--name: 'a/b'"), ("slurm --env A", "--env: 'A'"),
+        ("slurm --site nowhere", "--site nowhere: "), ("ansible --submit", "--submit "), ("slurm slurm", "'slurm'"),
+    ])  # fmt: skip
     def test_before_the_dashes(self, words: str, value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, *words.split())
 
@@ -80,23 +66,15 @@ class TestMistakes:
     def test_images_with_blanks_and_quotes(self, image: str, tmp_path: Path) -> None:
         assert refused(tmp_path, "slurm", f"--image={image}").startswith(f"--image: {image!r} ")
 
-    @pytest.mark.parametrize(
-        ("inner", "value"),
-        [
-            ((), "missing command"),
-            (("--",), "missing command"),
-            (("--", "allredcue"), "after --: 'allredcue'"),
-            (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"),
-            (("--", "emit", "slurm"), "after --: 'emit'"),
-            (("--", "collbench", "allreduce"), "after --: 'collbench'"),
-            (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
-            (("--", "allreduce", "8"), "after --: '8'"),
-            (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
-            (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
-            (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
-            (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("inner", "value"), [
+        ((), "missing command"), (("--",), "missing command"), (("--", "allredcue"), "after --: 'allredcue'"),
+        (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"), (("--", "emit", "slurm"), "after --: 'emit'"),
+        (("--", "collbench", "allreduce"), "after --: 'collbench'"), (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
+        (("--", "allreduce", "8"), "after --: '8'"), (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
+        (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
+        (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
+        (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
+    ])  # fmt: skip
     def test_after_the_dashes(self, inner: tuple[str, ...], value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, "slurm", inner=inner)
 

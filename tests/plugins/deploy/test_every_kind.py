@@ -33,13 +33,9 @@ NODES, RANKS = 3, 4
 NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun", "collbench")
 IN_A_JOB = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "n[1-3]",
-    "SLURM_JOB_NUM_NODES": "3",
-    "SLURM_NNODES": "3",
-    "SLURM_NODEID": "0",
+    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0",
     "SLURM_PROCID": "0",
-}
+}  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
 
 Words = list[str]
@@ -190,15 +186,10 @@ STARTS: dict[str, Callable[[str], int]] = {
 
 
 @each_kind
-@pytest.mark.parametrize(
-    ("said", "ranks"),
-    [
-        ({}, NODES * RANKS),
-        ({"nodes": 1}, RANKS),
-        ({"gpus-per-node": 8, "ranks-per-node": 8}, 24),
-        ({"nodes": 512, "ranks-per-node": 8}, 4096),
-    ],
-)
+@pytest.mark.parametrize(("said", "ranks"), [
+    ({}, NODES * RANKS), ({"nodes": 1}, RANKS), ({"gpus-per-node": 8, "ranks-per-node": 8}, 24),
+    ({"nodes": 512, "ranks-per-node": 8}, 4096),
+])  # fmt: skip
 def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], ranks: int) -> None:
     assert kind.name in STARTS, f"add the number of ranks that the file of {kind.name} starts to STARTS"
     assert STARTS[kind.name](emitted(kind, ORDINARY, **said)) == ranks
@@ -292,16 +283,11 @@ def test_text_that_is_not_fully_quoted_is_rejected() -> None:
     assert not isinstance(f"{quoted}; rm", Quoted)
 
 
-@pytest.mark.parametrize(
-    ("text", "shell", "pod", "ansible"),
-    [
-        ("plain", "plain", '"plain"', '"plain"'),
-        ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
-        ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'),
-        ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
-        ("no", "no", '"no"', '"no"'),
-    ],
-)
+@pytest.mark.parametrize(("text", "shell", "pod", "ansible"), [
+    ("plain", "plain", '"plain"', '"plain"'), ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
+    ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'), ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
+    ("no", "no", '"no"', '"no"'),
+])  # fmt: skip
 def test_how_each_language_is_quoted(text: str, shell: str, pod: str, ansible: str) -> None:
     assert (files.sh(text), files.pod(text), files.ansible(text)) == (shell, pod, ansible)
     assert files.line([text, "x"]) == f"{shell} x" and files.pods([text]) == f"[{pod}]"

@@ -8,7 +8,8 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.deploy import job as handing
-from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
+from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of, of_site, together
+from collbench.plugins.deploy.kinds import settings
 from tests.cli.command import one_sentence, run_here
 
 KIND = LauncherKind("some", "a kind", EVERYWHERE, lambda job: "", "start FILE")
@@ -38,18 +39,10 @@ def test_a_rank_for_each_gpu_unless_the_number_is_given(gpus: int, said: int | N
     assert job(gpus_per_node=gpus, **({"ranks_per_node": said} if said else {})).ranks == ranks
 
 
-@pytest.mark.parametrize(
-    ("words", "out"),
-    [
-        ("allreduce", None),
-        ("allreduce --out x", "x"),
-        ("allreduce --out=x", "x"),
-        ("allreduce --out= --sizes 8", ""),
-        ("allreduce --out=x --out y", "y"),
-        ("allreduce --out x --out=y", "y"),
-        ("allreduce --outer x", None),
-    ],
-)
+@pytest.mark.parametrize(("words", "out"), [
+    ("allreduce", None), ("allreduce --out x", "x"), ("allreduce --out=x", "x"), ("allreduce --out= --sizes 8", ""),
+    ("allreduce --out=x --out y", "y"), ("allreduce --out x --out=y", "y"), ("allreduce --outer x", None),
+])  # fmt: skip
 def test_the_run_folder_of_the_command(words: str, out: str | None) -> None:
     found = job(*words.split())
     assert found.out == out
@@ -79,17 +72,10 @@ def test_images_with_blanks_and_quotes_are_rejected(text: str) -> None:
     assert refusal(IMAGE, text).startswith(f"{text!r} ")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nvcr.io/nvidia/pytorch:25.10-py3",
-        "localhost:5000/a_b:latest",
-        "a/b@sha256:" + "0f" * 32,
-        "/images/x.sif",
-        "./x.sqsh",
-        "nvcr.io#a/b:1",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "nvcr.io/nvidia/pytorch:25.10-py3", "localhost:5000/a_b:latest", "a/b@sha256:" + "0f" * 32, "/images/x.sif", "./x.sqsh",
+    "nvcr.io#a/b:1",
+])  # fmt: skip
 def test_valid_images(text: str) -> None:
     from collbench.plugins.deploy.job import IMAGE
 
@@ -130,14 +116,10 @@ def test_the_job_has_the_absolute_path_of_a_routing_file(words: tuple[str, ...],
     assert f"{words[0].partition('=')[0]}{'=' if '=' in words[0] else ' '}{tmp_path / 'tokens.csv'} " in line
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (("slurm",), (*ROUTED, "--routing", "absent.csv")),
-        (("mpirun", "--hosts", "hosts"), ("alltoallv", "--traffic", "absent.csv")),
-        (("kubernetes", "--image", "registry.example/collbench:1"), (*ROUTED, "--routing", "tokens.csv")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "words"), [
+    (("slurm",), (*ROUTED, "--routing", "absent.csv")), (("mpirun", "--hosts", "hosts"), ("alltoallv", "--traffic", "absent.csv")),
+    (("kubernetes", "--image", "registry.example/collbench:1"), (*ROUTED, "--routing", "tokens.csv")),
+])  # fmt: skip
 def test_a_file_that_the_job_could_not_read_is_refused(kind: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "tokens.csv").touch()
     done = run_here(tmp_path, "emit", *kind, "--nodes", "2", "--", *words)
@@ -216,3 +198,89 @@ def test_a_command_that_is_missing_or_never_answers(tmp_path: Path, monkeypatch:
     assert broken.startswith(f"{tmp_path}/take ") and broken.endswith("take FILE")
     monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
     assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")).startswith("take did not end within 0.2 s")
+
+
+GOOD = """schema = 1
+[defaults]
+account = "infra"
+minutes = 60
+env = ["A=1", "B=1"]
+[partitions.h100]
+gpus-per-node = 8
+account = "gpu"
+env = "A=2"
+[partitions."cpu long"]
+nodes = "4"
+"""
+
+
+def site(folder: Path, text: str | bytes) -> Path:
+    file = folder / "site.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def of(folder: Path, text: str | bytes, partition: str | None = None, *, named: bool = False) -> dict[str, object]:
+    return dict(of_site(site(folder, text), partition, settings(), named=named))
+
+
+def rejection_of(folder: Path, text: str | bytes, partition: str | None = None, *, named: bool = False) -> str:
+    with pytest.raises(UsageError) as refused:
+        of(folder, text, partition, named=named)
+    said = str(refused.value)
+    assert "\n" not in said
+    return said.replace(f"{folder}/", "")
+
+
+def test_settings_add_up_and_unknown_partitions_are_named(tmp_path: Path) -> None:
+    assert of(tmp_path, GOOD) == {"account": "infra", "minutes": 60, "env": ("A=1", "B=1")}
+    assert of(tmp_path, GOOD, "h100") == {"account": "gpu", "minutes": 60, "env": ("A=1", "B=1", "A=2"), "gpus-per-node": 8}
+    assert of(tmp_path, GOOD, "cpu long") == {"account": "infra", "minutes": 60, "env": ("A=1", "B=1"), "nodes": 4}
+    assert together({"nodes": 2, "env": ("A=1",)}, {}, {"nodes": 3, "env": ("A=2",)}, {"name": "x"}) == {
+        "nodes": 3,
+        "env": ("A=1", "A=2"),
+        "name": "x",
+    }
+
+
+def test_unknown_partitions(tmp_path: Path) -> None:
+    assert "'h200'" in rejection_of(tmp_path, GOOD, "h200")
+    assert of(tmp_path, "schema = 1\n", "h100") == {}  # a partition of Slurm that is not in the file
+    assert "'h100'" in rejection_of(tmp_path, "schema = 1\n", "h100", named=True)
+
+
+@pytest.mark.parametrize(("text", "begin"), [
+    ("schema = 1\n[defaults]\nacount = 'x'\n", "site.toml: [defaults]: unknown key 'acount'"),
+    ("schema = 1\n[partitions.x]\nnode = 1\n", "site.toml: [partitions.x]: unknown key 'node'"),
+    ('schema = 1\n[defaults]\n"a\\nb" = 1\n', "site.toml: [defaults]: unknown key 'a\\nb'"),
+    ("schema = 1\nnodes = 2\n", "site.toml: unknown key 'nodes'"), ("[defaults]\n", "site.toml: missing schema = 1"),
+    ("schema = 2\n", "site.toml: missing schema = 1"), ("schema = 1\ndefaults = 3\n", "site.toml: defaults "),
+    ("schema = 1\npartitions = []\n", "site.toml: partitions "), ("schema = 1\n[partitions]\nh100 = 8\n", "site.toml: [partitions.h100] "),
+    ("schema = 1\n[defaults]\nnodes = 0\n", "site.toml: [defaults] nodes: '0'"),
+    ("schema = 1\n[partitions.x]\nnodes = -3\n", "site.toml: [partitions.x] nodes: '-3'"),
+    ("schema = 1\n[defaults]\nnodes = 1.5\n", "site.toml: [defaults] nodes = 1.5: "),
+    ("schema = 1\n[defaults]\nnodes = true\n", "site.toml: [defaults] nodes = True: "),
+    ("schema = 1\n[defaults]\nnodes = [2]\n", "site.toml: [defaults] nodes = [2]: "),
+    ("schema = 1\n[defaults]\nname = 2026-01-01\n", "site.toml: [defaults] name = datetime.date(2026, 1, 1): "),
+    ("schema = 1\n[defaults]\nenv = [[]]\n", "site.toml: [defaults] env = [[]]: "),
+    ("schema = 1\n[defaults]\nenv = ['A']\n", "site.toml: [defaults] env: 'A' "),
+    ("schema = 1\n[defaults]\nimage = 'a b'\n", "site.toml: [defaults] image: 'a b' "),
+    ("schema = 1\n[defaults]\nruns = \"a\\u0007\"\n", "site.toml: [defaults] runs: 'a\\x07' "),
+    ("schema = 1\n[defaults\n", "--site site.toml: invalid TOML ("), ("schema = 1\nschema = 1\n", "--site site.toml: invalid TOML ("),
+    (b"schema = 1 # \xff\n", "--site site.toml: invalid TOML ("), ("schema = 1\na = " + "[" * 5000, "--site site.toml: invalid TOML ("),
+    ("schema = " + "9" * 9999, "--site site.toml: invalid TOML ("),
+    ("#" * (1 << 20) + "\n", "--site site.toml: cannot be read (it is larger than 1 MiB)"),
+])  # fmt: skip
+def test_an_invalid_file_is_one_sentence(text: str | bytes, begin: str, tmp_path: Path) -> None:
+    assert rejection_of(tmp_path, text).startswith(begin)
+
+
+def test_a_mistake_in_another_partition_is_reported(tmp_path: Path) -> None:
+    assert "'nods'" in rejection_of(tmp_path, "schema = 1\n[partitions.a]\n[partitions.b]\nnods = 1\n", "a")
+
+
+def test_a_path_that_is_not_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (("nowhere", "No such file or directory"), ("", "Is a directory"), ("pipe", "it is a pipe")):
+        with pytest.raises(UsageError, match=rf"^--site {tmp_path / name}: cannot be read \(.*{why}.*\): use a TOML file$"):
+            of_site(tmp_path / name, None, settings())

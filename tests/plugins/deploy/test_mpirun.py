@@ -15,11 +15,9 @@ pytestmark = pytest.mark.system
 
 LIBRARIES = ("openmpi", "mpich", "intel")
 REASONS: list[tuple[dict[str, Value], str]] = [
-    ({}, "moves between cores"),
-    ({"gpus-per-node": 8}, "NCCL binds its threads"),
-    ({"bind": "none"}, "as requested"),
+    ({}, "moves between cores"), ({"gpus-per-node": 8}, "NCCL binds its threads"), ({"bind": "none"}, "as requested"),
     ({"bind": "numa"}, "NUMA node of its memory"),
-]
+]  # fmt: skip
 IN_A_JOB = {"SLURM_JOB_ID": "8"}
 
 
@@ -77,20 +75,13 @@ class TestRanks:
 
 
 class TestBinding:
-    @pytest.mark.parametrize(
-        ("library", "said", "words"),
-        [
-            ("openmpi", {}, ["--bind-to", "core"]),
-            ("openmpi", {"gpus_per_node": 8}, ["--bind-to", "none"]),
-            ("openmpi", {"bind": "numa"}, ["--bind-to", "numa"]),
-            ("mpich", {}, ["-bind-to", "core"]),
-            ("mpich", {"cpus_per_rank": 4, "gpus_per_node": 8}, ["-bind-to", "core:4"]),
-            ("mpich", {"bind": "numa"}, ["-bind-to", "numa"]),
-            ("intel", {}, ["-genv", "I_MPI_PIN_DOMAIN", "core"]),
-            ("intel", {"gpus_per_node": 8}, ["-genv", "I_MPI_PIN", "0"]),
-            ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
-        ],
-    )
+    @pytest.mark.parametrize(("library", "said", "words"), [
+        ("openmpi", {}, ["--bind-to", "core"]), ("openmpi", {"gpus_per_node": 8}, ["--bind-to", "none"]),
+        ("openmpi", {"bind": "numa"}, ["--bind-to", "numa"]), ("mpich", {}, ["-bind-to", "core"]),
+        ("mpich", {"cpus_per_rank": 4, "gpus_per_node": 8}, ["-bind-to", "core:4"]), ("mpich", {"bind": "numa"}, ["-bind-to", "numa"]),
+        ("intel", {}, ["-genv", "I_MPI_PIN_DOMAIN", "core"]), ("intel", {"gpus_per_node": 8}, ["-genv", "I_MPI_PIN", "0"]),
+        ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
+    ])  # fmt: skip
     def test_the_options_that_bind_ranks(
         self, library: str, said: dict[str, Value], words: list[str], start: Callable[..., Recorded]
     ) -> None:

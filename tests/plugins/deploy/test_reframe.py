@@ -38,12 +38,8 @@ def class_name(name: str) -> str:
 def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed: SlurmBed | None = None, site: Path = SITE) -> Finished:
     """Run ReFrame on the check in the folder; it writes nothing elsewhere."""
     quiet = {
-        "RFM_ENABLE_RESULTS_STORAGE": "n",
-        "RFM_SAVE_LOG_FILES": "n",
-        "TMPDIR": str(folder),
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(folder),
-    }
+        "RFM_ENABLE_RESULTS_STORAGE": "n", "RFM_SAVE_LOG_FILES": "n", "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "HOME": str(folder),
+    }  # fmt: skip
     line = [str(REFRAME), "-c", str(folder / "check.py"), "-C", str(site), "--prefix", str(folder), "--nocolor", *words]
     actual = environment({**quiet, **(env or {})})
     if bed:
@@ -57,17 +53,11 @@ class TestTheCheck:
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
         assert (actual["num_tasks"], actual["num_tasks_per_node"], actual["num_gpus_per_node"], actual["num_cpus_per_task"]) == (
-            32,
-            8,
-            8,
-            6,
-        )
+            32, 8, 8, 6,
+        )  # fmt: skip
         assert (actual["time_limit"], actual["valid_systems"], actual["modules"], actual["exclusive_access"]) == (
-            "45m",
-            ["*:gpu"],
-            ["cuda/13", "ompi"],
-            True,
-        )
+            "45m", ["*:gpu"], ["cuda/13", "ompi"], True,
+        )  # fmt: skip
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
         actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
         assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
@@ -117,14 +107,8 @@ case $1 in
 esac
 """
 ROW = {
-    "operation": "allreduce",
-    "size_bytes": 1024,
-    "backend": "gloo",
-    "dtype": "float32",
-    "redop": "sum",
-    "mode": "isolated",
-    "root": None,
-}
+    "operation": "allreduce", "size_bytes": 1024, "backend": "gloo", "dtype": "float32", "redop": "sum", "mode": "isolated", "root": None,
+}  # fmt: skip
 RIGHT = {**ROW, "wrong": 0, "busbw_bytes_per_s": 2.5e9}
 
 

@@ -19,12 +19,9 @@ OPTIONS = {
     **{84: "module", 85: "hosts", 86: "interface", 87: "system", 88: "account", 89: "qos", 90: "gpu-type", 91: "endpoint", 92: "partition"},
 }
 WORDS = (
-    "x$(touch injected)",
-    "x`touch injected`;touch injected|touch injected",
-    "x'\"; touch injected; '\"$(HOME)",
-    "x{{ lookup('pipe', 'touch injected') }}",
-    "x\ntouch injected\n#SBATCH --wrap=injected",
-)
+    "x$(touch injected)", "x`touch injected`;touch injected|touch injected", "x'\"; touch injected; '\"$(HOME)",
+    "x{{ lookup('pipe', 'touch injected') }}", "x\ntouch injected\n#SBATCH --wrap=injected",
+)  # fmt: skip
 FORMS = {"env": "HOSTILE={}", "rdma": "{}=1"}
 
 

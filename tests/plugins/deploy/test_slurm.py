@@ -86,41 +86,28 @@ class TestSrun:
     def test_modules_are_loaded_first(self, tmp_path: Path) -> None:
         script = emit(tmp_path, "--module", "gcc/13.2", "--module", "openmpi/5.0", "--env", "X=1")
         assert re.findall(r"^(?:module|set|export X).*$", script, re.MULTILINE) == [
-            "module load gcc/13.2 || exit 2",
-            "module load openmpi/5.0 || exit 2",
-            "set -euo pipefail",
-            "export X=1",
-        ]
+            "module load gcc/13.2 || exit 2", "module load openmpi/5.0 || exit 2", "set -euo pipefail", "export X=1",
+        ]  # fmt: skip
         assert script.startswith("#!/bin/bash -l\n") and emit(tmp_path).startswith("#!/bin/bash\n")
         called = play(tmp_path, script.replace("module load gcc/13.2", "false"))
         assert (called.code, called.command) == (2, [])
 
 
 class TestContainers:
-    @pytest.mark.parametrize(
-        ("image", "as_pyxis_wants_it"),
-        [
-            ("nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("docker://nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("nvcr.io#nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("host:5000/a/b@sha256:0a", "host:5000#a/b@sha256:0a"),
-            ("localhost/a", "localhost#a"),
-            ("docker.io/library/debian:12", "library/debian:12"),
-            ("someone/collbench:1", "someone/collbench:1"),
-            ("debian", "debian"),
-            ("collbench.sqsh", "./collbench.sqsh"),
-            ("/images/collbench.sqsh", "/images/collbench.sqsh"),
-        ],
-    )
+    @pytest.mark.parametrize(("image", "as_pyxis_wants_it"), [
+        ("nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"), ("docker://nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
+        ("nvcr.io#nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"), ("host:5000/a/b@sha256:0a", "host:5000#a/b@sha256:0a"),
+        ("localhost/a", "localhost#a"), ("docker.io/library/debian:12", "library/debian:12"),
+        ("someone/collbench:1", "someone/collbench:1"), ("debian", "debian"), ("collbench.sqsh", "./collbench.sqsh"),
+        ("/images/collbench.sqsh", "/images/collbench.sqsh"),
+    ])  # fmt: skip
     def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
         actual = play(tmp_path, emit(tmp_path, "--image", image))
         assert actual.code == 0
         assert actual.options[2:] == [
-            f"--container-image={as_pyxis_wants_it}",
-            f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
-            f"--container-workdir={tmp_path}",
-            "--no-container-mount-home",
-        ]
+            f"--container-image={as_pyxis_wants_it}", f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
+            f"--container-workdir={tmp_path}", "--no-container-mount-home",
+        ]  # fmt: skip
         assert actual.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
         assert (tmp_path / "runs").is_dir()  # a mounted folder must exist
 

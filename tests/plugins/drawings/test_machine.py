@@ -139,16 +139,10 @@ def test_nvlinks_of_switches_meshes_and_unknown_ends() -> None:
     assert with_class(root, "path", "nv") == []
 
 
-@pytest.mark.parametrize(
-    ("machine", "limiting"),
-    [
-        (dgx(), "mlx5_3"),
-        (pcie_box(), "0000:82:00.0"),
-        (dgx(), "0000:16:00.0"),
-        (dgx(), "0000:18:00.0>switch"),
-        (mesh(), "0000:83:00.0>0000:03:00.0"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "limiting"), [
+    (dgx(), "mlx5_3"), (pcie_box(), "0000:82:00.0"), (dgx(), "0000:16:00.0"), (dgx(), "0000:18:00.0>switch"),
+    (mesh(), "0000:83:00.0>0000:03:00.0"),
+])  # fmt: skip
 def test_what_limits_is_marked_in_words(machine: Machine, limiting: str) -> None:
     root = drawn(machine, limiting)
     assert texts(root).count("limits") == 1

@@ -233,13 +233,10 @@ def test_another_machine_in_another_run_is_drawn_apart(tmp_path: Path) -> None:
 
 
 @needs_plugin("hunt")
-@pytest.mark.parametrize(
-    ("run", "host", "caption"),
-    [
-        ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
-        ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
-    ],
-)
+@pytest.mark.parametrize(("run", "host", "caption"), [
+    ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
+    ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
+])  # fmt: skip
 def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: str, tmp_path: Path) -> None:
     network = machines_section(tmp_path, read_run(ROOT / "reports" / run)).charts[0]
     assert network.caption == caption

@@ -51,16 +51,10 @@ def test_a_log_that_does_not_exist(tmp_path: Path) -> None:
         run("doctor", "--log", str(tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "log .*empty"),
-        (b"\x7fELF\x00" + b"\x01" * 99, "log .*binary"),
-        (b"remember the milk\n", "log .*NCCL"),
-        (None, "log .*pipe"),
-        ("folder", "log .*folder"),
-    ],
-)
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "log .*empty"), (b"\x7fELF\x00" + b"\x01" * 99, "log .*binary"), (b"remember the milk\n", "log .*NCCL"), (None, "log .*pipe"),
+    ("folder", "log .*folder"),
+])  # fmt: skip
 def test_a_file_that_is_not_a_log(data: bytes | str | None, words: str, tmp_path: Path) -> None:
     file = tmp_path / "log"
     if isinstance(data, bytes):

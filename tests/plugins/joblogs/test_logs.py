@@ -68,20 +68,10 @@ def test_a_finding_names_its_host_and_weighs_staging_and_warnings() -> None:
     assert (finding.severity, finding.evidence) == ("note", "x.log: 'Error : too many XML nodes (max 256)'")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("log-gcp-a3-tcp", ["CB2511"]),
-        ("log-h100-nvls-available", []),
-        ("log-h20-gdrdma-cumem", []),
-        ("log-ibext-nogdr", ["CB2512"]),
-        ("log-ncc247-ib-nogdr", []),
-        ("log-old-socket-shm", ["CB2511", "CB2514"]),
-        ("log-p5-efa-gdrdma-2304", ["CB2516"]),
-        ("log-p5en-efa-ofi", []),
-        ("log-roce-gdr-disabled", ["CB2512"]),
-        ("log-rtx4090-graph", []),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("log-gcp-a3-tcp", ["CB2511"]), ("log-h100-nvls-available", []), ("log-h20-gdrdma-cumem", []), ("log-ibext-nogdr", ["CB2512"]),
+    ("log-ncc247-ib-nogdr", []), ("log-old-socket-shm", ["CB2511", "CB2514"]), ("log-p5-efa-gdrdma-2304", ["CB2516"]),
+    ("log-p5en-efa-ofi", []), ("log-roce-gdr-disabled", ["CB2512"]), ("log-rtx4090-graph", []),
+])  # fmt: skip
 def test_public_logs(name: str, expected: list[str]) -> None:
     assert codes(logs=(read_file(captures.folder(name) / "nccl.log"),)) == expected

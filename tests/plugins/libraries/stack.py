@@ -20,13 +20,9 @@ from tests.conftest import ROOT
 from tests.testbeds import Hosts
 
 ENVIRONMENTS = {
-    "jax": ".venv-jax",
-    "tensorflow": ".venv-tensorflow",
-    "oneccl": ".venv-oneccl",
-    "horovod": ".venv-horovod",
-    "horovod-tensorflow": ".venv-horovod-tensorflow",
-    "nixl": ".venv-nixl",
-}
+    "jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "oneccl": ".venv-oneccl", "horovod": ".venv-horovod",
+    "horovod-tensorflow": ".venv-horovod-tensorflow", "nixl": ".venv-nixl",
+}  # fmt: skip
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
 OWN = {"ucc": {CHOSEN: os.environ.get(CHOSEN, "")}}  # those that this Python runs, and the variables that they need

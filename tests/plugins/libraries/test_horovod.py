@@ -233,15 +233,12 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
 
 
 @long
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # what horovod 0.28.1 does where its library does not load: it prints, and goes on
-        ("print('Extension has not been built')", "is installed, but does not load (Extension has not been built)"),
-        ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
-        ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    # what horovod 0.28.1 does where its library does not load: it prints, and goes on
+    ("print('Extension has not been built')", "is installed, but does not load (Extension has not been built)"),
+    ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
+    ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
+])  # fmt: skip
 def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, expected):
     env = stand_in(tmp_path / "site", text)
     done = run(tmp_path, "allreduce", "--backend", "horovod", "--ranks", "1", "--sizes", "8", env=env)

@@ -70,15 +70,12 @@ def there(monkeypatch, versions, environment):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize(
-    ("compiled", "carried"),
-    [
-        ("ROOT %psum.7 = f32[16]{0} all-reduce(%param.1), channel_id=1, replica_groups={{0,1}}", "f32"),
-        ("%a = (s8[8]{0}, s8[8]{0}) all-to-all(%wrapped_slice, %wrapped_slice.1), channel_id=1", "s8"),
-        ("%wrapped_convert = f32[4]{0} fusion(%param)\n ROOT %p = f16[4]{0} collective-permute(%param.1), channel_id=1", "f16"),
-        ("ROOT %copy = f32[16]{0} copy(%param)", ""),  # one rank: XLA has nothing to do
-    ],
-)
+@pytest.mark.parametrize(("compiled", "carried"), [
+    ("ROOT %psum.7 = f32[16]{0} all-reduce(%param.1), channel_id=1, replica_groups={{0,1}}", "f32"),
+    ("%a = (s8[8]{0}, s8[8]{0}) all-to-all(%wrapped_slice, %wrapped_slice.1), channel_id=1", "s8"),
+    ("%wrapped_convert = f32[4]{0} fusion(%param)\n ROOT %p = f16[4]{0} collective-permute(%param.1), channel_id=1", "f16"),
+    ("ROOT %copy = f32[16]{0} copy(%param)", ""),  # one rank: XLA has nothing to do
+])  # fmt: skip
 def test_in_which_type_the_elements_travel_is_read_from_what_xla_compiled(compiled, carried):
     assert _carried_as(compiled) == carried
 

@@ -42,15 +42,12 @@ def test_an_installed_wheel_is_found_by_its_module(tmp_path: Path, monkeypatch: 
 class TestOverNixl:
     pytestmark = of_plugin
 
-    @pytest.mark.parametrize(
-        ("ranks", "words"),
-        [
-            (2, ["--blocks", "40", "--block-bytes", "1000"]),
-            (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--cache-dtype", "fp8"]),
-            (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "1:2", "--layout", "block-first"]),
-            (3, ["--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"]),
-        ],
-    )
+    @pytest.mark.parametrize(("ranks", "words"), [
+        (2, ["--blocks", "40", "--block-bytes", "1000"]),
+        (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--cache-dtype", "fp8"]),
+        (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "1:2", "--layout", "block-first"]),
+        (3, ["--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"]),
+    ])  # fmt: skip
     def test_every_block_gets_to_its_place(self, ranks: int, words: list[str], tmp_path: Path) -> None:
         line = ["kv", "--method", "nixl", "--ranks", str(ranks), "--oversubscribe", *words, *COUNTED, "--out", "run"]
         done = collbench_of("nixl", tmp_path, *line, timeout=100)
@@ -63,19 +60,8 @@ class TestOverNixl:
     def test_it_runs_beside_mpi_in_one_process(self, tmp_path: Path) -> None:
         """Both wheels have their own UCX, and a destructor of one crashed when such a process ended."""
         line = [
-            "kv",
-            "--method",
-            "nixl,mpi-type,mpi-put",
-            "--ranks",
-            "2",
-            "--blocks",
-            "9",
-            "--block-bytes",
-            "64K",
-            *COUNTED,
-            "--out",
-            "run",
-        ]
+            "kv", "--method", "nixl,mpi-type,mpi-put", "--ranks", "2", "--blocks", "9", "--block-bytes", "64K", *COUNTED, "--out", "run",
+        ]  # fmt: skip
         done = collbench_of("nixl", tmp_path, *line, timeout=100)
         assert done.returncode == 0 and "fault" not in done.stdout + done.stderr, done.stderr
         assert {(row.method, row.wrong) for row in rows_in(tmp_path / "run")} == {("nixl", 0), ("mpi-type", 0), ("mpi-put", 0)}

@@ -137,17 +137,11 @@ def test_headers_that_do_not_compile_are_one_sentence(prefix):
 # What follows from settings and hosts.
 
 
-@pytest.mark.parametrize(
-    ("env", "path"),
-    [
-        ({"FI_PROVIDER": "tcp"}, "loopback"),
-        ({"FI_PROVIDER": "tcp;ofi_rxm"}, "loopback"),
-        ({"FI_PROVIDER": "psm3"}, ""),
-        ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}, "loopback"),
-        ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "1"}, "memory"),
-        ({"CCL_ATL_TRANSPORT": "mpi"}, "memory"),
-    ],
-)
+@pytest.mark.parametrize(("env", "path"), [
+    ({"FI_PROVIDER": "tcp"}, "loopback"), ({"FI_PROVIDER": "tcp;ofi_rxm"}, "loopback"), ({"FI_PROVIDER": "psm3"}, ""),
+    ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}, "loopback"), ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "1"}, "memory"),
+    ({"CCL_ATL_TRANSPORT": "mpi"}, "memory"),
+])  # fmt: skip
 def test_the_path_inside_a_host_follows_from_the_settings(env, path):
     assert backend._local_path(env) == path
 
@@ -158,14 +152,10 @@ def test_busy_threads_beyond_the_cores_are_noticed(threads, ranks, cores, crowde
     assert OneCclBackend._crowded(world, threads) is crowded
 
 
-@pytest.mark.parametrize(
-    ("dtype", "redop", "reason"),
-    [
-        ("float8_e5m2", "sum", DtypeUnsupported("oneCCL", "float8_e5m2")),
-        ("float32", "avg", RedopUnsupported("oneCCL on host memory", "avg", supported=("sum", "prod", "min", "max"))),
-        ("uint64", "prod", None),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "redop", "reason"), [
+    ("float8_e5m2", "sum", DtypeUnsupported("oneCCL", "float8_e5m2")),
+    ("float32", "avg", RedopUnsupported("oneCCL on host memory", "avg", supported=("sum", "prod", "min", "max"))), ("uint64", "prod", None),
+])  # fmt: skip
 def test_what_it_cannot_reduce_is_a_fact(dtype, redop, reason):
     case = make_case(operation="allreduce", backend="oneccl", dtype=dtype, redop=redop)
     assert OneCclBackend().supports(every_operation()["allreduce"], case) == reason
@@ -272,14 +262,10 @@ def test_a_run_has_its_settings_and_stdout_has_rows_alone(tmp_path):
 
 
 @long
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ({"CCL_ATL_TRANSPORT": "mpi"}, "these ranks were not started by the mpiexec of Intel MPI"),
-        ({"CCL_ATL_TRANSPORT": "tcp"}, "CCL_ATL_TRANSPORT is 'tcp'"),
-        ({"COLLBENCH_ONECCL": "/nowhere"}, "/nowhere/lib/libccl.so.1 is missing"),
-    ],
-)
+@pytest.mark.parametrize(("env", "words"), [
+    ({"CCL_ATL_TRANSPORT": "mpi"}, "these ranks were not started by the mpiexec of Intel MPI"),
+    ({"CCL_ATL_TRANSPORT": "tcp"}, "CCL_ATL_TRANSPORT is 'tcp'"), ({"COLLBENCH_ONECCL": "/nowhere"}, "/nowhere/lib/libccl.so.1 is missing"),
+])  # fmt: skip
 def test_a_setting_that_cannot_work_is_one_sentence(tmp_path, env, words):
     assert words in one_sentence(oneccl(tmp_path, *SMALL, env=env))
 
@@ -296,19 +282,8 @@ def test_a_number_of_workers_that_it_refuses_ends_with_its_reason(tmp_path):
 def test_over_intel_mpi_by_its_own_mpiexec(tmp_path):
     mpiexec = Path(environment_of("oneccl")).parent / "mpiexec"
     words = (
-        "-n",
-        "2",
-        *program_of("oneccl"),
-        "allreduce",
-        "--backend",
-        "oneccl",
-        "--sizes",
-        "8,64K",
-        "--max-time",
-        "1",
-        "--format",
-        "json",
-    )
+        "-n", "2", *program_of("oneccl"), "allreduce", "--backend", "oneccl", "--sizes", "8,64K", "--max-time", "1", "--format", "json",
+    )  # fmt: skip
     done = run(tmp_path, *words, program=(str(mpiexec),), env={**GENTLE, "CCL_ATL_TRANSPORT": "mpi"})
     assert done.returncode == 0, done.stderr
     rows = rows_of(done)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.nccl import library as nccl_library
-from collbench.backends.nccl.library import REDOPS, RESULTS, UNIQUE_ID_BYTES, NcclLibrary, NcclNotFound, load_nccl
+from collbench.backends.nccl.library import REDOPS, RESULTS, UNIQUE_ID_BYTES, NcclLibrary, NcclNotFound, features_of, load_nccl
 from collbench.backends.unavailable import WrongBuild
 from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
 from collbench.plugins.libraries.hip import CONSTANTS, FUNCTIONS, NoHip, architecture
@@ -17,6 +17,7 @@ from collbench.plugins.libraries.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8
 from collbench.report.answer import answers
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
+from tests.backends.nccl.test_creation import Library
 from tests.fake_gpu import amd_environment
 from tests.fake_gpu.facts import exported, header_facts
 
@@ -37,11 +38,9 @@ def test_numbers_and_names_of_functions_are_those_of_the_header(header):
     assert set(nccl_library.ONLY_RCCL) & header.functions  # by which RCCL is known
 
 
-@pytest.mark.parametrize(
-    ("header", "double"),
-    [*((header, "nccl") for header in RCCL_HEADERS), *((header, "hip") for header in HIP_HEADERS)],
-    ids=lambda each: each if isinstance(each, str) else each.version or each.source,
-)
+@pytest.mark.parametrize(("header", "double"), [
+    *((header, "nccl") for header in RCCL_HEADERS), *((header, "hip") for header in HIP_HEADERS),
+], ids=lambda each: each if isinstance(each, str) else each.version or each.source)  # fmt: skip
 def test_every_function_takes_its_parameters_as_the_double_which_takes_them_as_nccl(header, double):
     own = exported(double)
     both = own.keys() & header.parameters.keys()
@@ -171,3 +170,11 @@ def test_dropped_data_is_found_and_tunings_are_not_measured(tmp_path):
     )
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--calls", "nonblocking")
     assert (code, [row["na"] for row in rows]) == (2, [StartUnsupported("rccl", "allreduce").render()])
+
+
+def test_parts_of_rccl_are_known_by_its_functions_alone():
+    found = features_of(Library("ncclCommRevoke", version=(2, 30, 7), dialect=RCCL))
+    parts = {part.name: part.available for part in found}
+    assert {part.since for part in found} == {""}
+    assert (parts["revoked communicator"], parts["device API"]) == (True, False)
+    assert not {"network calls of kernels (GIN)", "collectives by copy engines"} & set(parts)

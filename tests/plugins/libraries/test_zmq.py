@@ -83,16 +83,11 @@ def test_a_pyzmq_that_is_broken_is_one_sentence(monkeypatch):
     assert isinstance(answer, Unavailable) and isinstance(answer.fact, DoesNotLoad) and "ModuleNotFoundError" in answer.fact.error
 
 
-@pytest.mark.parametrize(
-    ("operation", "changes", "reason"),
-    [
-        ("p2p_latency", {}, None),
-        ("p2p_latency", {"streams": 2}, OptionUnsupported(("--streams",), "zmq", "socket")),
-        ("allreduce", {"redop": "sum"}, OperationUnsupported("zmq", "allreduce")),
-        ("sendrecv", {}, PairsOnly("zmq")),
-        ("p2p_latency", {"device": "cuda"}, DeviceUnsupported("zmq", "cuda", ("cpu",))),
-    ],
-)
+@pytest.mark.parametrize(("operation", "changes", "reason"), [
+    ("p2p_latency", {}, None), ("p2p_latency", {"streams": 2}, OptionUnsupported(("--streams",), "zmq", "socket")),
+    ("allreduce", {"redop": "sum"}, OperationUnsupported("zmq", "allreduce")), ("sendrecv", {}, PairsOnly("zmq")),
+    ("p2p_latency", {"device": "cuda"}, DeviceUnsupported("zmq", "cuda", ("cpu",))),
+])  # fmt: skip
 def test_it_has_pairs_only(both, operation, changes, reason):
     case = make_case(operation=operation, backend="zmq", **{"redop": None, **changes})
     assert unsupported_reason(both[0], operations()[operation], case) == reason

@@ -37,15 +37,11 @@ def side(folder: Path, factor: float, *, alone_s: float = 1e-5) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("factor", "alone_s", "expected"),
-    [
-        (2.0, 1e-5, (Outcome.NO_CHANGE, Outcome.NO_CHANGE)),
-        (2.6, 1e-5, (Outcome.NO_CHANGE, Outcome.SLOWER)),
-        (2.0, 1.3e-5, (Outcome.SLOWER, Outcome.NO_CHANGE)),  # all times are longer, and the factor is the same
-        (1.4, 1e-5, (Outcome.NO_CHANGE, Outcome.FASTER)),
-    ],
-)
+@pytest.mark.parametrize(("factor", "alone_s", "expected"), [
+    (2.0, 1e-5, (Outcome.NO_CHANGE, Outcome.NO_CHANGE)), (2.6, 1e-5, (Outcome.NO_CHANGE, Outcome.SLOWER)),
+    (2.0, 1.3e-5, (Outcome.SLOWER, Outcome.NO_CHANGE)),  # all times are longer, and the factor is the same
+    (1.4, 1e-5, (Outcome.NO_CHANGE, Outcome.FASTER)),
+])  # fmt: skip
 def test_a_comparison_has_the_factor_and_the_time_alone(
     factor: float, alone_s: float, expected: tuple[Outcome, Outcome], tmp_path: Path
 ) -> None:
@@ -117,13 +113,10 @@ def keys(plan: LoadRow) -> list[CaseKey]:
     return [case_of(row) for row in simulated_row(1, 2.0, plan=plan)[1]]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"aggressors": "ring"}, {"level": 0.5}, {"message_bytes": 8192}, {"others": (1,)}, {"victims": (0,)}, {"other_nodes": 1},
-        {"nodes": 5}, {"size_bytes": 16}, {"split": str(parse_split("MOD 2"))}, {"backend": "gloo"}, {"victim": "reduce"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"aggressors": "ring"}, {"level": 0.5}, {"message_bytes": 8192}, {"others": (1,)}, {"victims": (0,)}, {"other_nodes": 1}, {"nodes": 5},
+    {"size_bytes": 16}, {"split": str(parse_split("MOD 2"))}, {"backend": "gloo"}, {"victim": "reduce"},
+])  # fmt: skip
 def test_whatever_changes_the_meaning_is_another_case(change: dict[str, object]) -> None:
     other = keys(PLAN.replace(**change))  # type: ignore[arg-type]
     if "victim" in change:  # the operation comes from the request

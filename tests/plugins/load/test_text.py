@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import collbench
 from collbench.errors import RunFailed
 from collbench.measuring.session import Plan
 from collbench.plugins.load import FILE
@@ -25,6 +26,7 @@ from collbench.report.progress import Output
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
+from tests.cli.command import ROOT
 from tests.plugins.hunt.test_kinds import sections
 from tests.plugins.load.loads import PLAN, load_run, simulated_row
 
@@ -56,12 +58,8 @@ def shown(*rows: LoadRow, format: str) -> str:
 def stored(folder: Path, *rows: LoadRow) -> Path:
     folder.mkdir()
     head: dict[str, Any] = {
-        "schema": 1,
-        "id": folder.name,
-        "operation": "load",
-        "load": {"rows": len(rows)},
-        "started_utc": "2026-01-01T00:00:00Z",
-    }
+        "schema": 1, "id": folder.name, "operation": "load", "load": {"rows": len(rows)}, "started_utc": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(head))
     (folder / FILE).write_text("".join(f"{json.dumps(row.as_json())}\n" for row in rows))
     return folder
@@ -171,3 +169,26 @@ def test_the_page_has_the_answer_and_a_line_for_each_measured_factor(tmp_path: P
     nothing = Material([read_run(stored(tmp_path / "none", missing))], tmp_path / "none.html")
     without = section(nothing)
     assert without is not None and not without.charts
+
+
+pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
+REPORTS = ROOT / "reports"
+
+
+def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
+    made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=PLAN.replace(level=0.5))]
+    runs = collbench.read(load_run(tmp_path / "a", *made))
+    frame = runs.loads()
+    ascending = [made[1][0], made[0][0]]
+    assert runs.load_rows == ascending
+    assert frame["level"].to_list() == [0.5, 1.0] and frame["p50_factor"].to_list() == [row.factor.value for row in ascending]
+    assert frame["flags"].to_list() == [row.flags for row in ascending]  # the names of flags, as in the other tables
+    assert set(frame["verdict"]) == {"interference"} and frame["aggressor_nodes"].to_list() == [2, 2]
+    assert [row.mode for row in runs.rows] == ["isolated", "load"] * 2 and runs.rows[1].interference["factor"] == made[0][0].factor.value
+    assert len(collbench.read(REPORTS / "first-run").loads()) == 0
+    with (tmp_path / "a/load.jsonl").open("a") as lines:
+        lines.write("{}\n")
+    with pytest.raises(collbench.UnreadableRun, match=r"load\.jsonl"):
+        collbench.read(tmp_path / "a").loads()
+    allowed = collbench.read(tmp_path / "a", strict=False)
+    assert len(allowed.load_rows) == 2 and any("load.jsonl" in text for text in allowed.warnings)

@@ -1,5 +1,6 @@
 """Figures of runs: their panels, and what matplotlib draws of them."""
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from math import isnan
@@ -20,7 +21,7 @@ from collbench.report.html.against import section
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, run, run_here
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
@@ -249,18 +250,14 @@ class TestKinds:
         assert image.get_array().shape == (2, 2)  # type: ignore[union-attr]
         assert [str(line.get_gid()) for line in figure.axes[0].lines] == ["marked 1 0"] * 2  # on a white ring
 
-    @pytest.mark.parametrize(
-        ("kind", "page", "said"),
-        [
-            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
-            ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
-            ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
-            ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
-            ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
-            ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
-        ],
-        ids=["unknown", "scaling", "history", "compare", "bandwidth", "percent"],
-    )
+    @pytest.mark.parametrize(("kind", "page", "said"), [
+        ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
+        ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
+        ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
+        ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
+        ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
+        ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
+    ], ids=["unknown", "scaling", "history", "compare", "bandwidth", "percent"])  # fmt: skip
     def test_runs_without_such_values_are_refused(self, kind: str, page: Material, said: str) -> None:
         with pytest.raises(UsageError) as refused:
             panels_of(page, kind)
@@ -422,3 +419,63 @@ class TestPythonFunction:
     def test_an_unknown_style(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
             collbench.read(store(tmp_path / "run", sweep())).plot(style="poster")
+
+
+RUN = "reports/first-run"
+
+
+def test_a_figure_of_a_run(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote bandwidth.pdf\n")
+    assert (tmp_path / "bandwidth.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("size", "inches"), [("3.5in", (3.5, None)), ("89mm", (89 / 25.4, None)), ("20x10cm", (20 / 2.54, 10 / 2.54))])
+def test_sizes(size: str, inches: tuple[float, float | None], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN), "--out", "a.svg", "--size", size)
+    assert done.returncode == 0, done.stderr
+    head = (tmp_path / "a.svg").read_text().split("viewBox", 1)[0]
+    width = float(head.split('width="')[1].split("pt")[0]) / 72
+    assert width == pytest.approx(inches[0], rel=1e-3)
+    if inches[1] is not None:
+        assert float(head.split('height="')[1].split("pt")[0]) / 72 == pytest.approx(inches[1], rel=1e-3)
+
+
+def test_a_slide_is_wider_than_a_column_of_a_paper(tmp_path: Path) -> None:
+    for style in ("paper", "slide"):
+        assert run_here(tmp_path, "plot", str(ROOT / RUN), "--style", style, "--out", f"{style}.png").returncode == 0
+    assert (tmp_path / "slide.png").stat().st_size > (tmp_path / "paper.png").stat().st_size
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--out", "figure.gif"], "--out figure.gif: the name must end with .pdf, .svg or .png"),
+    (["--out", "none/figure.pdf"], "--out none/figure.pdf cannot be written (the folder none is missing): choose another file"),
+    (["--kind", "pie"], "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+    (["--size", "0.1in"], "'0.1in' is not a size of a figure: use 1 to 60 inches"),
+    (["--size", "wide"], "'wide' is not a size: use a width such as 3.5in, 89mm or 9cm, or width and height as in 7x4in"),
+    (["--operation", "barrier"], "--operation 'barrier': these runs have allreduce"),
+], ids=["ending", "folder", "kind", "too-small", "no-size", "operation"])  # fmt: skip
+def test_bad_input_writes_nothing(words: list[str], said: str, tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN), *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.system
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not installed')\n")
+    done = run(tmp_path, "plot", str(ROOT / RUN), env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert (done.returncode, done.stderr) == (2, "collbench: a figure needs matplotlib: pip install 'collbench[report]'\n")
+
+
+def test_what_was_not_read_is_named_before_a_failure(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / RUN, copy)
+    with (copy / "cells.jsonl").open("a") as file:
+        file.write('{"broken\n')
+    done = run_here(tmp_path, "plot", "copy", "--kind", "scaling")
+    warning, failure = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert warning == "collbench: copy/cells.jsonl: 1 line is left out, the first is line 23: not JSON (JSONDecodeError)"
+    assert failure.startswith("collbench: --kind scaling needs runs of one operation")

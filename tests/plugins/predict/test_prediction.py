@@ -47,14 +47,10 @@ def test_the_bandwidth_of_a_ring_is_found_and_its_interval_contains_the_truth() 
     assert at.busbw_bytes_per_s == pytest.approx(1e9, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("law", "term"),
-    [
-        (lambda n: 1e-5 * ceil(log2(n)), ScalingTerm.LOG),
-        (lambda n: 1e-5 * (n - 1), ScalingTerm.LINEAR),
-        (lambda n: 1e-4, ScalingTerm.CONSTANT),
-    ],
-)
+@pytest.mark.parametrize(("law", "term"), [
+    (lambda n: 1e-5 * ceil(log2(n)), ScalingTerm.LOG), (lambda n: 1e-5 * (n - 1), ScalingTerm.LINEAR),
+    (lambda n: 1e-4, ScalingTerm.CONSTANT),
+])  # fmt: skip
 def test_laws_of_latency_are_distinguished(law: object, term: ScalingTerm) -> None:
     rows = [row(nodes, law(nodes), size_bytes=8, operation="broadcast", redop=None) for nodes in (2, 4, 8, 12, 16)]  # type: ignore[operator]
     (at,) = only(predict(rows, [24])).predictions

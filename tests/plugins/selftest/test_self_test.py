@@ -1,5 +1,6 @@
 """Reliability of the rule: the seeded simulation detects slowdowns and seldom gives false alarms; the table of the protocol."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes
-from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, add_all, scheme_of
 from collbench.plugins.selftest.self_test import (
     Cluster,
     Noise,
@@ -24,6 +25,7 @@ from collbench.plugins.selftest.self_test import (
     simulated,
 )
 from collbench.results.row import CaseKey
+from tests.cli.command import Finished, one_sentence, run_here
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -154,20 +156,11 @@ def test_noise_files_are_named_read_and_have_defaults(tmp_path: Path) -> None:
     assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("launhc = 1", "'launhc'"),
-        ("launch = [1, 2]", "'launch' is [1, 2]"),
-        ("launch = 0.1", "'launch' is 0.1"),
-        ("iterations = 0", "'iterations' is 0"),
-        ("drift = -1", "'drift' is -1"),
-        ("drift = nan", "'drift' is nan"),
-        ("drift = true", "'drift' is True"),
-        ("drift =", "noise.toml"),
-        (None, "bimodal, drift, harsh, missing, wander"),  # no such file
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("launhc = 1", "'launhc'"), ("launch = [1, 2]", "'launch' is [1, 2]"), ("launch = 0.1", "'launch' is 0.1"),
+    ("iterations = 0", "'iterations' is 0"), ("drift = -1", "'drift' is -1"), ("drift = nan", "'drift' is nan"),
+    ("drift = true", "'drift' is True"), ("drift =", "noise.toml"), (None, "bimodal, drift, harsh, missing, wander"),  # no such file
+])  # fmt: skip
 def test_an_invalid_noise_file_is_rejected(tmp_path: Path, text: str | None, value: str) -> None:
     if text is not None:
         (tmp_path / "noise.toml").write_text(text)
@@ -287,3 +280,56 @@ def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were
     assert nothing[1] <= nothing[2] + 0.035
     for done, here, there in others:
         assert here == pytest.approx(there, abs=0.45 if done == "one group of large messages slower by 2 %" else 0.15), done
+
+
+def test_the_table_and_json_have_each_simulated_change(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("336 ") and "6 allocations of 3 launches" in lines[0]
+    assert len(lines) == 2 + 8 and "false alarms" in lines[2]
+    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4", "--format", "json")
+    first = json.loads(done.stdout.splitlines()[0])
+    assert (first["done"], first["wanted"], first["trials"]) == ("nothing", False, 4)
+    assert first["percent"] == 25 * first["found"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a baseline of five allocations of two launches and three large cases; three have a fourth case."""
+    random = np.random.default_rng(0)
+    cases = [case_of(make_row(64 << 20 << power)) for power in range(4)]
+    add_all(tmp_path / "good", [
+        Allocation(
+            f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
+            {case: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for case in cases[: 3 if number < 2 else 4]},
+        )
+        for number in range(5)
+    ])  # fmt: skip
+    return tmp_path
+
+
+def tried(folder: Path, *words: str) -> Finished:
+    return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
+
+
+def test_side_by_side_and_harsher_noise(tmp_path: Path) -> None:
+    lines = tried(tmp_path, "--paired").stdout.splitlines()
+    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
+    assert len(lines) == 10
+    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
+    assert [each["trials"] for each in found] == [2] * 8
+
+
+def test_the_noise_of_a_baseline(folder: Path) -> None:
+    done = tried(folder, "--baseline", "good")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].startswith("3 ") and "5 allocations of 2 launches" in lines[0]
+    assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
+    assert "10 launches of 5 recorded allocations" in lines[-2] and lines[-1].startswith("1 ")
+    found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
+    assert [each["wanted"] for each in found[:2]] == [False, True]
+    (folder / "short").mkdir()
+    (folder / "good" / "good-1.allocation.jsonl").rename(folder / "short" / "good-1.allocation.jsonl")
+    assert "short has 1 " in one_sentence(tried(folder, "--baseline", "short"))

@@ -96,13 +96,10 @@ def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> No
     assert "<svg" not in index(tmp_path, runs[:1])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}, {"size_bytes": 32 << 20}, {"in_place": True},
-        {"dtype": "float16"}, {"group": "hosts"}, {"operation": "broadcast"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}, {"size_bytes": 32 << 20}, {"in_place": True}, {"dtype": "float16"},
+    {"group": "hosts"}, {"operation": "broadcast"},
+])  # fmt: skip
 def test_runs_that_are_not_comparable_have_no_common_trend(tmp_path: Path, changes: dict[str, object]) -> None:
     for number, changed in enumerate([{}, changes, {}]):
         store(tmp_path / f"run-{number}", [make_row(**changed)], started_utc=f"2026-11-01T0{number}:00:00+00:00", exit_code=0)
@@ -130,14 +127,10 @@ def test_each_backend_has_its_trend_also_if_the_faster_one_changes(tmp_path: Pat
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("starts", "labels"),
-    [
-        (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]),
-        (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
-        (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
-    ],
-)
+@pytest.mark.parametrize(("starts", "labels"), [
+    (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]), (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
+    (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
+])  # fmt: skip
 def test_labels_tell_the_runs_apart(starts: list[str], labels: list[str], tmp_path: Path) -> None:
     for number, start in enumerate(starts):
         store(tmp_path / f"run-{number}", [make_row()], started_utc=f"2026-{start}:00+00:00", exit_code=0)
@@ -169,15 +162,12 @@ def test_selected_runs_are_compared_with_the_oldest(get: Get) -> None:
     assert '<a class="index" href="/">All runs</a>' in text and 'class="links"' not in text
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        ("", 400), ("?run=night-1", 400), ("?run=night-1&run=night-1", 400), ("?" + "&".join(f"run={number}" for number in range(10)), 400),
-        ("?run=night-1&run=nothing", 404), ("?run=night-1&run=..", 404), ("?run=night-1&run=..%2fruns%2fnight-1", 404),
-        ("?run=night-1&run=%252e%252e", 404), ("?run=night-1&run=outside", 404), ("?run=night-1&run=secret.txt", 404),
-        ("?run=night-1&run=%2500", 404), ("?run=night-1&run=empty", 404),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "status"), [
+    ("", 400), ("?run=night-1", 400), ("?run=night-1&run=night-1", 400), ("?" + "&".join(f"run={number}" for number in range(10)), 400),
+    ("?run=night-1&run=nothing", 404), ("?run=night-1&run=..", 404), ("?run=night-1&run=..%2fruns%2fnight-1", 404),
+    ("?run=night-1&run=%252e%252e", 404), ("?run=night-1&run=outside", 404), ("?run=night-1&run=secret.txt", 404),
+    ("?run=night-1&run=%2500", 404), ("?run=night-1&run=empty", 404),
+])  # fmt: skip
 def test_nothing_but_runs_of_the_folder_is_compared(get: Get, query: str, status: int) -> None:
     found, text = get(f"/compare{query}")
     assert found == status and "<" not in text

@@ -183,19 +183,15 @@ def test_without_sqlalchemy_the_package_is_named(folder: Path, typed: str) -> No
 # Bad input
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "query runs.db --columns bogus", "query runs.db --where bogus=1", "query runs.db --where ranks", "query runs.db --sizes 1M-1K",
-        "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
-        "query runs.db unknown-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
-        "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
-        "add new.db nowhere", "sync new.db nowhere",
-        "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'", "sync runs.db nowhere", "prune runs.db",
-        "prune runs.db --older-than soon", "prune nothing.db --missing", "export runs.db runs", "export nothing.db out", "bogus runs.db",
-        "",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("typed", [
+    "query runs.db --columns bogus", "query runs.db --where bogus=1", "query runs.db --where ranks", "query runs.db --sizes 1M-1K",
+    "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
+    "query runs.db unknown-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
+    "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
+    "add new.db nowhere", "sync new.db nowhere", "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'",
+    "sync runs.db nowhere", "prune runs.db", "prune runs.db --older-than soon", "prune nothing.db --missing", "export runs.db runs",
+    "export nothing.db out", "bogus runs.db", "",
+])  # fmt: skip
 def test_bad_input_is_one_sentence_and_changes_nothing(folder: Path, typed: str) -> None:
     (folder / "notes.txt").write_text("these are notes, not a store")
     before = (folder / "runs.db").read_bytes(), sorted(folder.rglob("*"))
@@ -204,15 +200,11 @@ def test_bad_input_is_one_sentence_and_changes_nothing(folder: Path, typed: str)
     assert before == ((folder / "runs.db").read_bytes(), sorted(folder.rglob("*")))
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "history --store nothing.db", "history --store runs.db unknown", "history", "history runs --node node1", "report runs --since 2d",
-        "report --store runs.db --node elsewhere", "report --serve --store runs.db", "baseline add good",
-        "baseline add good --label x runs",
-        "gate --baseline good --store runs.db unknown", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("typed", [
+    "history --store nothing.db", "history --store runs.db unknown", "history", "history runs --node node1", "report runs --since 2d",
+    "report --store runs.db --node elsewhere", "report --serve --store runs.db", "baseline add good", "baseline add good --label x runs",
+    "gate --baseline good --store runs.db unknown", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
+])  # fmt: skip
 def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:
     one_sentence(run_here(folder, *typed.split()))
 

@@ -28,11 +28,9 @@ pytestmark = pytest.mark.system
 # As https://bencher.dev/docs/reference/bencher-metric-format describes it.
 _NUMBER = {"type": "number"}
 _METRIC = {
-    "type": "object",
-    "required": ["value"],
-    "properties": dict.fromkeys(("value", "lower_value", "upper_value"), _NUMBER),
+    "type": "object", "required": ["value"], "properties": dict.fromkeys(("value", "lower_value", "upper_value"), _NUMBER),
     "additionalProperties": False,
-}
+}  # fmt: skip
 _MEASURES = {"type": "object", "propertyNames": {"maxLength": 64}, "additionalProperties": _METRIC}
 BMF = {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 1024}, "additionalProperties": _MEASURES}
 NAME = "allreduce/nccl/cuda/float32/sum/isolated/out of place/fixed/4 ranks/1 nodes"
@@ -53,14 +51,11 @@ def test_a_case_has_the_same_name_in_every_run() -> None:
     assert case_name(barrier) == "barrier/nccl/cuda/isolated/fixed/4 ranks/1 nodes"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"operation": "reduce"}, {"backend": "mpi"}, {"device": "cpu"}, {"dtype": "int8"}, {"redop": "max"}, {"root": 1}, {"mode": "graph"},
-        {"in_place": True}, {"buffers": "rotating"}, {"window": 64}, {"group": "MOD 2"}, {"ranks": 8}, {"nodes": 2}, {"nodes": None},
-        {"registration": "symmetric"}, {"algorithm": "tree"}, {"protocol": "ll"}, {"traffic": "even"}, {"streams": 4},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"operation": "reduce"}, {"backend": "mpi"}, {"device": "cpu"}, {"dtype": "int8"}, {"redop": "max"}, {"root": 1}, {"mode": "graph"},
+    {"in_place": True}, {"buffers": "rotating"}, {"window": 64}, {"group": "MOD 2"}, {"ranks": 8}, {"nodes": 2}, {"nodes": None},
+    {"registration": "symmetric"}, {"algorithm": "tree"}, {"protocol": "ll"}, {"traffic": "even"}, {"streams": 4},
+])  # fmt: skip
 def test_every_field_of_a_case_is_in_its_name(change: dict[str, Any]) -> None:
     assert series_name(make_row(8, **change)) != series_name(make_row(8))
 

@@ -126,14 +126,11 @@ def test_rails_go_by_name_else_by_order_and_both_ends_of_the_only_host_are_one()
     assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
-@pytest.mark.parametrize(
-    ("ports", "interfaces", "way"),
-    [
-        ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
-        ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
-        ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
-    ],
-)
+@pytest.mark.parametrize(("ports", "interfaces", "way"), [
+    ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
+    ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
+    ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
+])  # fmt: skip
 def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, way: PathBytes) -> None:
     assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
 
@@ -149,15 +146,12 @@ def test_this_host() -> None:
     assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
-        ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
-        ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
-        ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
+    ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
+    ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
+    ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
+])  # fmt: skip
 def test_bad_input(words: str, expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)):
         command(["probe", *words.split()])

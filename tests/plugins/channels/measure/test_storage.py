@@ -149,16 +149,11 @@ class TestLinks:
         assert storage_of(Path("/proc")).kind == "proc" and storage_of(Path("/proc")).device is None
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--scratch /tmp", "--scratch is for --measure"),
-        ("--scratch-size 1G", "--scratch-size is for --measure"),
-        ("--measure --scratch-size 1G", "--scratch-size is for --scratch"),
-        ("--measure --scratch-size 1M", "smallest file"),
-        ("--measure --scratch-size 1Q", "not a valid number of bytes"),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--scratch /tmp", "--scratch is for --measure"), ("--scratch-size 1G", "--scratch-size is for --measure"),
+    ("--measure --scratch-size 1G", "--scratch-size is for --scratch"), ("--measure --scratch-size 1M", "smallest file"),
+    ("--measure --scratch-size 1Q", "not a valid number of bytes"),
+])  # fmt: skip
 def test_bad_input(words: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         command(["probe", *words.split()])

@@ -82,15 +82,10 @@ class TestOverHosts:
         assert "exit code 2: collbench: " in said[bed.names[0]] and "/proc/nowhere" in said[bed.names[0]]
         assert "exit code 2: " in said[bed.names[1]] and "/proc/nowhere" not in said[bed.names[1]]
 
-    @pytest.mark.parametrize(
-        ("words", "more", "said"),
-        [
-            (["--nodes", "5"], [], "5 hosts"),
-            (["--nodes", "4"], [ABSENT], "Connection refused"),
-            (["--program", "/no/where"], [], "/no/where "),
-        ],
-        ids=["too few", "one unreachable", "no collbench"],
-    )
+    @pytest.mark.parametrize(("words", "more", "said"), [
+        (["--nodes", "5"], [], "5 hosts"), (["--nodes", "4"], [ABSENT], "Connection refused"),
+        (["--program", "/no/where"], [], "/no/where "),
+    ], ids=["too few", "one unreachable", "no collbench"])  # fmt: skip
     def test_no_rank_is_started_where_a_host_is_missing(
         self, words: list[str], more: list[str], said: str, bed: Hosts, tmp_path: Path
     ) -> None:

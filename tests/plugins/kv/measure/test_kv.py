@@ -102,14 +102,11 @@ def test_a_target_waits_for_each_source_in_each_transfer() -> None:
     assert agent.polls == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--method", "pigeon"], ["--model", "elephant"], ["--model", "mistral-7b", "--blocks", "3"], ["--tokens", "9"],
-        ["--blocks", "0"], ["--blocks", "x"], ["--block-bytes", "4"], ["--tp", "2"], ["--tp", "3:2", "--ranks", "5"], ["--tp", "1:3"],
-        ["--pattern", "broadcast", "--model", "mistral-7b"], ["--pattern", "broadcast", "--tp", "1:1"], ["--ranks", "3"],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    ["--method", "pigeon"], ["--model", "elephant"], ["--model", "mistral-7b", "--blocks", "3"], ["--tokens", "9"], ["--blocks", "0"],
+    ["--blocks", "x"], ["--block-bytes", "4"], ["--tp", "2"], ["--tp", "3:2", "--ranks", "5"], ["--tp", "1:3"],
+    ["--pattern", "broadcast", "--model", "mistral-7b"], ["--pattern", "broadcast", "--tp", "1:1"], ["--ranks", "3"],
+])  # fmt: skip
 def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     given = words if "--ranks" in words else [*words, "--ranks", "2"]
     done = run_here(tmp_path, "kv", "--dry-run", *given)
@@ -133,14 +130,11 @@ def as_torchrun(rank: int, port: int) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.timeout(120)
 @needs_mpich
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
-        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-put,packed,writev"],
-        ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
+    ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-put,packed,writev"],
+    ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
+])  # fmt: skip
 def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: Path) -> None:
     rows = measured(tmp_path, *words)
     assert set(rows) == (set(words[-1].split(",")) if "--method" in words else set(METHODS))

@@ -65,14 +65,10 @@ class TestSides:
             sides_of(request_, hosts)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"],
-        ["--ramp", "--levels", "5"],
-        ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"], ["--ramp", "--levels", "5"],
+    ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
+])  # fmt: skip
 def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     done = run_here(tmp_path, "load", *words)
     assert done.returncode == 2 and one_sentence(done)
