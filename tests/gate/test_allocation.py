@@ -115,9 +115,7 @@ def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp
     ("code", "wrong", "finished", "unfinished"),
     [(0, 0, True, 0), (None, 0, True, 0), (130, 0, True, 1), (4, 0, True, 1), (4, 3, True, 0), (0, 0, False, 1), (4, 3, False, 1)],
 )
-def test_a_launch_without_a_regular_end_is_unfinished(
-    tmp_path: Path, code: int | None, wrong: int, finished: bool, unfinished: int
-) -> None:
+def test_a_launch_without_a_regular_end_is_unfinished(tmp_path, code, wrong, finished, unfinished):
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     second = launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong)
     edit_info(second, exit_code=code)
@@ -127,18 +125,14 @@ def test_a_launch_without_a_regular_end_is_unfinished(
     assert (found.unfinished, found.stopped) == (unfinished, (str(second),) * unfinished)
 
 
-def test_facts_of_a_later_launch_are_read(tmp_path: Path) -> None:
-    launch(tmp_path / "launch-1", {8: 1e-6}, "night")
-    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
-    assert allocations_in([tmp_path])[0].facts["software"]["nccl version"] == "2.30"
-
-
-def test_percentages_have_whether_every_launch_was_verified(tmp_path: Path) -> None:
+def test_facts_starts_and_percentages_are_those_of_all_launches(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     assert [each.checked for each in allocations_in([tmp_path])[0].shown.values()] == [True]
     for number, (checked, wrong) in enumerate(((0, None), (1, None)), 2):
         other = launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", checked=checked, wrong=wrong)
         assert [each.checked for each in allocations_in([tmp_path / "launch-1", other])[0].shown.values()] == [False]
+    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
+    assert allocations_in([tmp_path])[0].facts["software"]["nccl version"] == "2.30"
 
 
 def edit_info(run: Path, **changes: object) -> None:

@@ -135,9 +135,7 @@ def _column(name: str, value: Any) -> Edit:
     (_column("nodes", "two"), "line 2 "), (_column("in_place", 1), "line 2 "), (_column("backend", None), "line 2 "),
     (_column("size_bytes", True), "line 2 "), (_column("backend", "n\x1b[2Jccl"), "line 2 "), (_column("mode", []), "line 2 "),
 ])  # fmt: skip
-def test_the_error_of_an_altered_file_has_the_place(
-    tmp_path: Path, night: Path, edit: Callable[[list[str]], list[str]], words: str
-) -> None:
+def test_the_error_of_an_altered_file_has_the_place(tmp_path, night, edit, words):
     add_all(tmp_path / "base", allocations_in([night]))
     file = tmp_path / "base" / FILE
     file.write_text("\n".join(edit(file.read_text().splitlines())))

@@ -152,9 +152,7 @@ def with_software(name: str, *backends: str, **software: str) -> Allocation:
     (("nccl",), ("nccl", "mpi"), ["software nccl: 2.29 → 2.30"]),
     (("nccl", "mpi"), ("nccl", "mpi"), ["software nccl: 2.29 → 2.30", "software mpi: MPICH 5.0 → –"]),
 ])  # fmt: skip
-def test_software_of_a_backend_that_one_side_did_not_measure_is_no_change(
-    before: tuple[str, ...], after: tuple[str, ...], expected: list[str]
-) -> None:
+def test_software_of_a_backend_that_one_side_did_not_measure_is_no_change(before, after, expected):
     sides = [with_software("good", *before, nccl="2.29", mpi="MPICH 5.0"), with_software("new", *after, nccl="2.30")]
     if "mpi" not in before:
         sides = [with_software("good", *before, nccl="2.29"), with_software("new", *after, nccl="2.30", mpi="MPICH 5.0")]
@@ -181,7 +179,17 @@ def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
     return [each.state for each in floor_states([read_floor(asked)], candidate)]
 
 
-def test_a_slower_link_does_not_lower_the_minimum() -> None:
+def test_the_parts_and_reasons_of_floors() -> None:
+    assert read_floor("ring:80@64M-") == Floor("ring:80@64M-", "ring", 80.0, 64 * M, None)
+    assert read_floor("hard:60.5@1M-16M/all*+mpi") == Floor("hard:60.5@1M-16M/all*+mpi", "hard", 60.5, M, 16 * M, "all*", "mpi")
+    assert read_floor("given:90@-1M+torch-nccl") == Floor("given:90@-1M+torch-nccl", "given", 90.0, 1, M, "*", "torch-nccl")
+    assert read_floor("ring:80@64M") == Floor("ring:80@64M", "ring", 80.0, 64 * M, 64 * M)
+    first = allocation("night-1", {case(): 70.0, case(M): None})
+    suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
+    assert suspected == SuspectedBelowFloor(CaseNames(("allreduce 64 MiB mpi",)))
+    assert unknown == FloorUnknown("ring:80@1M-", CaseNames(("allreduce 1 MiB mpi",)))
+    again = [allocation(name, {case(): 70.0}) for name in ("night-1", "night-2", "night-3")]
+    assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []
     candidate = [allocation(f"night-{number}", {case(): 95.0}) for number in range(3)]
     floor = read_floor("ring:80@64M-")
     was = LinkCeiling("allreduce", "mpi", "all", 4, 1, None, "ring", 2 * (NIC.bytes_per_s or 0), "NIC 8×100 Gb/s")
@@ -190,13 +198,6 @@ def test_a_slower_link_does_not_lower_the_minimum() -> None:
     assert (state.state, state.percents) == ("confirmed", (47.5,) * 3)
     assert state.limited_by and state.limited_by.startswith("NIC 8×100 Gb/s")
     assert floor_states([floor], candidate, before=[was._replace(bytes_per_s=1.0)]) == []
-
-
-def test_the_parts_of_a_floor() -> None:
-    assert read_floor("ring:80@64M-") == Floor("ring:80@64M-", "ring", 80.0, 64 * M, None)
-    assert read_floor("hard:60.5@1M-16M/all*+mpi") == Floor("hard:60.5@1M-16M/all*+mpi", "hard", 60.5, M, 16 * M, "all*", "mpi")
-    assert read_floor("given:90@-1M+torch-nccl") == Floor("given:90@-1M+torch-nccl", "given", 90.0, 1, M, "*", "torch-nccl")
-    assert read_floor("ring:80@64M") == Floor("ring:80@64M", "ring", 80.0, 64 * M, 64 * M)
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -263,12 +264,3 @@ def test_a_floor_judges_each_size_of_its_operations_and_backends() -> None:
     }
     with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 "):
         floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {case(): 70.0})])
-
-
-def test_the_reasons_of_floors_that_do_not_pass() -> None:
-    first = allocation("night-1", {case(): 70.0, case(M): None})
-    suspected, unknown = floor_reasons(floor_states([read_floor("ring:80@1M-")], [first]))
-    assert suspected == SuspectedBelowFloor(CaseNames(("allreduce 64 MiB mpi",)))
-    assert unknown == FloorUnknown("ring:80@1M-", CaseNames(("allreduce 1 MiB mpi",)))
-    again = [allocation(name, {case(): 70.0}) for name in ("night-1", "night-2", "night-3")]
-    assert floor_reasons(floor_states([read_floor("ring:80@64M-")], again)) == []

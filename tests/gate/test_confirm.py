@@ -26,11 +26,14 @@ def suspect(kind: str, name: str, state: str = "suspected", case: tuple[object, 
     return Suspicion(kind, name, dict(zip(COLUMNS, case, strict=False)), (1.1,), 1.02, state)
 
 
-def test_the_suspects_of_a_case_a_group_and_all_cases_without_cleared_and_confirmed_ones() -> None:
+def test_suspects_are_those_of_cases_groups_and_floors() -> None:
     assert suspects(verdict(suspect("cell", "x", case=CASES[1])), CASES) == [CASES[1]]
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CASES) == CASES[4:]
     assert suspects(verdict(suspect("whole", "all cases")), CASES) == CASES
     assert suspects(verdict(suspect("cell", "x", "cleared", CASES[1]), suspect("whole", "all cases", "confirmed")), CASES) == []
+    new = case_of(make_row(1 << 30))
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
 
 
 def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic() -> None:
@@ -47,12 +50,6 @@ def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic() -> None:
     document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
     check_form(document, "confirm.toml")
     assert document["sweeps"][0]["skew"] == 2
-
-
-def test_a_case_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
-    new = case_of(make_row(1 << 30))
-    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
-    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
 
 
 def test_the_suite_can_confirm_a_group_and_all_cases() -> None:

@@ -65,12 +65,19 @@ def test_an_upgrade_changes_its_cases_and_their_group_only() -> None:
     assert named(found, "all cases").largest == 0
 
 
-def test_up_and_down_again_is_a_trend_of_one() -> None:
+def test_a_step_has_its_trend_and_the_change_of_the_machine_state() -> None:
     found = history("base", nights(20, lambda number, backend, size: 1.1 if 7 <= number < 14 else 1.0))
     series = named(found, "allreduce 64 MiB gloo")
     assert [step.at for step in series.steps] == [7, 14]
     assert series.trend == pytest.approx(1.0, abs=0.01)
     assert found.between(6, 7) == []
+    slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
+    found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
+    (step,) = named(found, "all cases").steps
+    assert "60 → 260 ns" in found.state(step)
+    assert history("base", slower).state(step) == ""
+    unknown = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
+    assert unknown.state(step) == ""
 
 
 def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
@@ -87,16 +94,6 @@ def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
     series = named(found := history("base", allocations), "allreduce 8 B mpi")
     assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
     assert {each.trend for each in history("base", nights(1)).series} == {1.0}
-
-
-def test_a_step_has_the_change_of_the_machine_state() -> None:
-    slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
-    found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
-    (step,) = named(found, "all cases").steps
-    assert "60 → 260 ns" in found.state(step)
-    assert history("base", slower).state(step) == ""
-    unknown = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
-    assert unknown.state(step) == ""
 
 
 # Allocations as series: names, what is common, and how much is chance.
@@ -119,7 +116,7 @@ def test_the_order_and_the_names_of_series() -> None:
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
-def test_missing_values_do_not_change_the_common_part() -> None:
+def test_what_is_common_and_what_a_case_shows_itself() -> None:
     cases, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
     times = cases + slower[:, None]
     whole = common(times)
@@ -129,9 +126,6 @@ def test_missing_values_do_not_change_the_common_part() -> None:
     partly = common(times)
     assert np.isnan(partly[2])
     assert np.delete(partly - partly[0], 2) == pytest.approx(np.delete(slower, 2))
-
-
-def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
     scheme = Scheme.of_cases([CaseGroup("mpi", "allreduce", "large")] * 4)
     values = np.zeros((6, 4))
     values[:, 3] = np.nan
@@ -359,16 +353,13 @@ def beyond(moves: BaselineDiff) -> set[str]:
     return {each.about.name for each in moves.moved if each.beyond}
 
 
-def test_two_allocations_around_an_upgrade() -> None:
+def test_two_allocations_around_an_upgrade_and_equal_ones() -> None:
     moves = between_allocations(BASE, "night-6", "night-7")
     assert beyond(moves) == SLOWER
     assert [(each.a, each.b) for each in moves.changes] == [("4.3", "5.0")]
     slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
     assert slow.factor == pytest.approx(1.1, abs=0.02)
     assert slow.limit == pytest.approx(1.02, abs=0.02)
-
-
-def test_equal_allocations_and_cases_that_one_side_lacks() -> None:
     assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
     assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
     first, second = nights(2)

@@ -66,10 +66,14 @@ def in_mode(name: CaseKey, size: int | None, mode: str) -> CaseKey:
 
 
 class TestResults:
-    def test_an_unchanged_candidate_passes(self) -> None:
+    def test_an_unchanged_candidate_passes_and_a_slowdown_of_every_case_is_found(self) -> None:
         verdict = judged(allocation("new"))
         assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
         assert (verdict.cases, verdict.allocations, verdict.thin) == (5, 6, False)
+        slower = dict.fromkeys(SIZES, 1.018)
+        verdict = judged(*(allocation(name, slower) for name in "abc"))
+        assert verdict.result == "regression"
+        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
     def test_slow_allocations_are_a_suspect_then_a_regression_or_cleared(self) -> None:
         verdict = judged(slow("new"))
@@ -98,12 +102,6 @@ class TestResults:
         assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
         assert states["whole", "all cases"] == "suspected"
         assert states["group", "allreduce on nccl, large messages"] == "suspected"
-
-    def test_a_slowdown_below_the_limit_of_every_case_is_found_in_all_cases(self) -> None:
-        slower = dict.fromkeys(SIZES, 1.018)
-        verdict = judged(*(allocation(name, slower) for name in "abc"))
-        assert verdict.result == "regression"
-        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
 
 NEWEST, SMALL_CASE = BASE.allocations[-1], CaseNames(("allreduce 8 B nccl",))
@@ -174,9 +172,15 @@ def test_a_baseline_that_detects_only_huge_slowdowns_lets_nothing_pass(by: float
     assert isinstance(reason, TooCoarse) and reason.detected is not None and reason.detected > 10
 
 
-def test_one_case_that_detects_small_slowdowns_is_enough_to_pass() -> None:
+def test_one_sensitive_case_is_enough_and_imported_or_announced_allocations_are_judged() -> None:
     noisy = base(*(allocation(f"good-{number}", dict.fromkeys(SIZES[2:], 9.0 ** (number % 2))) for number in range(6)))
     assert judged(allocation("a"), baseline=noisy).result == PASSED
+    imported = base(*(replace(each, imported=True) for each in BASE.allocations))
+    assert judged(allocation("new", imported=True), baseline=imported).result == "passed"
+    announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
+    assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"
+    (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
+    assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
 
 
 def test_short_incomplete_and_wrong_allocations() -> None:
@@ -214,15 +218,13 @@ class TestChanges:
         assert (verdict.result, verdict.exit_code, verdict.unexpected_cause) == ("no verdict", 3, None)
         assert UNEXPECTED in verdict.reasons
 
-    def test_an_announced_change_is_judged_until_it_expires(self) -> None:
+    def test_an_announcement_is_judged_until_it_expires_and_accepts_a_slowdown_of_its_change(self) -> None:
         announced = ExpectedChange("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
         assert verdict.result == "regression"
         assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
         expired = ExpectedChange("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
         assert judged(replace(allocation("new"), facts=NEW), expected=(expired,)).result == "no verdict"
-
-    def test_a_slowdown_is_accepted_only_where_the_change_that_it_comes_of_is_there(self) -> None:
         announced = ExpectedChange("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
         verdict = judged(slow("a"), expected=(announced,))
         assert (verdict.result, verdict.suspicions[0].state) == ("no verdict", "suspected")
@@ -236,14 +238,12 @@ class TestChanges:
 class TestFloors:
     BELOW = ShownFigures(frozenset(), 71.0, NIC, None, (71.0,) * 5)
 
-    def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
+    def test_a_floor_is_judged_without_flipped_launches_even_if_nothing_else_is_known(self) -> None:
         asked = (read_floor("ring:80@64M"),)
         nights = [replace(allocation(name), shown={case(64 << 20): self.BELOW}) for name in "abc"]
         verdict = judged(*nights, asked=asked, baseline=base(*BASE.allocations[:3]))
         assert (verdict.result, verdict.floors[0].state) == ("regression", "confirmed")
         assert judged(nights[0], asked=asked).result == "no verdict"
-
-    def test_flipped_launches_count_neither_for_nor_against_it(self) -> None:
         shown = {case(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
         flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
         assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)
@@ -275,9 +275,7 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     ((), (), "passed"), ((), ("confirmed",), "regression"), ((), ("cleared", "accepted"), "passed"), ((False,), (), "no verdict"),
     ((False,), ("confirmed",), "regression"), ((True,), ("confirmed",), "no verdict"), ((False, True), ("confirmed",), "no verdict"),
 ])  # fmt: skip
-def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
-    problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
-) -> None:
+def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(problems, suspects, result):
     assert (
         result_of(
             [NoHistory("base", 4) if blocks else UnfinishedLaunches("new", 1, 5) for blocks in problems],
@@ -354,11 +352,6 @@ def test_notes(name: str) -> None:
     assert judged(*candidate, baseline=baseline).notes == notes
 
 
-def test_an_announcement_that_expired_is_noted() -> None:
-    (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
-    assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
-
-
 # Candidates that cannot be compared with the baseline.
 
 AT_ONCE = allocation("a", began_utc="2026-11-20T10:00:00Z")
@@ -377,10 +370,3 @@ PIPED = replace(allocation("new"), cases={in_mode(name, None, "pipelined"): each
 def test_what_cannot_be_compared_is_rejected(candidate: list[Allocation], baseline: Baseline, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         judged(*candidate, baseline=baseline)
-
-
-def test_imported_allocations_and_announced_topologies_are_judged() -> None:
-    imported = base(*(replace(each, imported=True) for each in BASE.allocations))
-    assert judged(allocation("new", imported=True), baseline=imported).result == "passed"
-    announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
-    assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"

@@ -199,13 +199,10 @@ def test_the_result_with_its_reasons_and_notes(name: str) -> None:
     assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
 
 
-def test_the_groups_and_cases_of_incomplete_stacks() -> None:
+def test_another_software_an_announced_topology_and_incomplete_stacks() -> None:
     for name in ("old", "new"):
         assert [group.state for group in judged(lacking(turns(), name, 2)).groups] == ["passed", "passed", "no verdict"]
     assert judged(lacking(turns(), "old", *range(5))).cases == 4
-
-
-def test_another_software_and_an_announced_topology_block_nothing() -> None:
     assert [each.sentence() for each in judged(turns()).changes] == ["software nccl: 2.29 → 2.30"]
     announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
     assert judged(OTHER_RATE, expected=[announced]).result == "passed"

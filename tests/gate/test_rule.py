@@ -31,7 +31,7 @@ class TestLimits:
         assert limits.whole == np.inf
         assert limits.visible() == pytest.approx([1.02, 1.02])
 
-    def test_cases_without_a_history_do_not_make_a_group_look_steady(self) -> None:
+    def test_groups_are_steady_by_their_cases_with_a_history(self) -> None:
         common = np.array([0.02, -0.02, 0.02, -0.02, 0.02, -0.02])[:, None]
         old = np.log(1e-4) + np.repeat(common, 3, axis=1)
         new = np.full((6, 6), np.nan)
@@ -40,9 +40,7 @@ class TestLimits:
         alone, beside = learn(old, ONE_GROUP), learn(both, Scheme.of_cases([LARGE] * both.shape[1]))
         assert beside.groups == pytest.approx(alone.groups)
         assert beside.whole == pytest.approx(alone.whole)
-
-    def test_the_spread_is_drawn_towards_the_groups(self) -> None:
-        """Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6)."""
+        # Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6).
         own = np.array([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])
         data = np.log(1e-4) + np.stack([own, np.zeros(6), np.zeros(6)], axis=1)
         variance = own.var(ddof=1)
@@ -107,13 +105,11 @@ class TestCoverage:
         assert np.isfinite(excess.groups[0, 0]) == large and np.isfinite(excess.whole[0]) == whole
         assert excess.groups_over[0, 0] == large and excess.whole_over[0] == whole
 
-    def test_a_history_of_four_allocations_and_a_group_of_three_cases_are_judged(self) -> None:
+    def test_short_histories_small_groups_and_usual_excess(self) -> None:
         limits = learn(np.log(np.full((4, 3), 1e-4)), ONE_GROUP)
         assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
         assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
-
-    def test_the_usual_excess_of_a_group_does_not_count(self) -> None:
-        """In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case."""
+        # In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case.
         slow = np.zeros((7, 5))
         for allocation, cases in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
             slow[allocation, cases] = np.log(1.06)

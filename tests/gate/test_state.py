@@ -106,17 +106,13 @@ class TestUnstable:
         verdict = judged(*candidate)
         assert (verdict.result, verdict.reasons) == ("no verdict" if reasons else "passed", reasons)
 
-    def test_the_group_of_an_unstable_case_has_no_verdict(self) -> None:
+    def test_an_unstable_case_is_no_verdict_for_its_group_and_hides_no_regression(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
         again = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
         assert [each.state for each in again.suspicions] == ["cleared"]
-
-    def test_a_regression_of_other_cases_is_reported(self) -> None:
         unstable_too = (with_case(slow(name), 8, *(1.008e-6 * by for by in (1.0, 1.3, 1.0, 1.3, 1.0))) for name in "abc")
         assert judged(*unstable_too).result == "regression"
-
-    def test_rows_that_say_so_are_a_hint(self) -> None:
         shown = {case(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
         assert verdict.reasons[0] == UnstableCases("new", SMALL_CASE, ("two_modes",))

@@ -50,7 +50,7 @@ def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
     assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
 
 
-def test_it_counts_suspicions_floors_and_reached_shares() -> None:
+def test_it_counts_states_and_waits_for_a_second_allocation() -> None:
     actual = regression()
     assert {state: actual.count(state) for state in ("confirmed", "suspected", "accepted", "cleared")} == {
         "confirmed": 2, "suspected": 0, "accepted": 1, "cleared": 1,
@@ -59,9 +59,6 @@ def test_it_counts_suspicions_floors_and_reached_shares() -> None:
     assert regression().reached == ["ring:50@1M-"]
     assert regression(floors=(replace(floor, state="cleared"),)).reached == ["ring:80@64M-", "ring:50@1M-"]
     assert regression(floors=(replace(floor, state="no verdict"),)).reached == ["ring:50@1M-"]
-
-
-def test_it_waits_if_only_a_second_allocation_is_missing() -> None:
     first = StillSuspected(1, 2)
     undecided = {"result": "no verdict", "suspicions": (suspicion("suspected"),)}
     assert verdict(**undecided, reasons=(first,)).waits

@@ -183,9 +183,7 @@ class TestDoubles:
         ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"), ({"state": ""}, "no verdict: cannot get"),
         ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
     ])  # fmt: skip
-    def test_a_failure_of_the_check_does_not_drain(
-        self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path
-    ) -> None:
+    def test_a_failure_of_the_check_does_not_drain(self, env, says, check, tmp_path):
         done = check(**env)
         assert done.returncode == 0 and f"node_check.sh: node1: {says}" in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "asked").exists() or "State=DRAIN" not in (tmp_path / "asked").read_text()
@@ -205,7 +203,7 @@ class TestDoubles:
         assert done.returncode == 1 and "already drained" in done.stderr
         assert "update" not in (tmp_path / "asked").read_text()
 
-    def test_nodes_may_have_their_own_baseline(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_no_drain_and_an_own_baseline_are_the_callers_choice(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         own = tmp_path / "own" / "node1"
         own.mkdir(parents=True)
         assert check(conf=f"BASELINE={tmp_path}/own JUDGING=(--min-percent ring:60@1M-)").returncode == 0
@@ -213,8 +211,6 @@ class TestDoubles:
             f"gate --baseline {own} " in (tmp_path / "calls").read_text()
             and "--min-percent ring:60@1M-" in (tmp_path / "calls").read_text()
         )
-
-    def test_no_drain_leaves_it_to_the_caller(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         done = check("--no-drain", VERDICT="1")
         assert (done.returncode, done.stdout) == (1, "[collbench] CB6202 wrong data in allreduce\n")
         assert "update" not in (tmp_path / "asked").read_text()

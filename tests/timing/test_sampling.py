@@ -105,12 +105,15 @@ def test_exactly_as_many_as_asked_for(iterations, warmup, looks):
     assert bench.measured.samples.shape[1] == iterations
 
 
-def test_fewer_than_sixty_samples_are_flagged():
+def test_few_samples_are_flagged_and_long_iterations_batched_less():
     assert Bench(Budget(5.0, FEW - 1, 1), noisy()).measured.flags == ["few_samples"]
     assert Bench(Budget(5.0, FEW, 1), noisy()).measured.flags == []
     bench = Bench(Budget(1.0), noisy(0.04, 0.001))
     assert bench.now < 1.1
     assert "few_samples" in bench.measured.flags
+    assert Bench(Budget(4.0), steady(0.1), mode="pipelined").measured.batch == 3
+    assert Bench(Budget(1.0), steady(2.0), mode="pipelined").measured.batch == 1
+    assert Bench(Budget(5.0), steady(1e-3)).measured.batch == 1
 
 
 def test_looks_grow_by_half_until_the_target_of_the_size_is_reached_or_missed():
@@ -196,12 +199,6 @@ def test_twenty_iterations_a_stamp_unless_isolated(mode):
     assert bench.looks[:2] == [(1, 1), (20, 20)]
     assert bench.measured.batch == 20
     assert all(batch == 20 for _, batch in bench.timed_looks)
-
-
-def test_long_iterations_are_batched_less():
-    assert Bench(Budget(4.0), steady(0.1), mode="pipelined").measured.batch == 3
-    assert Bench(Budget(1.0), steady(2.0), mode="pipelined").measured.batch == 1
-    assert Bench(Budget(5.0), steady(1e-3)).measured.batch == 1
 
 
 @pytest.mark.parametrize("max_time_s", [0.5, 2.0])

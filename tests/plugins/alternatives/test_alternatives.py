@@ -210,7 +210,7 @@ def test_other_differences_are_no_alternatives(changes: dict[str, Any]) -> None:
     assert alternatives([run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", replace(row("gloo", 1e-3), **changes))]) is None
 
 
-def test_ranks_scale_by_the_bus_bandwidth_of_the_smallest_count() -> None:
+def test_ranks_scale_by_the_bus_bandwidth_or_by_the_time() -> None:
     two = launched(PLACE / "a", row("mpi", 1e-3, ranks=2))
     four = launched(PLACE / "b", row("mpi", 2e-3, ranks=4))
     found = compared(four, two)
@@ -221,9 +221,6 @@ def test_ranks_scale_by_the_bus_bandwidth_of_the_smallest_count() -> None:
     assert efficiency is not None and efficiency.low is not None and efficiency.high is not None
     assert efficiency.value == pytest.approx(0.75)  # 1.5 of size / time for four ranks, 1 for two, in twice the time
     assert 0.72 < efficiency.low < 0.75 < efficiency.high < 0.78
-
-
-def test_small_messages_and_operations_without_bandwidth_scale_by_their_time() -> None:
     nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
     for size, changes in ((512, {}), (0, {"operation": "barrier", **nothing})):
         two, four = (run(PLACE / f"{size}-{ranks}", row("mpi", time_s, size=size, ranks=ranks, **changes))
@@ -587,12 +584,10 @@ class TestCommand:
         assert run_here(tmp_path, "compare", "a", "c", "a").returncode == 2
         assert "unknown --format 'xml'" in run_here(tmp_path, "compare", "a", "b", "c", "--format", "xml").stderr
 
-    def test_runs_with_common_cases_are_compared_case_by_case(self, tmp_path: Path) -> None:
+    def test_common_cases_are_compared_and_more_than_two_runs_ranked(self, tmp_path: Path) -> None:
         store(tmp_path / "a", [row("mpi", 1e-3), row("gloo", 1e-3)])
         store(tmp_path / "b", [row("mpi", 2e-3)])
         assert run_here(tmp_path, "compare", "a", "b").stdout.startswith("A: a (1 launch)   B: b (1 launch)\n")
-
-    def test_more_than_two_runs_are_alternatives_even_with_common_cases(self, tmp_path: Path) -> None:
         for name, time_s in (("old", 3e-3), ("new", 1e-3), ("newer", 2e-3)):
             stored(tmp_path / name, row("mpi", time_s))
         first = run_here(tmp_path, "compare", "old", "new", "newer").stdout.splitlines()[0]
@@ -644,7 +639,7 @@ class TestPage:
         assert [caption.partition(":")[0] for caption, _ in made.tables] == ["allreduce"]
         assert [caption.partition(":")[0] for caption, _ in equal.tables] == ["reduce"]
 
-    def test_wrong_and_inconclusive(self) -> None:
+    def test_the_page_of_wrong_inconclusive_and_scaled_runs(self) -> None:
         wrong = Material([*run(PLACE / "a", row("gloo", 1e-3, wrong=1)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
         equal = Material([*run(PLACE / "a", row("gloo", 1e-3)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
         badges = [screen and screen.badge for screen in map(first_screen, (wrong, equal))]
@@ -652,8 +647,6 @@ class TestPage:
         screen = first_screen(equal)
         assert screen is not None
         assert screen.title == "no evidence which of gloo and mpi is faster (one launch each, and no difference above ±5 %)"
-
-    def test_ranks_and_barriers_on_the_page(self) -> None:
         nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
         sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
         screen = first_screen(Material([run for side in sides for run in side.runs], Path("page.html")))
@@ -664,8 +657,6 @@ class TestPage:
         screen = first_screen(material)
         assert screen is not None
         assert screen.figures == [LargeFigure("75 %", "of the bus bandwidth of 2 ranks: 4 ranks at 1 MiB")]
-
-    def test_runs_with_common_cases_keep_their_baseline(self) -> None:
         sides = [run(PLACE / name, make_row(8), make_row(16)) for name in ("a", "b")]
         material = Material([run for side in sides for run in side.runs], Path("page.html"))
         assert section(material) is None

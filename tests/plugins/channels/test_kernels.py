@@ -47,7 +47,7 @@ def test_the_table_names_the_gpu_and_sets_each_kernel_against_its_floor() -> Non
     assert lines[3] == "0      copy           512 MiB   4391 of 4800 GB/s (91 %)     4378–4404        0      memory clock × width × 2"
 
 
-def test_a_rate_without_or_above_a_floor_has_the_reason_or_a_doubt() -> None:
+def test_rates_latencies_and_missing_figures_of_kernels() -> None:
     fast = KernelFigure("copy", (0,), 512 * MIB, 10**9, (1e9 / 5e12,) * 7, RATE, "memory clock × width × 2", 0)
     lines = printed("table", fast)
     assert "5000 of 4800 GB/s above_bound" in lines[3]
@@ -56,9 +56,6 @@ def test_a_rate_without_or_above_a_floor_has_the_reason_or_a_doubt() -> None:
     assert line(KernelFigure("peer_read", (0, 1), MIB, MIB, (1e-3,) * 6, None, "no link is known", 2)).split() == [
         "0→1", "peer_read", "1", "MiB", "1.05", "GB/s", "1.05–1.05", "2", "no", "link", "is", "known",
     ]  # fmt: skip
-
-
-def test_latencies_are_in_microseconds_and_missing_figures_have_their_reason() -> None:
     chase = KernelFigure("pointer_chase", (0,), seconds=tuple(6e-7 + k * 1e-9 for k in range(7)), floor="over 200 MiB", wrong=0)
     assert line(chase) == "0      pointer_chase            0.6030 µs                    0.6000–0.6060    0      over 200 MiB"
     assert chase.bytes_per_s is None

@@ -53,7 +53,7 @@ def test_wrong_and_doubtful_figures_are_marked() -> None:
     assert "\x1b" not in printed(NONE.replace(na="\x1b[2J"))
 
 
-def test_json_has_the_documented_shape_and_no_other_format_exists() -> None:
+def test_json_and_tables_of_external_tools_have_the_documented_shape() -> None:
     document = json.loads(printed(NIC, NONE, format="json"))
     assert document["schema"] == 1
     measured, none = document["channels"]
@@ -67,9 +67,6 @@ def test_json_has_the_documented_shape_and_no_other_format_exists() -> None:
     assert json.loads(printed(NIC.replace(of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
     with pytest.raises(UsageError, match=r"--format 'csv': .*table, json"):
         printed(NIC, format="csv")
-
-
-def test_another_tools_row_has_its_commands() -> None:
     theirs = NIC.replace(
         channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
     )

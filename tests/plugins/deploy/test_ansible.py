@@ -114,23 +114,21 @@ class TestOneLaunch:
         assert as_ansible_reads(text, tmp_path)[0]["vars"]["run"] == "x"
         assert argv(text, START, tmp_path).count("--out") == words.startswith("--out x")
 
-    def test_variables_for_the_address_of_rank_0_are_kept(self, tmp_path: Path) -> None:
+    def test_variables_for_the_address_of_rank_0_are_kept_and_the_secret_is_not_logged(self, tmp_path: Path) -> None:
         said = ("MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234", "COLLBENCH_SECRET_FILE=/run/secret")
         found = task(emitted("allreduce", env=said), START, tmp_path)["environment"]
         assert {name: found[name] for name in found if name not in ("RANK", "WORLD_SIZE")} == dict(pair.split("=") for pair in said)
         assert task(emitted("allreduce", port=4000), START, tmp_path)["environment"]["MASTER_PORT"] == "4000"
-
-    @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-    def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
-        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
-
-    def test_the_secret_is_not_logged(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce"), tmp_path)
         (draws,) = (task for task in one["tasks"] if "secret" in task.get("ansible.builtin.set_fact", {}))
         assert draws["no_log"] is True and draws["run_once"] is True
         handed = task(emitted("allreduce"), "Hand the secret out, without which no rank can join", tmp_path)
         assert handed["no_log"] is True and handed["ansible.builtin.copy"]["mode"] == "0600"
         assert "secret: " not in emitted("allreduce", env=("COLLBENCH_SECRET=0123456789abcdef",))
+
+    @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+    def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
+        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
 
 
 class TestOnEachHost:

@@ -97,25 +97,21 @@ class TestASite:
     def site(self, tmp_path: Path) -> None:
         (tmp_path / "site.toml").write_text(SITE)
 
-    def test_its_keys_are_the_options(self, tmp_path: Path) -> None:
+    def test_a_site_has_the_options_as_keys_and_a_typed_one_wins(self, tmp_path: Path) -> None:
         found = text(tmp_path, "slurm", "--site", "site.toml", "--partition", "h100", "--env", "B=2")
         typed = ["--account", "infra", "--env", "A=1", "--gpus-per-node", "8", "--partition", "h100", "--env", "B=2"]
         assert found == text(tmp_path, "slurm", *typed)
         assert found == text(tmp_path, "slurm", "--partition", "h100", "--env", "B=2", env={"COLLBENCH_SITE": "site.toml"})
-
-    def test_a_typed_option_wins(self, tmp_path: Path) -> None:
         found = text(tmp_path, "slurm", "--site", "site.toml", "--partition", "h100", "--gpus-per-node", "4", "--account", "me")
         assert "#SBATCH --account=me\n" in found and "#SBATCH --ntasks-per-node=4\n" in found
+        (tmp_path / "site.toml").write_text("schema = 1\n[partitions.h100]\ngpus_per_node = 8\n")
+        said = refused(tmp_path, "slurm", "--site", "site.toml")
+        assert said.startswith("site.toml: [partitions.h100]: ") and "'gpus_per_node'" in said
 
     def test_for_other_launchers_the_partition_is_the_tables_name_alone(self, tmp_path: Path) -> None:
         found = text(tmp_path, "ansible", "--site", "site.toml", "--partition", "h100")
         assert found == text(tmp_path, "ansible", "--gpus-per-node", "8", "--env", "A=1")
         assert "'h200'" in refused(tmp_path, "ansible", "--site", "site.toml", "--partition", "h200")
-
-    def test_a_misspelt_key(self, tmp_path: Path) -> None:
-        (tmp_path / "site.toml").write_text("schema = 1\n[partitions.h100]\ngpus_per_node = 8\n")
-        said = refused(tmp_path, "slurm", "--site", "site.toml")
-        assert said.startswith("site.toml: [partitions.h100]: ") and "'gpus_per_node'" in said
 
 
 class TestOutput:

@@ -243,10 +243,11 @@ def test_settings_add_up_and_unknown_partitions_are_named(tmp_path: Path) -> Non
     }
 
 
-def test_unknown_partitions(tmp_path: Path) -> None:
+def test_settings_add_up_and_unknown_partitions_or_files_are_named(tmp_path: Path) -> None:
     assert "'h200'" in rejection_of(tmp_path, GOOD, "h200")
     assert of(tmp_path, "schema = 1\n", "h100") == {}  # a partition of Slurm that is not in the file
     assert "'h100'" in rejection_of(tmp_path, "schema = 1\n", "h100", named=True)
+    assert "'nods'" in rejection_of(tmp_path, "schema = 1\n[partitions.a]\n[partitions.b]\nnods = 1\n", "a")
 
 
 @pytest.mark.parametrize(("text", "begin"), [
@@ -273,10 +274,6 @@ def test_unknown_partitions(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_an_invalid_file_is_one_sentence(text: str | bytes, begin: str, tmp_path: Path) -> None:
     assert rejection_of(tmp_path, text).startswith(begin)
-
-
-def test_a_mistake_in_another_partition_is_reported(tmp_path: Path) -> None:
-    assert "'nods'" in rejection_of(tmp_path, "schema = 1\n[partitions.a]\n[partitions.b]\nnods = 1\n", "a")
 
 
 def test_a_path_that_is_not_a_file(tmp_path: Path) -> None:

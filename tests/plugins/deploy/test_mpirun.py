@@ -46,9 +46,7 @@ class TestRanks:
         assert start(library, ranks_per_node=4).words[:6] == ["-n", "8", "-ppn", "4", "-f", "hosts"]
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    def test_ranks_follow_gpus_and_the_script_does_not_grow_with_the_number_of_nodes(
-        self, library: str, start: Callable[..., Recorded]
-    ) -> None:
+    def test_ranks_follow_gpus_and_the_script_does_not_grow_with_the_number_of_nodes(self, library, start):
         assert start(library, gpus_per_node=8).after("-n") == "16"
         said = {"library": library, "hosts": "hosts", "ranks-per-node": 8}
         few, many = (text(KIND, {**said, "nodes": nodes}) for nodes in (512, 99_999))
@@ -82,9 +80,7 @@ class TestBinding:
         ("intel", {}, ["-genv", "I_MPI_PIN_DOMAIN", "core"]), ("intel", {"gpus_per_node": 8}, ["-genv", "I_MPI_PIN", "0"]),
         ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
     ])  # fmt: skip
-    def test_the_options_that_bind_ranks(
-        self, library: str, said: dict[str, Value], words: list[str], start: Callable[..., Recorded]
-    ) -> None:
+    def test_the_options_that_bind_ranks(self, library, said, words, start):
         found = start(library, **said).words
         assert found[(at := found.index(words[0])) : at + len(words)] == words
 
@@ -115,22 +111,28 @@ class TestOtherOptions:
         assert words[(at := words.index(wanted[0])) : at + len(wanted)] == wanted
         assert "eth0" not in start(library).words
 
-    def test_mpich_leaves_the_other_ranks_time_to_report_a_killed_one(self, start: Callable[..., Recorded]) -> None:
+    def test_mpich_lets_ranks_report_a_killed_one_and_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         assert "-disable-auto-cleanup" in start("mpich").words
-
-    def test_open_mpi_gets_the_paths_of_programs_and_libraries(self, tmp_path: Path) -> None:
-        without = recorded(tmp_path, KIND, {"nodes": 1}).words
-        assert without[without.index("-x") : without.index("-x") + 3] == ["-x", "PATH", "collbench"]
-        words = recorded(tmp_path, KIND, {"nodes": 1}, env={"LD_LIBRARY_PATH": "/site/lib"}).words
-        assert words[words.index("-x") : words.index("-x") + 5] == ["-x", "PATH", "-x", "LD_LIBRARY_PATH", "collbench"]
-
-    def test_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         variables = tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))
         words = start("openmpi", env=variables).words
         assert words[-2 * len(variables) :] == [word for each in variables for word in ("-x", each)]
         for library in ("mpich", "intel"):
             words = start(library, env=variables).words
             assert words[-3 * len(variables) :] == [word for each in variables for word in ("-genv", *each.split("=", 1))]
+
+    def test_open_mpi_gets_paths_and_its_launcher_by_its_full_path(self, tmp_path: Path) -> None:
+        without = recorded(tmp_path, KIND, {"nodes": 1}).words
+        assert without[without.index("-x") : without.index("-x") + 3] == ["-x", "PATH", "collbench"]
+        words = recorded(tmp_path, KIND, {"nodes": 1}, env={"LD_LIBRARY_PATH": "/site/lib"}).words
+        assert words[words.index("-x") : words.index("-x") + 5] == ["-x", "PATH", "-x", "LD_LIBRARY_PATH", "collbench"]
+        words = recorded(tmp_path, KIND, {"nodes": 1, "runs": "/data/my runs", "name": "nightly"}).words
+        assert words[-2] == "--out" and words[-1].startswith("/data/my runs/20") and words[-1].endswith("Z-nightly")
+        for command in (("probe",), ("allreduce", "--out", "x"), ("allreduce", "--resume", "x")):
+            assert recorded(tmp_path, KIND, {"nodes": 1}, command=command).words[-len(command) :] == list(command)
+        env = {"BASH_FUNC_module%%": '() { echo "$@" >&2; }'}
+        assert recorded(tmp_path, KIND, {"nodes": 1, "module": ("gcc/14", "openmpi/5.0")}, env=env).said == "load gcc/14 openmpi/5.0\n"
+        missing = recorded(tmp_path, KIND, {"nodes": 1, "module": ("openmpi/5.0",)}, env={"BASH_FUNC_module%%": "() { false; }"})
+        assert (missing.code, missing.words) == (2, [])
 
     def test_the_launcher_is_started_by_its_full_path(self, tmp_path: Path) -> None:
         """Open MPI then finds its daemon at the same place on nodes with another PATH."""
@@ -142,18 +144,6 @@ class TestOtherOptions:
     def test_no_launcher(self, library: str, words: str, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tmp_path)} | bash_alone(tmp_path))
         assert found.code == 2 and words in found.said
-
-    def test_the_run_folder(self, tmp_path: Path) -> None:
-        words = recorded(tmp_path, KIND, {"nodes": 1, "runs": "/data/my runs", "name": "nightly"}).words
-        assert words[-2] == "--out" and words[-1].startswith("/data/my runs/20") and words[-1].endswith("Z-nightly")
-        for command in (("probe",), ("allreduce", "--out", "x"), ("allreduce", "--resume", "x")):
-            assert recorded(tmp_path, KIND, {"nodes": 1}, command=command).words[-len(command) :] == list(command)
-
-    def test_a_module_is_loaded_first(self, tmp_path: Path) -> None:
-        env = {"BASH_FUNC_module%%": '() { echo "$@" >&2; }'}
-        assert recorded(tmp_path, KIND, {"nodes": 1, "module": ("gcc/14", "openmpi/5.0")}, env=env).said == "load gcc/14 openmpi/5.0\n"
-        missing = recorded(tmp_path, KIND, {"nodes": 1, "module": ("openmpi/5.0",)}, env={"BASH_FUNC_module%%": "() { false; }"})
-        assert (missing.code, missing.words) == (2, [])
 
 
 def bash_alone(folder: Path) -> dict[str, str]:

@@ -48,7 +48,7 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
 
 
 class TestTheCheck:
-    def test_it_has_the_settings_of_the_job_and_no_others(self) -> None:
+    def test_it_has_the_settings_of_the_job_and_a_class_that_shadows_nothing(self) -> None:
         actual = variables(
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
@@ -61,6 +61,10 @@ class TestTheCheck:
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
         actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
         assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
+        names = ("collbench", "night-2.x", "Path", "None", "1st", "_a", "collbench-gpu")
+        assert [class_name(name) for name in names if name[0] != "_"] == [
+            "Collbench", "CollbenchNight2X", "CollbenchPath", "CollbenchNone", "Collbench1st", "CollbenchGpu",
+        ]  # fmt: skip
 
     def test_the_rows_are_read_from_the_run_folder_of_a_command_that_measures(self) -> None:
         actual = variables(emitted("allreduce"))
@@ -72,12 +76,6 @@ class TestTheCheck:
         assert actual["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
         text = emitted("doctor")
         assert variables(text)["postrun_cmds"] == ["echo $? >exit_code"] and "rows" not in text
-
-    def test_its_name_is_a_class_that_shadows_nothing(self) -> None:
-        names = ("collbench", "night-2.x", "Path", "None", "1st", "_a", "collbench-gpu")
-        assert [class_name(name) for name in names if name[0] != "_"] == [
-            "Collbench", "CollbenchNight2X", "CollbenchPath", "CollbenchNone", "Collbench1st", "CollbenchGpu",
-        ]  # fmt: skip
 
     @pytest.mark.parametrize("text", ["", "-x", "a b", 'a"', "a,b", "a\n", "{{ x }}"])
     def test_invalid_systems(self, text: str) -> None:

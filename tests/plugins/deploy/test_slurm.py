@@ -63,7 +63,7 @@ class TestSrun:
         assert (called.code, called.errors) == (0, "")
         return called
 
-    def test_srun_of_plain_jobs_of_mpi_and_cores(self, tmp_path: Path) -> None:
+    def test_srun_gets_mpi_cores_variables_and_gives_the_exit_code(self, tmp_path: Path) -> None:
         actual = self.started(tmp_path)
         assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
         assert actual.command == ["collbench", *SWEEP, "--out", "runs/77"]
@@ -72,16 +72,14 @@ class TestSrun:
         assert actual.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
         script = emit(tmp_path)
         assert "--mpi=" not in re.sub("#.*", "", script) and "`srun --mpi=list`, `collbench doctor --launch`" in script
+        assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
+        assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
 
     @pytest.mark.parametrize(
         "command", [(*SWEEP, "--out", "mine"), (*SWEEP, "--out=mine"), ("probe",), ("run", "quick", "--resume", "old")]
     )
     def test_no_folder_is_added_to_a_command_that_has_one_or_needs_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
         assert self.started(tmp_path, command=command).command == ["collbench", *command]
-
-    def test_variables_reach_the_ranks_and_the_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
-        assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
-        assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
 
     def test_modules_are_loaded_first(self, tmp_path: Path) -> None:
         script = emit(tmp_path, "--module", "gcc/13.2", "--module", "openmpi/5.0", "--env", "X=1")
@@ -111,17 +109,17 @@ class TestContainers:
         assert actual.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
         assert (tmp_path / "runs").is_dir()  # a mounted folder must exist
 
-    def test_enroot_adds_the_driver_on_gpu_nodes(self, tmp_path: Path) -> None:
+    def test_enroot_adds_the_driver_and_a_hook_and_apptainer_runs_its_files(self, tmp_path: Path) -> None:
         actual = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
         assert actual.env["NVIDIA_VISIBLE_DEVICES"] == "all"
         present = list(Path("/sys/bus/pci/drivers").glob("mlx?_core/*/infiniband_verbs"))
         assert actual.env.get("MELLANOX_VISIBLE_DEVICES") == ("all" if present else None)  # the hook fails where there is none
         actual = play(tmp_path, emit(tmp_path, "--image", "a/b"))
         assert "NVIDIA_VISIBLE_DEVICES" not in actual.env
-
-    def test_mpi_needs_a_hook_of_enroot(self, tmp_path: Path) -> None:
         actual = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
         assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in actual] == [True, False, False]
+        actual = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
+        assert actual.command[:2] == ["apptainer", "exec"] and "x.sqsh" in actual.command
 
     @pytest.mark.parametrize("gpus", [0, 8])
     def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
@@ -132,10 +130,6 @@ class TestContainers:
         inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/images/collbench.sif"]
         own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
         assert actual.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
-
-    def test_apptainer_runs_the_files_of_enroot_too(self, tmp_path: Path) -> None:
-        actual = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
-        assert actual.command[:2] == ["apptainer", "exec"] and "x.sqsh" in actual.command
 
 
 class TestQuoting:

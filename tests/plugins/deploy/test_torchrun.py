@@ -75,13 +75,11 @@ class TestEndpoint:
 
 
 class TestOtherOptions:
-    def test_threads_and_variables_of_ranks(self, tmp_path: Path) -> None:
+    def test_ranks_get_threads_variables_and_no_restart(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT).env["OMP_NUM_THREADS"] == "1"
         assert recorded(tmp_path, KIND, {**AT, "cpus-per-rank": 4}, env={"OMP_NUM_THREADS": "9"}).env["OMP_NUM_THREADS"] == "4"
         found = recorded(tmp_path, KIND, {**AT, "env": tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))})
         assert [found.env[f"A{number}"] for number in range(len(HOSTILE))] == list(HOSTILE)
-
-    def test_torchrun_beside_collbench_is_preferred_and_does_not_restart(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "program": f"{tmp_path}/a b/collbench"})
         assert found.env["PATH"].startswith(f"{tmp_path}/a b:{tmp_path}:") and f"{tmp_path}/a b/collbench" in found.words
         assert recorded(tmp_path, KIND, AT, command=("probe", "--measure")).words[-2:] == ["probe", "--measure"]

@@ -82,7 +82,7 @@ def test_a_screen_reader_a_dark_page_and_a_report_can_have_the_picture() -> None
     assert len(picture(replace(machine, nics=(*machine.nics, *more))).encode()) < 60 << 10
 
 
-def test_faster_links_are_wider() -> None:
+def test_wider_and_limiting_links() -> None:
     def width(link: PcieLink) -> float:
         machine = laptop()
         pci = tuple(replace(device, link=link) for device in machine.pci)
@@ -90,6 +90,9 @@ def test_faster_links_are_wider() -> None:
 
     links = [PcieLink(speed, lanes, speed, lanes) for speed, lanes in ((2.5, 1), (8.0, 4), (8.0, 16), (16.0, 16), (32.0, 16), (64.0, 16))]
     assert [width(link) for link in links] == sorted({width(link) for link in links})
+    root = drawn(dgx(), "mlx5_0", "mlx5_7", "0000:18:00.0>switch")
+    assert texts(root).count("limits") == 3
+    assert len(with_class(root, "rect", "limit")) == 2
 
 
 def test_slow_idle_and_downed_links_and_ports() -> None:
@@ -148,12 +151,6 @@ def test_what_limits_is_marked_in_words(machine: Machine, limiting: str) -> None
     assert texts(root).count("limits") == 1
     assert len(with_class(root, "path", "halo")) + len(with_class(root, "rect", "limit")) == 1
     assert "limits" not in texts(drawn(machine))
-
-
-def test_several_parts_may_limit_together() -> None:
-    root = drawn(dgx(), "mlx5_0", "mlx5_7", "0000:18:00.0>switch")
-    assert texts(root).count("limits") == 3
-    assert len(with_class(root, "rect", "limit")) == 2
 
 
 def test_switches_below_switches() -> None:

@@ -73,7 +73,7 @@ def test_each_message_is_reached_by_a_line_and_has_a_page_and_a_bounded_pattern(
     assert unbounded == []
 
 
-def test_the_details_of_a_message_values_and_place() -> None:
+def test_the_values_places_and_counts_of_messages() -> None:
     found = only(
         "[2026-03-13 22:26:02] host-01.example.com:42:43 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection "
         "timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:192.0.2.11, "
@@ -83,9 +83,6 @@ def test_the_details_of_a_message_values_and_place() -> None:
     assert "(mlx5_3:1 with GID index 3: ::ffff:192.0.2.11 does not reach ::ffff:192.0.3.12)" in found.what
     assert "NCCL_CROSS_NIC=0" in found.remedy
     assert "host-01.example.com (GPU 5)" in found.evidence
-
-
-def test_equal_messages_are_counted_by_host_and_rank() -> None:
     lines = [f"{rank}: n{rank // 2}:{rank}:9 [{rank % 2}] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-{rank} to "
              f"{1000000 * (rank + 1)} bytes, error: No space left on device (28)" for rank in range(4)]  # fmt: skip
     found = only("a line of the program", *lines)
@@ -132,15 +129,12 @@ def test_a_job_that_went_on_lowers_the_severity(lines: list[str], severity: str)
     assert ("went on" in found.evidence) == (severity == "warning")
 
 
-def test_a_consequence_is_a_note_beside_its_cause() -> None:
+def test_consequences_plugins_and_loopback_have_their_severity() -> None:
     closed = WARN.format("misc/socket.cc:57", "socketProgress: Connection closed by remote peer n2<48295>")
     ended = "n1: Test NCCL failure common.cu:1279 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
     assert [(each.code, each.severity) for each in failures(SHM, closed, ended)] == [
         ("CB2541", "severe"), ("CB2555", "note"), ("CB2558", "note")]  # fmt: skip
     assert [(each.code, each.severity) for each in failures(closed, ended)] == [("CB2558", "severe"), ("CB2555", "warning")]
-
-
-def test_a_plugin_that_fails_is_severe_only_if_no_other_network_starts() -> None:
     begin = [INFO.format("NET/OFI Initializing aws-ofi-nccl 1.21.1"), INFO.format("NET/OFI Using Libfabric version 2.3")]
     none = INFO.format("NET/OFI No eligible providers were found")
     found = only(*begin, none, WARN.format("plugin/net.cc:306", "Failed to initialize any NET plugin"))
@@ -149,9 +143,6 @@ def test_a_plugin_that_fails_is_severe_only_if_no_other_network_starts() -> None
     assert "No eligible providers" in found.evidence
     assert "fi_info -p" in found.remedy
     assert only(*begin, none, INFO.format("Using network IB"), INFO.format(COMPLETE)).severity == "note"
-
-
-def test_loopback_counts_only_for_several_hosts() -> None:
     lo = INFO.format("Bootstrap : Using lo:127.0.0.1<0>")
     assert failures(lo) == []
     assert failures(lo, lo.replace("n1:", "n1.example.com:")) == []
@@ -192,7 +183,7 @@ n1:7:8 [0] NCCL INFO AllReduce: 8388608 Bytes -> Algo NVLS proto SIMPLE channel{
 """
 
 
-def test_the_facts_of_a_log_and_what_it_does_not_show() -> None:
+def test_the_facts_of_a_log_and_the_provider_of_libfabric() -> None:
     found = summarize(read(LOG, "nccl.log"))
     assert (found.library, found.version, found.release, found.network) == ("NCCL", "2.28.3", "2.28.3+cuda12.9", "IB")
     assert found.hcas[0] == Hca(0, "mlx5_0", 1, LinkLayer.INFINIBAND, sharp=True)
@@ -216,6 +207,14 @@ def test_the_facts_of_a_log_and_what_it_does_not_show() -> None:
         "  network: unknown · GPUDirect RDMA: unknown (no RDMA connection in the log)",
         "  NVLS: unknown · algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)",
     ]
+    lines = ["NET/OFI Initializing aws-ofi-nccl 1.21.1", "NET/OFI Using Libfabric version 2.3",
+             "NET/OFI Selected provider is cxi, fabric is cxi (found 2 nics)", "Connected all rings, use ring PXN 0 GDR 1"]  # fmt: skip
+    found = summarize(read("\n".join(f"n1:7:8 [0] NCCL INFO {line}" for line in lines), "cxi.log"))
+    assert (found.network, found.provider, found.releases) == (None, "cxi", {"aws-ofi-nccl": "1.21.1", "libfabric": "2.3"})
+    assert found.rings is not None and found.rings == {"pxn": False, "gdr": True}
+    text = "\n".join(summary_lines(found))
+    assert "network: libfabric (provider cxi)" in text
+    assert "aws-ofi-nccl 1.21.1 · libfabric 2.3 · rings: PXN off, GPUDirect RDMA on" in text
 
 
 def listing(*ranks: tuple[int, int, str]) -> str:
@@ -247,14 +246,3 @@ STAGED = SEND.removesuffix("/GDRDMA")
 ])  # fmt: skip
 def test_gpudirect(messages: list[str], state: GpuDirect) -> None:
     assert gpudirect_of(read("\n".join(f"n1:7:8 [0] NCCL INFO {message}" for message in messages), "x")) is state
-
-
-def test_libfabric_is_named_by_its_provider() -> None:
-    lines = ["NET/OFI Initializing aws-ofi-nccl 1.21.1", "NET/OFI Using Libfabric version 2.3",
-             "NET/OFI Selected provider is cxi, fabric is cxi (found 2 nics)", "Connected all rings, use ring PXN 0 GDR 1"]  # fmt: skip
-    found = summarize(read("\n".join(f"n1:7:8 [0] NCCL INFO {line}" for line in lines), "cxi.log"))
-    assert (found.network, found.provider, found.releases) == (None, "cxi", {"aws-ofi-nccl": "1.21.1", "libfabric": "2.3"})
-    assert found.rings is not None and found.rings == {"pxn": False, "gdr": True}
-    text = "\n".join(summary_lines(found))
-    assert "network: libfabric (provider cxi)" in text
-    assert "aws-ofi-nccl 1.21.1 · libfabric 2.3 · rings: PXN off, GPUDirect RDMA on" in text

@@ -160,7 +160,7 @@ def test_every_rule_has_a_sample_and_an_instruction() -> None:
     assert all(finding.evidence.startswith("nccl.log: ") and finding.remedy and not finding.remedy.endswith(".") for finding in findings)
 
 
-def test_devices_and_settings_are_named_by_their_weight() -> None:
+def test_faults_weigh_by_their_devices_settings_and_warnings() -> None:
     assert found(Machine("n1"), "CB2517", logs=(log(RAILS),)).severity == "note"
     used = found(Machine("n1"), "CB2517", logs=(log(RAILS, *DIRECT, SEND.format("NET/IB/2/GDRDMA")),))
     assert (used.severity, used.evidence) == ("warning", "nccl.log: InfiniBand: mlx5_0; RoCE: mlx5_2")
@@ -169,28 +169,6 @@ def test_devices_and_settings_are_named_by_their_weight() -> None:
     finding = found(Machine("n1"), "CB2519", logs=(log(*lines),))
     assert finding.evidence.endswith("NCCL_MNNVL_ENABLE=0 is set")
     assert finding.remedy == "unset NCCL_MNNVL_ENABLE"
-
-
-def test_the_machine_shows_which_gpus_have_nvls() -> None:
-    """The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none."""
-    gpus = tuple(Gpu(f"gpu{place}", place, architecture="sm_90") for place in range(4))
-    switched = Machine("n1", gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "switch", 18) for gpu in gpus))
-    direct = replace(switched, gpu_links=tuple(GpuLink(gpu.key, gpus[place - 1].key, 6) for place, gpu in enumerate(gpus)))
-    assert "CB2518" in codes(switched, logs=(log(NO_NVLS),))
-    assert "CB2518" not in codes(direct, logs=(log(NO_NVLS),))
-    assert "CB2518" not in codes(replace(switched, hostname="n2"), logs=(log(NO_NVLS),))
-
-
-@pytest.mark.parametrize(
-    "line", ["NET/OFI Need to force simple protocol: GDR not supported", "#  Rank  0 Pid 7 on n1 device  0 [0000:0f:00] NVIDIA GB10"]
-)
-def test_staging_is_not_severe_where_the_hardware_has_no_gpudirect(line: str) -> None:
-    staged = SEND.format("NET/Libfabric/0")
-    assert found(Machine("n1"), "CB2512", logs=(log(staged),)).severity == "severe"
-    assert found(Machine("n1"), "CB2512", logs=(log(staged, line),)).severity == "warning"
-
-
-def test_sockets_rccl_and_an_iommu_that_is_off() -> None:
     finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", f"dgx01| {NO_VERBS}"),))
     assert "libibverbs cannot be loaded" in finding.evidence
     assert finding.remedy.startswith("install libibverbs")
@@ -202,16 +180,29 @@ def test_sockets_rccl_and_an_iommu_that_is_off() -> None:
     assert "CB2531" not in codes(with_system(Machine("n1"), iommu="off"), logs=(lines,))
     assert "CB2531" in codes(with_system(Machine("n1"), iommu="translating"), logs=(lines,))
     assert "CB2531" in codes(with_system(Machine("n2"), iommu="off"), logs=(lines,))
-
-
-@pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])
-def test_a_job_on_one_node_does_not_send_over_tcp(line: str) -> None:
-    assert "CB2511" not in codes(logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket", line),))
-
-
-def test_a_warning_with_a_code_of_its_own_is_not_counted_again() -> None:
+    # The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none.
+    gpus = tuple(Gpu(f"gpu{place}", place, architecture="sm_90") for place in range(4))
+    switched = Machine("n1", gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "switch", 18) for gpu in gpus))
+    direct = replace(switched, gpu_links=tuple(GpuLink(gpu.key, gpus[place - 1].key, 6) for place, gpu in enumerate(gpus)))
+    assert "CB2518" in codes(switched, logs=(log(NO_NVLS),))
+    assert "CB2518" not in codes(direct, logs=(log(NO_NVLS),))
+    assert "CB2518" not in codes(replace(switched, hostname="n2"), logs=(log(NO_NVLS),))
     lines = (RCCL, 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!')
     other = "n1:1:2 [0] /build/hipify/src/graph/xml.cc:57 NCCL WARN Could not find real path of /sys/class/x"
     warned = read(f"{RCCL}\nn1:1:2 [0] NCCL WARN {lines[1]}\n{other}\n", "rccl.log")
     finding = found(Machine("n1"), "CB2516", logs=(warned,))
     assert (finding.what, "iommu" in finding.evidence) == ("RCCL prints 1 warning", False)
+
+
+@pytest.mark.parametrize(
+    "line", ["NET/OFI Need to force simple protocol: GDR not supported", "#  Rank  0 Pid 7 on n1 device  0 [0000:0f:00] NVIDIA GB10"]
+)
+def test_staging_is_not_severe_where_the_hardware_has_no_gpudirect(line: str) -> None:
+    staged = SEND.format("NET/Libfabric/0")
+    assert found(Machine("n1"), "CB2512", logs=(log(staged),)).severity == "severe"
+    assert found(Machine("n1"), "CB2512", logs=(log(staged, line),)).severity == "warning"
+
+
+@pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])
+def test_a_job_on_one_node_does_not_send_over_tcp(line: str) -> None:
+    assert "CB2511" not in codes(logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket", line),))

@@ -54,12 +54,6 @@ def test_rows_without_figures_are_printed(format: str) -> None:
     assert "socket is missing" in written(format, ROW, row)
 
 
-def test_remarks_on_costs_and_wrong_data() -> None:
-    rows = [ROW.replace(method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
-    assert sum("packed, writev" in text for text in remarks(rows)) == 1
-    assert "mpi-type: rank 1: 1 wrong element" in remarks([ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")])
-
-
 def row_of(**figures: Any) -> KvRow:
     return KvRow(method="packed", backend="mpi", pattern="prefill-decode", layout="plain", sources=1, targets=1, n=60, **figures)
 
@@ -75,21 +69,7 @@ def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.00
     return found
 
 
-def test_costs_are_found_unless_rows_cannot_separate_them() -> None:
-    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768)))
-    assert isinstance(costs, TransferCosts)
-    for cost, true in ((costs.transfer_s, 20e-6), (costs.block_s, 0.5e-6), (costs.byte_s, 1e-10)):
-        assert is_known(cost) and cost.low is not None and cost.high is not None and cost.low <= true <= cost.high
-    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768), noise=0.3))
-    assert isinstance(costs, TransferCosts) and not is_known(costs.block_s)
-    assert costs_of(rows_of((8, 64, 512, 4096), (4096,))) == [CostsInconclusive("packed", "grid")]
-    assert costs_of(rows_of((8, 64), (4096, 32768))[:3]) == [CostsInconclusive("packed", "points")]
-    assert costs_of(rows_of((8,), (4096,))) == []
-    rows = [row.replace(wrong=3) for row in rows_of((8, 64), (4096, 32768))]
-    assert costs_of(rows) == []
-
-
-def test_what_cannot_be_compared_is_another_series() -> None:
+def test_rows_are_stored_and_read_in_series() -> None:
     (row,) = rows_of((8,), (4096,))
     model = row.replace(model="m", cache_dtype="fp8", block_tokens=16, layout="block-first")
     changes: list[dict[str, Any]] = [
@@ -98,12 +78,11 @@ def test_what_cannot_be_compared_is_another_series() -> None:
     ]  # fmt: skip
     assert len({series_of(row), series_of(model), *(series_of(model.replace(**change)) for change in changes)}) == 2 + len(changes)
     assert series_of(model.replace(tokens=9, blocks=9, size_bytes=9)) == series_of(model)
-
-
-def test_a_row_is_stored_and_read() -> None:
-    (row,) = rows_of((8,), (4096,))
     assert BLOCK_TRANSFERS.decoded(row.as_json()) == row
     assert row.bytes_per_s is not None and row.first_token_percent is None and row.percent_of_link is None
+    rows = [ROW.replace(method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
+    assert sum("packed, writev" in text for text in remarks(rows)) == 1
+    assert "mpi-type: rank 1: 1 wrong element" in remarks([ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")])
 
 
 SLOW = ROW.replace(method="packed", time_s=Estimate(1e-4, 9e-5, 1.1e-4), copy_s=2e-5)
@@ -167,8 +146,19 @@ def test_a_run_without_a_measured_row_has_a_page_with_the_reason(tmp_path: Path)
     assert [each.sentence() for each in found.concerns] == ["nixl-cu13 is not installed (kv by nixl)"]
 
 
-def test_rates_that_no_machine_has_are_not_drawn() -> None:
+def test_costs_are_found_unless_rows_cannot_separate_them_and_impossible_rates_are_not_drawn() -> None:
     assert most_bytes([ROW.replace(time_s=Estimate(1e-300))]) == []
+    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768)))
+    assert isinstance(costs, TransferCosts)
+    for cost, true in ((costs.transfer_s, 20e-6), (costs.block_s, 0.5e-6), (costs.byte_s, 1e-10)):
+        assert is_known(cost) and cost.low is not None and cost.high is not None and cost.low <= true <= cost.high
+    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768), noise=0.3))
+    assert isinstance(costs, TransferCosts) and not is_known(costs.block_s)
+    assert costs_of(rows_of((8, 64, 512, 4096), (4096,))) == [CostsInconclusive("packed", "grid")]
+    assert costs_of(rows_of((8, 64), (4096, 32768))[:3]) == [CostsInconclusive("packed", "points")]
+    assert costs_of(rows_of((8,), (4096,))) == []
+    rows = [row.replace(wrong=3) for row in rows_of((8, 64), (4096, 32768))]
+    assert costs_of(rows) == []
 
 
 def test_markdown_and_openmetrics_have_the_cases(tmp_path: Path) -> None:

@@ -42,9 +42,7 @@ def side(folder: Path, factor: float, *, alone_s: float = 1e-5) -> Path:
     (2.0, 1.3e-5, (Outcome.SLOWER, Outcome.NO_CHANGE)),  # all times are longer, and the factor is the same
     (1.4, 1e-5, (Outcome.NO_CHANGE, Outcome.FASTER)),
 ])  # fmt: skip
-def test_a_comparison_has_the_factor_and_the_time_alone(
-    factor: float, alone_s: float, expected: tuple[Outcome, Outcome], tmp_path: Path
-) -> None:
+def test_a_comparison_has_the_factor_and_the_time_alone(factor, alone_s, expected, tmp_path):
     a = side(tmp_path / "a", 2.0)
     b = side(tmp_path / "b", factor, alone_s=alone_s)
     found = compare(a, b)
@@ -85,9 +83,7 @@ def test_a_wide_interval_of_both_sides_is_inconclusive(tmp_path: Path) -> None:
     ("factor", "alone_s", "result", "mode"),
     [(2.0, 1e-5, PASSED, ""), (2.6, 1e-5, REGRESSION, UNDER_LOAD), (2.0, 1.4e-5, REGRESSION, "isolated")],
 )
-def test_the_gate_confirms_a_larger_factor_and_a_slower_victim(
-    factor: float, alone_s: float, result: str, mode: str, tmp_path: Path
-) -> None:
+def test_the_gate_confirms_a_larger_factor_and_a_slower_victim(factor, alone_s, result, mode, tmp_path):
     add_all(tmp_path / "base", allocations_in(nights(tmp_path, 8)))
     candidate = nights(tmp_path, 3, factor, first=20, alone_s=alone_s)
     verdict = judge(load(tmp_path / "base"), allocations_in(candidate), [], TODAY)

@@ -72,7 +72,7 @@ def test_equal_conditions_read_1_as_often_as_claimed(share: float, size: int) ->
     assert inside / trials >= 0.92  # 95 % expected; seeded
 
 
-def test_a_factor_is_covered_whatever_the_drift() -> None:
+def test_factors_and_quantiles_are_covered_by_blocks_with_enough_samples() -> None:
     random, inside = np.random.default_rng(2), 0
     for _ in range(100):
         drift = np.linspace(0, 1, 8)
@@ -80,18 +80,12 @@ def test_a_factor_is_covered_whatever_the_drift() -> None:
         assert found.low is not None and found.high is not None
         inside += found.low <= 2 <= found.high
     assert inside >= 90
-
-
-def test_a_quantile_of_autocorrelated_blocks_is_covered() -> None:
     random, inside, none = np.random.default_rng(3), 0, np.zeros(10)
     for _ in range(200):
         found = block_quantile(blocks(random, 10, 60, none), 0.5)
         assert found.low is not None and found.high is not None
         inside += found.low <= 1 <= found.high
     assert inside / 200 >= 0.93
-
-
-def test_blocks_are_joined_until_each_group_has_enough_samples() -> None:
     one = [np.arange(100.0) for _ in range(12)]
     assert (fewest_samples(0.5), fewest_samples(0.99), fewest_samples(0.999)) == (6, 300, 3000)
     assert [len(grouped([one], share)) for share in (0.5, 0.99, 0.999)] == [12, 4, 0]

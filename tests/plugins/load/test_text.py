@@ -65,13 +65,10 @@ def stored(folder: Path, *rows: LoadRow) -> Path:
     return folder
 
 
-def test_a_row_is_the_same_when_it_is_read_again() -> None:
+def test_rows_are_read_again_and_opposite_directions_are_reported_once() -> None:
     assert INTERFERENCE.decoded(json.loads(json.dumps(CONTROL.as_json()))) == CONTROL
     assert INTERFERENCE.decoded(json.loads(shown(ROW, format="json"))) == ROW
     assert ROW.percent_of_link == pytest.approx(50)
-
-
-def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None:
     there = SharedLink("host", "n1", "NIC eth0", 12e6, senders=("victims",), receivers=("aggressors",))
     both = replace(there, senders=("victims", "aggressors"))
     assert there.opposite and not both.opposite and not SharedLink("fabric").opposite
@@ -79,6 +76,11 @@ def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None
     assert "shared link: NIC eth0 on n1: victims send, aggressors receive" in first
     assert "shared link: NIC eth0 on n1: victims and aggressors send, aggressors receive" in second
     assert sum("opposite" in text for text in first) == 1 and not any("opposite" in text for text in second)
+    rows = [CONTROL.replace(level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
+    found = remarks(rows)
+    assert sum("no interval of p99:" in text for text in found) == 1
+    (text,) = (text for text in found if text.startswith("inconclusive"))
+    assert all(f"incast at {percent} %" in text for percent in (0, 25, 50)) and "0.9" not in text
 
 
 @pytest.mark.parametrize(("key", "value"), [("verdict", "perhaps"), ("level", "high"), ("quantiles", {"p50": {"factor": {"low": -1}}})])
@@ -128,14 +130,6 @@ class TestRowsAtOnce:
         writer = LoadWriter("table", "a", ["incast", "alltoall+incast"], None)
         texts = [line.text for row in (CONTROL, ROW.replace(aggressors="alltoall+incast")) for line in writer.row(row)]
         assert texts[1].index("result") == texts[2].index("inconclusive") == texts[3].index("interference")
-
-
-def test_sentences_that_hold_for_many_rows_are_printed_once() -> None:
-    rows = [CONTROL.replace(level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
-    found = remarks(rows)
-    assert sum("no interval of p99:" in text for text in found) == 1
-    (text,) = (text for text in found if text.startswith("inconclusive"))
-    assert all(f"incast at {percent} %" in text for percent in (0, 25, 50)) and "0.9" not in text
 
 
 def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:

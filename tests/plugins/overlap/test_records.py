@@ -54,11 +54,15 @@ def test_a_known_overlap_is_found_with_an_interval_that_has_it(both: float, perc
     assert found.exposed_s.value == pytest.approx(both - 1, abs=0.02)
 
 
-def test_the_overlap_is_not_limited_but_its_text_is() -> None:
+def test_overlaps_are_read_back_and_their_text_is_limited() -> None:
     found = evaluate(states(2.5), "calls", None, None)
     assert found.percent.value == pytest.approx(-50, abs=3)
     assert format_overlap(found.percent) == "0 % (0–0)"
     assert format_overlap(OverlapEstimate(84.6, None, None)) == "85 %"
+    found = evaluate(states(1.5, blocks=3), "calls", None, None)
+    assert overlap_of(found.as_json()) == found
+    assert flat_values(found.as_json())["percent"] == found.percent.value and flat_values(found.as_json())["percent_low"] is None
+    assert overlap_of({}) is None and overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
 
 
 @pytest.mark.parametrize(("both", "computing", "payer"), [(1.02, 1.0, "none"), (1.5, 1.45, "computation"), (1.5, 1.0, "waiting")])
@@ -76,13 +80,9 @@ def test_what_cannot_be_determined_is_inconclusive_with_its_reason() -> None:
     assert {each.outcome for each in doubts} == {"inconclusive"}
     assert [type(each.doubt) for each in doubts] == [TooFewBlocks, CoresSharedWithProgress, ComputationMissed, OverlapWide]
     assert doubts[0].percent.low is None and format_outcome(doubts[1]) == "inconclusive"
-
-
-def test_it_is_read_back_and_flat_for_tables() -> None:
-    found = evaluate(states(1.5, blocks=3), "calls", None, None)
-    assert overlap_of(found.as_json()) == found
-    assert flat_values(found.as_json())["percent"] == found.percent.value and flat_values(found.as_json())["percent_low"] is None
-    assert overlap_of({}) is None and overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
+    found = evaluate(states(1.5, computing=0.7), "calls", None, None)
+    assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
+    assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
 
 
 def step(both: float, *, goal_s: float = 1.0, **known) -> StepOverlap:
@@ -106,12 +106,6 @@ def test_efficiency_needs_no_narrow_overlap_but_has_reasons_to_be_inconclusive()
     assert isinstance(missed.overlap.doubt, StepTimeMissed) and not missed.conclusive
     shared = evaluate(states(2.0), "threads", None, CoresSharedWithProgress("node1", 2, 2, 2), 1.0)
     assert not StepOverlap(1.0, True, shared, OverlapEstimate(0.5, 0.5, 0.5)).conclusive
-
-
-def test_a_computation_that_is_faster_during_the_communication_is_inconclusive() -> None:
-    found = evaluate(states(1.5, computing=0.7), "calls", None, None)
-    assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
-    assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
 
 
 KNOWN = Overlap(

@@ -128,7 +128,14 @@ class TestMarks:
 
 
 class TestKinds:
-    def test_scaling_is_over_ranks_at_the_largest_common_size(self) -> None:
+    def test_scaling_is_over_ranks_or_of_a_barrier_over_time(self) -> None:
+        def barrier(ranks: int, time_s: float) -> list[Row]:
+            nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
+            return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
+
+        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
+        assert (panel.title, panel.values) == ("barrier", TIME)
+        assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
         page = runs_of(two=sweep(ranks=2, sizes=SIZES), four=sweep(ranks=4, factor=2.0, sizes=SIZES[:-1]))
         panel = line_panel(panels_of(page, "scaling"))
         assert (panel.title, panel.over) == ("allreduce, 4 MiB", RANKS)
@@ -137,15 +144,6 @@ class TestKinds:
         assert [mark.at for mark in line.marks] == [2, 4]
         assert two == pytest.approx(2 * four)
         assert panel.limits[0].values == {2.0: 12.5, 4.0: 12.5}
-
-    def test_scaling_of_a_barrier_shows_its_time(self) -> None:
-        def barrier(ranks: int, time_s: float) -> list[Row]:
-            nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
-            return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
-
-        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
-        assert (panel.title, panel.values) == ("barrier", TIME)
-        assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
 
     def test_scaling_over_ranks_joins_runs_by_their_numbers_of_ranks(self) -> None:
         page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
@@ -219,7 +217,7 @@ class TestKinds:
         with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
             panels_of(material(runs[0], runs[2]), "history")
 
-    def test_a_comparison_has_names_and_what_is_left_out(self) -> None:
+    def test_a_comparison_has_names_the_worst_case_first_and_what_is_left_out(self) -> None:
         names = ["base", *(f"run-{number}" for number in range(10))]
         rows = {name: sweep(sizes=[1 << 20]) for name in names} | {"run-1": sweep(sizes=[1 << 10])}
         panels = panels_of(runs_of(**rows), "compare")
@@ -230,8 +228,6 @@ class TestKinds:
         found = section(material(*runs))
         assert found is not None
         assert [chart.title for chart in found.charts] == ["new/allreduce against old/allreduce: time, case by case"]
-
-    def test_a_comparison_shows_the_worst_case_first(self) -> None:
         before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
         (panel,) = panels_of(Material([*before, *after], Path()), "compare")
         assert isinstance(panel, RatioPanel)
@@ -263,7 +259,7 @@ class TestKinds:
             panels_of(page, kind)
         assert said in str(refused.value)
 
-    def test_operations_are_selected_and_what_is_left_out_is_named(self) -> None:
+    def test_operations_are_selected_and_names_stay_apart(self) -> None:
         page = of(*sweep(), *sweep(operation="alltoall"))
         assert [panel.title for panel in panels_of(page, "bandwidth", ["alltoall"])] == ["alltoall"]
         with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
@@ -274,8 +270,6 @@ class TestKinds:
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="select at most 12 with --operation"):
             panels_of(page, "bandwidth")
-
-    def test_names_that_agree_at_their_beginning_stay_apart(self) -> None:
         rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
         names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
         assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]

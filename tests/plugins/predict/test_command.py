@@ -112,14 +112,11 @@ def test_a_time_above_the_interval_is_a_regression(factor: float, outcome: Predi
     assert [each.outcome for each in found.cases] == [outcome] and found.exit_code == code
 
 
-def test_launches_are_one_case_with_the_range_of_their_intervals() -> None:
+def test_launches_are_one_case_and_doubts_have_their_reason() -> None:
     found = held(measured(1.9), measured(2.0), measured(2.1))
     assert found.time_s == pytest.approx(2 * ring(16)) and found.low_s == pytest.approx(1.9 * 0.999 * ring(16))
     assert found.outcome is PredictionOutcome.SLOWER
     assert held(measured(1.0), measured(3.0)).doubt == PredictionDoubt("wide")
-
-
-def test_what_cannot_be_decided_has_its_reason_and_does_not_pass() -> None:
     assert held(measured(2.0, flags=("drift",))).doubt == PredictionDoubt("flag", "drift")
     assert held(measured(2.0, time_s=replace(make_times(2 * ring(16)), ci_low=None, ci_high=None))).doubt == PredictionDoubt("no interval")
     other = row(16, 1.0, operation="allgather")
@@ -127,9 +124,6 @@ def test_what_cannot_be_decided_has_its_reason_and_does_not_pass() -> None:
     assert [each.doubt for each in missing.cases] == [PredictionDoubt("missing")] and missing.unpredicted == 1 and missing.exit_code == 3
     refused = hold_against([measured(5.0)], prediction(*KNOWN[:2]))
     assert [type(each.doubt) for each in refused.cases] == [FewNodeCounts] and refused.exit_code == 3
-
-
-def test_wrong_data_and_other_node_counts() -> None:
     found = hold_against([measured(1.0, wrong=3)], prediction())
     assert found.cases[0].outcome is PredictionOutcome.WRONG_DATA and found.exit_code == 4
     with pytest.raises(UsageError, match="8"):

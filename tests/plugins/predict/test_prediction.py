@@ -37,7 +37,7 @@ def only(found: Prediction) -> PredictedCase:
     return case
 
 
-def test_the_bandwidth_of_a_ring_is_found_and_its_interval_contains_the_truth() -> None:
+def test_rings_and_fabrics_that_slow_groups_are_found() -> None:
     noise = {2: 1.01, 4: 0.99, 8: 1.005, 16: 0.995}
     case = only(predict([row(nodes, ring(nodes) * factor) for nodes, factor in noise.items()], [32]))
     (at,) = case.predictions
@@ -45,6 +45,13 @@ def test_the_bandwidth_of_a_ring_is_found_and_its_interval_contains_the_truth() 
     assert at.limit is ScalingTerm.VOLUME and at.time_s == pytest.approx(ring(32), rel=0.02)
     assert at.low_s and at.high_s and at.low_s < ring(32) < at.high_s
     assert at.busbw_bytes_per_s == pytest.approx(1e9, rel=0.02)
+
+    def law(nodes: int) -> float:
+        return (nodes - 1) / nodes * (1 + 3 * max(0, nodes - 4) / (nodes - 1)) * SIZE / 1e9
+
+    case = only(predict([row(nodes, law(nodes), operation="alltoall", redop=None) for nodes in (2, 4, 6, 8, 12, 16)], [32]))
+    assert case.model is not None and (case.model.terms, case.model.group) == ((ScalingTerm.VOLUME, ScalingTerm.BEYOND), 4)
+    assert case.predictions[0].time_s == pytest.approx(law(32), rel=0.01)
 
 
 @pytest.mark.parametrize(("law", "term"), [
@@ -55,15 +62,6 @@ def test_laws_of_latency_are_distinguished(law: object, term: ScalingTerm) -> No
     rows = [row(nodes, law(nodes), size_bytes=8, operation="broadcast", redop=None) for nodes in (2, 4, 8, 12, 16)]  # type: ignore[operator]
     (at,) = only(predict(rows, [24])).predictions
     assert at.time_s == pytest.approx(law(24), rel=0.01) and at.limit is term  # type: ignore[operator]
-
-
-def test_a_fabric_that_slows_groups_of_nodes_is_found() -> None:
-    def law(nodes: int) -> float:
-        return (nodes - 1) / nodes * (1 + 3 * max(0, nodes - 4) / (nodes - 1)) * SIZE / 1e9
-
-    case = only(predict([row(nodes, law(nodes), operation="alltoall", redop=None) for nodes in (2, 4, 6, 8, 12, 16)], [32]))
-    assert case.model is not None and (case.model.terms, case.model.group) == ((ScalingTerm.VOLUME, ScalingTerm.BEYOND), 4)
-    assert case.predictions[0].time_s == pytest.approx(law(32), rel=0.01)
 
 
 def test_jumps_few_and_far_node_counts_are_refused_and_intervals_grow() -> None:

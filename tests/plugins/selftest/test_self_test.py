@@ -41,27 +41,27 @@ def usual(noise: Noise | None = None, *, paired: bool = False) -> TrialSetting:
     return simulated(noise or Noise(), default_scheme(), paired=paired)
 
 
-def test_the_same_seed_gives_the_same_table_and_another_one_another() -> None:
+def test_the_same_seed_gives_the_same_table_and_intervals_are_valid_at_the_ends() -> None:
     one, again, other = (list(self_test(usual(), 3, seed)) for seed in (4, 4, 5))
     assert one == again
     assert one != other
+    assert SelfTestLine("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
+    assert SelfTestLine("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
+    assert SelfTestLine("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 def within(found: list[float], bounds: dict[int, tuple[float, float]]) -> bool:
     return len(found) == 8 and all(low <= found[line] <= high for line, (low, high) in bounds.items())
 
 
-def test_the_rule_has_the_error_rates_of_the_protocol() -> None:
+def test_the_rule_has_the_error_rates_of_the_protocol_with_a_baseline_and_side_by_side() -> None:
     """60 trials each: with the rates of the protocol, chance exceeds these bounds in less than one of 1000 runs."""
     bounds = {
         NOTHING: (0, 0.05), CELL_5: (0.68, 1), CELL_10: (0.88, 1), GROUP_2: (0.40, 0.90), GROUP_5: (0.93, 1), ALL_2: (0.78, 1),
         TWICE_VISIBLE: (0.90, 1), HALF_VISIBLE: (0, 0.10),
     }  # fmt: skip
     assert within(shares(usual(), 60, seed=1), bounds)
-
-
-def test_two_stacks_side_by_side_have_the_error_rates_of_the_protocol() -> None:
-    """As above, with 24 trials each."""
+    # As above, with 24 trials each.
     bounds = {NOTHING: (0, 0.08), CELL_5: (0.68, 1), GROUP_2: (0.90, 1), ALL_2: (0.90, 1), HALF_VISIBLE: (0, 0.13)}
     assert within(shares(usual(paired=True), 24, seed=1), bounds)
 
@@ -98,12 +98,6 @@ def test_without_noise_limits_are_minimal_and_mid_messages_do_where_large_ones_l
     )
     names = [each.done for each in self_test(simulated(SILENT, scheme), 1, 0)]
     assert ["mid messages" in name for name in names] == [False, True, True, False, False, False]
-
-
-def test_the_interval_is_valid_at_the_ends() -> None:
-    assert SelfTestLine("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
-    assert SelfTestLine("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
-    assert SelfTestLine("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 # Simulated clusters, and the files that define their noise.
@@ -282,7 +276,7 @@ def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were
         assert here == pytest.approx(there, abs=0.45 if done == "one group of large messages slower by 2 %" else 0.15), done
 
 
-def test_the_table_and_json_have_each_simulated_change(tmp_path: Path) -> None:
+def test_the_tables_of_simulated_changes(tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -292,6 +286,11 @@ def test_the_table_and_json_have_each_simulated_change(tmp_path: Path) -> None:
     first = json.loads(done.stdout.splitlines()[0])
     assert (first["done"], first["wanted"], first["trials"]) == ("nothing", False, 4)
     assert first["percent"] == 25 * first["found"]
+    lines = tried(tmp_path, "--paired").stdout.splitlines()
+    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
+    assert len(lines) == 10
+    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
+    assert [each["trials"] for each in found] == [2] * 8
 
 
 @pytest.fixture
@@ -311,14 +310,6 @@ def folder(tmp_path: Path) -> Path:
 
 def tried(folder: Path, *words: str) -> Finished:
     return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
-
-
-def test_side_by_side_and_harsher_noise(tmp_path: Path) -> None:
-    lines = tried(tmp_path, "--paired").stdout.splitlines()
-    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
-    assert len(lines) == 10
-    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
-    assert [each["trials"] for each in found] == [2] * 8
 
 
 def test_the_noise_of_a_baseline(folder: Path) -> None:

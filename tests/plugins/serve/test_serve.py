@@ -154,12 +154,15 @@ def test_each_run_has_the_badge_of_its_page(tmp_path: Path) -> None:
         assert badges["wrong"] in server.answer("/", "").text.partition("/run/good")[2].partition("</tr>")[0]
 
 
-def test_selected_runs_are_compared_with_the_oldest(get: Get) -> None:
+def test_served_pages_lead_to_the_index_compare_with_the_oldest_and_refuse_other_methods(get: Get) -> None:
     names = re.findall(r'<input type="checkbox" name="run" value="([^"]+)"', get("/")[1])
     assert names == ["night%20%3C2%3E", "night-1"]
     status, text = get(f"/compare?{urlencode([('run', name) for name in names])}")
     assert status == 200 and "night &lt;2&gt; against night-1, the baseline" in text and "<2>" not in text
     assert '<a class="index" href="/">All runs</a>' in text and 'class="links"' not in text
+    assert get("/", host="evil.example")[0] == 403
+    assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
+    assert get("/", method="HEAD") == (200, "")
 
 
 @pytest.mark.parametrize(("query", "status"), [
@@ -197,12 +200,6 @@ def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_nothing_else_is_reachable(get: Get, path: str) -> None:
     assert get(path) == (404, "The run is not in this folder.")
-
-
-def test_other_host_names_and_methods_are_refused(get: Get) -> None:
-    assert get("/", host="evil.example")[0] == 403
-    assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
-    assert get("/", method="HEAD") == (200, "")
 
 
 def test_a_run_that_ends_later_is_listed(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_an_unreadable_run_is_reported_and_only_add_fails(folder: Path) -> None:
         assert "night-9" in said(done)
 
 
-def test_a_query_has_the_same_values_in_each_format(folder: Path) -> None:
+def test_a_query_has_the_same_values_in_each_format_and_lists_its_columns(folder: Path) -> None:
     typed = ("store", "query", "runs.db", "--sizes", "64M", "--node", "node2", "--columns", "run,started,size_bytes,time_p50_s")
     expected = ("night-2", "2026-11-02T02:00:00Z", 64 << 20, 1e-5 + (64 << 20) / 20e9)
     (row,) = csv.DictReader(io.StringIO(run_here(folder, *typed, "--format", "csv").stdout))
@@ -62,6 +62,10 @@ def test_a_query_has_the_same_values_in_each_format(folder: Path) -> None:
         assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
     title, line, foot = run_here(folder, *typed).stdout.splitlines()
     assert (title.split()[0], line.split()[0], foot) == ("run", "night-2", "1 record")
+    done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
+    assert (done.returncode, done.stdout) == (0, "run\n")
+    done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 
 
 def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
@@ -71,13 +75,6 @@ def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
     assert (len(table), table[-1]) == (1002, "the newest 1000 records; use --limit N for more")
     assert len(run_here(folder, "store", "query", "runs.db", "--format", "csv").stdout.splitlines()) == 1 + 1099 + 9
     assert len(run_here(folder, "store", "query", "runs.db", "--limit", "0").stdout.splitlines()) == 1 + 1099 + 9 + 1
-
-
-def test_columns_are_listed_and_a_query_without_a_record_prints_the_header(folder: Path) -> None:
-    done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
-    assert (done.returncode, done.stdout) == (0, "run\n")
-    done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
-    assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 
 
 def test_hostile_names_do_not_reach_the_terminal(folder: Path) -> None:
@@ -148,7 +145,8 @@ def test_a_verdict_over_a_store_is_that_over_the_folders(tmp_path: Path) -> None
     assert json.loads((tmp_path / "b.json").read_text()) == json.loads((tmp_path / "a.json").read_text())
 
 
-def test_report_reads_the_folder_and_the_store_where_it_is_gone(folder: Path) -> None:
+def test_report_reads_the_newest_run_or_where_the_folder_is_gone_the_store(folder: Path) -> None:
+    assert run_here(folder, "report", "--store", "runs.db").stdout.startswith("night-3 ")
     whole = run_here(folder, "report", "--store", "runs.db", "night-2", "--format", "csv")
     assert whole.stdout == run_here(folder, "report", "runs/night-2", "--format", "csv").stdout
     shutil.rmtree(folder / "runs" / "night-2")
@@ -160,10 +158,6 @@ def test_report_reads_the_folder_and_the_store_where_it_is_gone(folder: Path) ->
     page = run_here(folder, "report", "--store", "runs.db", "night-2", "--html", "report.html")
     assert (page.returncode, (folder / "report.html").exists()) == (2, False)
     assert "--html needs its samples" in one_sentence(page)
-
-
-def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
-    assert run_here(folder, "report", "--store", "runs.db").stdout.startswith("night-3 ")
 
 
 # Without SQLAlchemy

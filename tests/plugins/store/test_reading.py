@@ -151,13 +151,17 @@ def test_every_column_can_be_queried(nights: str, subject: object) -> None:
     found(nights, subject=subject, columns=tuple(subject.columns))
 
 
-def test_conditions_and_columns_as_typed() -> None:
+def test_a_case_keeps_its_conditions_and_queries_their_columns() -> None:
     assert parse_condition(" size_bytes >= 64K", RESULTS) == Condition("size_bytes", ">=", 65536)
     assert parse_condition("operation=a=b", RESULTS) == Condition("operation", "=", "a=b")
     assert parse_condition("redop=", RESULTS) == Condition("redop", "=", None)
     assert parse_condition("ranks!=4", RESULTS) == Condition("ranks", "!=", 4)
     with pytest.raises(UsageError, match=r"^unknown column 'bus_bw_bytes_per_s' of results: did you mean busbw_bytes_per_s\?$"):
         check_column("bus_bw_bytes_per_s", RESULTS)
+    assert figures_of(make_row(evidence={"at_s": [0.5, 1.5], "stolen": 0.0, "preempted": 0})) == (101.5, 0.0, 0)
+    assert figures_of(make_row(evidence={"at_s": [0, 2]}), None) == (None, None, None)
+    for junk in (None, [], [1.0], "x", [0, "1"], [0, float("nan")], {}, [0, True]):
+        assert figures_of(make_row(evidence={"at_s": junk, "stolen": junk, "preempted": junk})) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +248,6 @@ def test_what_is_not_telemetry_is_left_out(tmp_path_factory: Any, hosts: Any) ->
 def figures_of(row: Row, started_s: float | None = 100.0) -> tuple[Any, ...]:
     figures = result_of(row, started_s).figures
     return figures["ended_s"], figures["stolen"], figures["preempted"]
-
-
-def test_the_conditions_of_a_case_are_kept() -> None:
-    assert figures_of(make_row(evidence={"at_s": [0.5, 1.5], "stolen": 0.0, "preempted": 0})) == (101.5, 0.0, 0)
-    assert figures_of(make_row(evidence={"at_s": [0, 2]}), None) == (None, None, None)
-    for junk in (None, [], [1.0], "x", [0, "1"], [0, float("nan")], {}, [0, True]):
-        assert figures_of(make_row(evidence={"at_s": junk, "stolen": junk, "preempted": junk})) == (None, None, None)
 
 
 dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")

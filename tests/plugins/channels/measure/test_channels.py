@@ -92,15 +92,17 @@ def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     assert ChannelJob(ROW, fail).run().na == why
 
 
-def test_what_goes_wrong_at_one_end_is_reported() -> None:
+def test_errors_of_one_end_rails_and_hosts() -> None:
     def refused() -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
     assert attempt(refused) == {"why": "Connection refused"}
     assert attempt(lambda: 7) == {"value": 7}
-
-
-def test_rdma_devices_and_memory_have_their_links() -> None:
+    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
+    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
+    assert _rails([a, b], [c]) == [(a, c)]
+    here = Member(0, "h", 0, 1, (0,))
+    assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
     jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
@@ -116,14 +118,6 @@ def test_rdma_devices_and_memory_have_their_links() -> None:
         ("mlx5_0", 2, 50e9, False, None), ("rxe0", 2, None, True, None),
     ]  # fmt: skip
     assert (found[0].words(3), found[1].words()) == (["-d", "mlx5_0", "-i", "2", "--use_cuda=3"], ["-d", "rxe0", "-i", "2"])
-
-
-def test_rails_go_by_name_else_by_order_and_both_ends_of_the_only_host_are_one() -> None:
-    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
-    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
-    assert _rails([a, b], [c]) == [(a, c)]
-    here = Member(0, "h", 0, 1, (0,))
-    assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
 @pytest.mark.parametrize(("ports", "interfaces", "way"), [

@@ -42,24 +42,22 @@ def disk(tmp_path: Path) -> Path:
 
 
 class TestTheFile:
-    def test_it_has_no_name_and_the_data_that_was_written(self, disk: Path) -> None:
+    def test_a_file_has_no_name_and_single_reads_have_latencies(self, disk: Path) -> None:
         with ScratchFile(disk, 24 * MIB) as file:
             assert (list(disk.iterdir()), file.n_bytes, os.fstat(file.fd).st_mode & 0o777) == ([], 24 * MIB, 0o600)
             found = read_file(file, PLAN, lambda: HostReader(file.fd, MIB), 20)
             assert (found.wrong, found.cached_bytes) == (None, 0)
             assert found.n_reads >= 4 and np.all(found.rates > 0)
             assert not np.array_equal(file.expected(0, MIB), file.expected(8 * MIB, MIB))
+        with ScratchFile(disk, 16 * MIB) as file:
+            found = read_file(file, ReadPlan(4096, 1, 0.05, is_random=True), lambda: HostReader(file.fd, 4096), 20)
+        assert len(found.latencies_s) == found.n_reads > 0 and not len(found.rates)
 
     def test_a_changed_byte_is_detected(self, disk: Path) -> None:
         with ScratchFile(disk, 16 * MIB) as file:
             file._base = file._base ^ 1
             found = read_file(file, PLAN, lambda: HostReader(file.fd, MIB), 20)
         assert found.wrong == f"{MIB} of {MIB} bytes differ from those that were written, the first at 0"
-
-    def test_single_reads_have_latencies_and_no_rates(self, disk: Path) -> None:
-        with ScratchFile(disk, 16 * MIB) as file:
-            found = read_file(file, ReadPlan(4096, 1, 0.05, is_random=True), lambda: HostReader(file.fd, 4096), 20)
-        assert len(found.latencies_s) == found.n_reads > 0 and not len(found.rates)
 
     def test_a_file_in_the_page_cache_is_refused(self, disk: Path) -> None:
         class Buffered(HostReader):

@@ -86,9 +86,7 @@ class TestOverHosts:
         (["--nodes", "5"], [], "5 hosts"), (["--nodes", "4"], [ABSENT], "Connection refused"),
         (["--program", "/no/where"], [], "/no/where "),
     ], ids=["too few", "one unreachable", "no collbench"])  # fmt: skip
-    def test_no_rank_is_started_where_a_host_is_missing(
-        self, words: list[str], more: list[str], said: str, bed: Hosts, tmp_path: Path
-    ) -> None:
+    def test_no_rank_is_started_where_a_host_is_missing(self, words, more, said, bed, tmp_path):
         playbook = self.written(tmp_path, "--group", "nodes", *words, "--", "allreduce", "--backend", "gloo", "--sizes", "1K")
         done = play(bed, tmp_path, playbook, more=more)
         assert done.returncode == (4 if more else 2) and messages(done), done.stdout

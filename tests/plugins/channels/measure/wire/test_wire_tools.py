@@ -55,13 +55,12 @@ def test_what_they_really_printed(name: str, file: str, ask: ToolRequest, second
     assert found.sent_bytes >= ask.size_bytes
 
 
-def test_what_iperf3_reports_besides() -> None:
+def test_what_iperf3_and_perftest_report_besides() -> None:
     found = WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, MIB), printed("iperf3.json"))
     assert (found.facts, found.n, found.sent_bytes) == ({"retransmits": 13}, 0, 2903244800)
-
-
-def test_perftest_names_its_device() -> None:
     assert WIRE_TOOLS["ib_write_bw"].parse(ToolRequest(BANDWIDTH, 4096), printed("ib_write_bw.txt")).facts == {"device": "rxe0"}
+    with pytest.raises(RunFailed, match=r"^iperf3 .*JSON: \[+$"):
+        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +138,6 @@ def test_real_output_cut_or_bent_is_a_figure_or_a_sentence(real, data: st.DataOb
         assert str(error).startswith(name)
 
 
-def test_deep_json_is_refused() -> None:
-    with pytest.raises(RunFailed, match=r"^iperf3 .*JSON: \[+$"):
-        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
-
-
 @pytest.mark.parametrize("second", ["8       2k      =2k      31k         0.05s      0.69      99.00       0.09", ""])
 def test_two_lines_of_figures_are_one_too_many(second: str) -> None:
     text = printed("fi_pingpong.txt") + second
@@ -169,16 +163,15 @@ def test_what_is_asked_of_them(name: str) -> None:
     assert (" ".join(tool.server(ask, "10.0.0.2", 4000)), " ".join(tool.client(ask, "10.0.0.2", 4000))) == COMMANDS[name]
 
 
-def test_large_messages_are_fewer_and_addresses_of_ipv6_are_reported() -> None:
+def test_requests_are_named_short_and_fewer_for_large_messages() -> None:
     words = WIRE_TOOLS["ucx_perftest"].client(ToolRequest(BANDWIDTH, MIB), "fd00::2", 4000)
     assert " ".join(words) == "ucx_perftest -p 4000 -t tag_bw -s 1048576 -n 256 -w 25 -f -v -6 fd00::2"
     assert [ToolRequest(BANDWIDTH, size).messages for size in (1, 1 << 20, 1 << 30)] == [5000, 256, 20]
-
-
-def test_names() -> None:
     assert [tool.name for tool in tools_named(["ucx_perftest", "iperf3", "iperf3"])] == ["ucx_perftest", "iperf3"]
     with pytest.raises(UsageError, match=r"^--tools 'iperf' .* iperf3, fi_pingpong, ucx_perftest, ib_write_bw$"):
         tools_named(["iperf3", "iperf"])
+    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
+    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)
 
 
 def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,11 +182,6 @@ def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("word", "value"), [("1.5", 1.5), ("7", 7.0), ("-1", None), ("nan", None), ("1e3", None), ("²", None), ("", None)])
 def test_plain_numbers(word: str, value: float | None) -> None:
     assert number(word) == value
-
-
-def test_last_words_are_one_short_printable_line() -> None:
-    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
-    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)
 
 
 # What 4.5 prints in the virtual machine, shortened.
@@ -208,8 +196,13 @@ IB_WRITE_BW = """
 """
 
 
-def test_the_average_rate_is_read() -> None:
+def test_the_average_rate_is_read_and_asked_for_by_device() -> None:
     assert rate_in(IB_WRITE_BW) == pytest.approx(0.51e9 / 8)
+    tool, request = between_devices(["-d", "mlx5_0", "--use_cuda=3"], ["-d", "mlx5_1"]), ToolRequest(BANDWIDTH, 65536, count=100)
+    words = "ib_write_bw -s 65536 -n 100 -F --report_gbits -p 18600 -d"
+    assert " ".join(tool.client(request, "10.0.0.2", 18600)) == f"{words} mlx5_0 --use_cuda=3 10.0.0.2"
+    assert " ".join(tool.server(request, "10.0.0.2", 18600)) == f"{words} mlx5_1"
+    assert tool.parse(request, IB_WRITE_BW).sent_bytes == 6_553_600
 
 
 @pytest.mark.parametrize("text", ["", "Couldn't connect to 10.5.0.1:18601\n", IB_WRITE_BW.replace("0.51", "nan"), " 65536 20 0.63\n"])
@@ -222,14 +215,6 @@ def test_no_figure_is_none(text: str) -> None:
 def test_any_text_gives_a_rate_or_none(text: str) -> None:
     rate = rate_in(text)
     assert rate is None or rate >= 0
-
-
-def test_what_is_asked_of_it() -> None:
-    tool, request = between_devices(["-d", "mlx5_0", "--use_cuda=3"], ["-d", "mlx5_1"]), ToolRequest(BANDWIDTH, 65536, count=100)
-    words = "ib_write_bw -s 65536 -n 100 -F --report_gbits -p 18600 -d"
-    assert " ".join(tool.client(request, "10.0.0.2", 18600)) == f"{words} mlx5_0 --use_cuda=3 10.0.0.2"
-    assert " ".join(tool.server(request, "10.0.0.2", 18600)) == f"{words} mlx5_1"
-    assert tool.parse(request, IB_WRITE_BW).sent_bytes == 6_553_600
 
 
 def test_addresses_of_ipv6_are_passed_on_where_the_installed_one_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
