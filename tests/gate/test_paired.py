@@ -353,16 +353,12 @@ def test_folders_of_launches_are_judged(tmp_path: Path) -> None:
     assert [(each.before, each.after) for each in verdict.changes] == [("old", "new")]
 
 
-def test_launches_are_paired_by_their_start_not_by_their_number(tmp_path: Path) -> None:
+def test_launches_are_paired_by_their_start_and_count_once(tmp_path: Path) -> None:
     old, new = launches(tmp_path, "a")
     (new / "launch-1").rename(new / "launch-9")
     (both,) = side_by_side([old], [new])
     assert both.order.tolist() == [[0, 1, 2, 3, 4], [4, 0, 1, 2, 3]]
     assert both.differences(list(both.old.cases))[:, 0] == pytest.approx([0] * 5)
-
-
-def test_launches_of_two_allocations_or_given_twice_are_rejected(tmp_path: Path) -> None:
-    old, new = launches(tmp_path, "a")
     with pytest.raises(UsageError, match="twice"):
         side_by_side([old], [old])
     edit(new / "launch-5", allocation_id="b")

@@ -120,10 +120,8 @@ class TestRequestsToTheController:
     def test_none_unless_allowed(self, epilog: Hook, tmp_path: Path) -> None:
         assert (epilog("0:0", scontrol=self.FAILED).stderr, asked(tmp_path)) == ("", "")
 
-    def test_a_job_that_ended_with_its_node(self, epilog: Hook) -> None:
+    def test_jobs_that_ended_with_their_node_were_cancelled_or_have_no_answer(self, epilog: Hook) -> None:
         assert "job 7 was ended by a node failure" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
-
-    def test_a_cancelled_job(self, epilog: Hook) -> None:
         cancelled = "echo ' JobState=CANCELLED Reason=None ExitCode=0:15 '"
         assert epilog("0:0", scontrol=cancelled, conf="EPILOG_ASKS=yes").stderr == ""
 

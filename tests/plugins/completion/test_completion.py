@@ -157,11 +157,8 @@ def test_the_head_says_what_it_is_and_nothing_else(shell: str) -> None:
     assert not lines[1].startswith("#") and "Copy this" not in script(shell)
 
 
-def test_another_shell_is_rejected(tmp_path: Path) -> None:
+def test_another_shell_is_rejected_and_no_other_command_imports_shtab(tmp_path: Path) -> None:
     assert one_sentence(run_here(tmp_path, "completion", "tcsh")).startswith("'tcsh' ")
-
-
-def test_no_other_command_imports_shtab(tmp_path: Path) -> None:
     profile = {"PYTHONPROFILEIMPORTTIME": "1"}
     assert "shtab" not in imported(run(tmp_path, "explain", env=profile).stderr)
     actual = run(tmp_path, "completion", "bash", env=profile)

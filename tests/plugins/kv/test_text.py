@@ -134,13 +134,10 @@ def test_methods_whose_intervals_overlap_are_equally_fast(tmp_path: Path) -> Non
         assert ("mpi-type is the fastest" in screen.title) is not equal
 
 
-def test_wrong_data_is_on_the_first_screen(tmp_path: Path) -> None:
+def test_wrong_and_missing_rows_are_on_the_first_screen(tmp_path: Path) -> None:
     screen = first_screen(material(tmp_path, ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")))
     assert screen is not None and screen.badge == ("bad", "WRONG DATA")
-
-
-def test_a_run_without_a_measured_row_has_a_page_with_the_reason(tmp_path: Path) -> None:
-    found = material(tmp_path, MISSING)
+    found = material(tmp_path / "second", MISSING)
     screen = first_screen(found)
     assert screen is not None and "nixl-cu13 is not installed" in screen.title
     assert [each.sentence() for each in found.concerns] == ["nixl-cu13 is not installed (kv by nixl)"]

@@ -114,16 +114,13 @@ def test_missing_headers_are_named(prefix):
     assert fact_of_probe() == NotInstalled("oneccl-cpu-devel", library.INSTALL, f"the oneCCL of {library.CHOSEN}")
 
 
-def test_a_missing_compiler_is_named(prefix, monkeypatch):
-    monkeypatch.setenv("CXX", str(prefix / "c++"))
-    assert fact_of_probe() == NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL")
-
-
-def test_an_unknown_transport_is_named(prefix, monkeypatch):
+def test_unknown_transports_and_headers_that_do_not_compile(prefix, monkeypatch):
     monkeypatch.setenv("CCL_ATL_TRANSPORT", "tcp")
     fact = fact_of_probe()
     assert isinstance(fact, Misconfigured)
     assert fact.variable == "CCL_ATL_TRANSPORT"
+    monkeypatch.setenv("CXX", str(prefix / "c++"))
+    assert fact_of_probe() == NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL")
 
 
 def test_headers_that_do_not_compile_are_one_sentence(prefix):

@@ -136,17 +136,14 @@ def test_each_case_is_a_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_without_overlap_has_no_section_and_hostile_values_have_no_line(tmp_path: Path) -> None:
+def test_the_section_and_the_concerns_of_overlaps(tmp_path: Path) -> None:
     hostile: dict[str, Any] = {"both_s": "<script>"}
     assert section(material(tmp_path, replace(ROW, overlap={}), replace(ROW, overlap=hostile))) is None
-
-
-def test_what_is_inconclusive_is_a_concern(tmp_path: Path) -> None:
     doubtful = replace(KNOWN, outcome="inconclusive", doubt=CoresSharedWithProgress("node1", 2, 2, 2))
     row = replace(ROW, overlap=doubtful.as_json())
-    doubted = material(tmp_path / "doubtful", row)
+    doubted = material(tmp_path / "second" / "doubtful", row)
     (concern,) = concerns(doubted)
-    assert concern.severity == DOUBTFUL and list(concerns(material(tmp_path / "known", ROW))) == []
+    assert concern.severity == DOUBTFUL and list(concerns(material(tmp_path / "second" / "known", ROW))) == []
     assert any(each.severity == DOUBTFUL and each.what == concern.what for each in doubted.concerns)
 
 

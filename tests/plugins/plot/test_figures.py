@@ -356,8 +356,10 @@ class TestTextsThatFit:
         ticks = list(axes.get_xticks())
         assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
         assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
+        axes = Figure().subplots()
         draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
         assert list(axes.get_xticks()) == [2, 4]
+        axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
         assert list(axes.get_xticks()) == SIZES[1::2]
 
@@ -397,22 +399,18 @@ def test_percent_has_a_line_at_100() -> None:
 
 
 class TestPythonFunction:
-    def test_on_axes(self, tmp_path: Path) -> None:
+    def test_figures_on_axes_have_one_panel_and_a_known_style(self, tmp_path: Path) -> None:
         runs = collbench.read(store(tmp_path / "run", sweep()))
         axes = Figure().subplots()
         assert runs.plot(ax=axes) is axes
         assert axes.get_ylabel() == "bus bandwidth, GB/s"
         assert runs.plot("time").axes[0].get_ylabel() == "time"
-
-    def test_one_panel_on_axes(self, tmp_path: Path) -> None:
-        runs = collbench.read(store(tmp_path / "run", [*sweep(), *sweep(operation="broadcast")]))
+        runs = collbench.read(store(tmp_path / "second" / "run", [*sweep(), *sweep(operation="broadcast")]))
         with pytest.raises(UsageError, match="one panel fits on `ax`, and these runs have 2"):
             runs.plot(ax=Figure().subplots())
         assert runs.plot(ax=Figure().subplots(), operation="broadcast").get_title() == "broadcast"
-
-    def test_an_unknown_style(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
-            collbench.read(store(tmp_path / "run", sweep())).plot(style="poster")
+            collbench.read(store(tmp_path / "third" / "run", sweep())).plot(style="poster")
 
 
 RUN = "reports/first-run"

@@ -64,22 +64,16 @@ def test_a_stored_prediction_is_shown_again(runs: str, tmp_path: Path) -> None:
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_the_api_returns_typed_values(runs: str) -> None:
+def test_the_api_returns_typed_values_and_a_notebook_shows_the_cases(runs: str, tmp_path: Path) -> None:
     (at,) = collbench.predict(runs, 16).cases[0].predictions
     assert at.time_s == pytest.approx(ring(16), rel=0.01) and at.refusal is None
     with pytest.raises(collbench.UsageError):
         collbench.predict(runs, 1)
-
-
-def test_a_refusal_of_all_predictions_is_one_line(tmp_path: Path) -> None:
-    store(tmp_path / "runs/a", [make_row(size, nodes=2, ranks=2) for size in (8, 1 << 20)])
-    done = run_here(tmp_path, "predict", "runs", "--nodes", "64")
+    store(tmp_path / "second" / "runs/a", [make_row(size, nodes=2, ranks=2) for size in (8, 1 << 20)])
+    done = run_here(tmp_path / "second", "predict", "runs", "--nodes", "64")
     assert "2 of 2 predictions refused: measured at 2 nodes" in done.stdout and "operation" not in done.stdout
-
-
-def test_a_prediction_shows_its_cases(tmp_path: Path) -> None:
     counts = (2, 4, 8)
-    paths = [store(tmp_path / str(nodes), [make_row(1 << 20, nodes=nodes, ranks=nodes)]) for nodes in counts]
+    paths = [store(tmp_path / "third" / str(nodes), [make_row(1 << 20, nodes=nodes, ranks=nodes)]) for nodes in counts]
     found = collbench.predict(paths, nodes=16)
     texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
     assert "1 MiB" in texts and repr(found) == f"<Prediction: {found.predicted} of 1 time on 16 nodes>"

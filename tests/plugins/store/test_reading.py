@@ -278,22 +278,13 @@ def test_selected_runs_alone_are_exported(name: str, tmp_path: Path) -> None:
     assert export(open_store(name), tmp_path / "lake", RunSelection(nodes=("b",))).results == 3
 
 
-def test_an_empty_store_gives_no_files(tmp_path: Path) -> None:
+def test_exports_need_an_empty_folder_and_pyarrow_and_may_have_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = str(tmp_path / "runs.db")
     open_store(name, write=True).close()
     assert export(open_store(name), tmp_path / "lake").files == 0
-
-
-def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
-    name = str(tmp_path / "runs.db")
-    added(name, night(tmp_path / "runs", 1))
+    added(name, night(tmp_path / "second" / "runs", 1))
     with pytest.raises(UsageError, match="not an empty folder"):
-        export(open_store(name), tmp_path)
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = str(tmp_path / "runs.db")
-    open_store(name, write=True).close()
+        export(open_store(name), tmp_path / "second")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"install collbench\[pandas\]"):
-        export(open_store(name), tmp_path / "lake")
+        export(open_store(name), tmp_path / "third" / "lake")

@@ -42,13 +42,16 @@ def test_figures_are_shown_as_they_come_before_wrong_data_fails_the_run(found: l
     assert shown[-1] == "end"
 
 
-def test_without_memory_or_a_gpu_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch, found: list[KernelFigure]) -> None:
+def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPatch, found: list[KernelFigure]) -> None:
     def ended(gpus: object, size: int) -> None:
         raise MemoryError("GPU 0 cannot give 1 GiB: 2 MiB of 80 GiB is free")
 
     monkeypatch.setattr(kernels, "figures", ended)
     with pytest.raises(UsageError, match=r"GPU 0 .*1 GiB.* --size"):
         measure_kernels({}, 4096, Shown())
+
+
+def test_without_a_gpu_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "gpu_obstacle", lambda env: NoDriver())
     with pytest.raises(UsageError, match="no NVIDIA driver"):
         measure_kernels({}, None, Shown())

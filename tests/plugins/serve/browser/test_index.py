@@ -75,12 +75,16 @@ def test_each_run_has_its_verdict_and_each_operation_its_trend(index: Page) -> N
     assert index.locator("img").count() == 0
 
 
-def test_runs_lead_to_their_pages_and_back(index: Page) -> None:
+def test_a_run_leads_to_its_page(index: Page) -> None:
     index.get_by_role("link", name="night-3", exact=True).click()
     expect(index.locator("h1")).to_contain_text("2 operations on 1 node, 4 ranks")
     expect(index.locator("main > .charts svg")).to_be_visible()
     index.go_back()
     assert len(names(index)) == 8
+
+
+def test_a_run_leads_back_to_the_index_by_its_link(index: Page) -> None:
+    index.get_by_role("link", name="night-3", exact=True).click()
     index.get_by_role("link", name="All runs").click()
     expect(index.locator("tbody th")).to_have_count(8)
 

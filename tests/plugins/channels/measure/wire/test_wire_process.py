@@ -22,12 +22,14 @@ def shell(script: str) -> list[str]:
 
 
 @pytest.mark.system
-def test_output_and_exit_code_of_a_tool() -> None:
+def test_outputs_and_exit_codes_of_tools_and_endless_output() -> None:
     done = once(shell("echo figure; echo talk >&2; exit 3"), 5)
     assert (done.code, done.out, done.err) == (3, "figure\n", "talk\n")
     done = once(["/nowhere/iperf3"], 5)
     assert done.code == 127 and "/nowhere/iperf3" in done.err
     assert once(shell(r"printf '\377\n'"), 5).out == "\ufffd\n"
+    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
+        once(shell("yes"), 20)
 
 
 @pytest.mark.system
@@ -38,12 +40,6 @@ def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
         once(shell("sleep 77 & sleep 78"), 0.3)
     assert time.monotonic() - began < 3
     until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
-
-
-@pytest.mark.system
-def test_endless_output_is_no_result() -> None:
-    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
-        once(shell("yes"), 20)
 
 
 @pytest.mark.system
