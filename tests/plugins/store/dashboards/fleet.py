@@ -1,7 +1,5 @@
 """Run folders of a small fleet for dashboards: three nights of four nodes, a run with GPU telemetry, a hunt and a verdict."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -23,7 +21,6 @@ GPU = "0000:18:00.0"
 
 
 def fleet(folder: Path, now: datetime | None = None) -> Path:
-    """Write the folders; return the folder above them."""
     now = now or datetime.now(UTC)
     for night in range(NIGHTS):
         for place, node in enumerate(NODES):
@@ -49,7 +46,6 @@ def rows(rate: float) -> list[Row]:
 
 
 def run_folder(path: Path, of_rows: list[Row], started: datetime, events: tuple[Mapping[str, Any], ...] = (), **run: Any) -> Path:
-    """Write a finished run that began at `started`; return its folder."""
     made = RunFolder.create(path, "allreduce", {"started_utc": started.isoformat(), "command": ["collbench", "allreduce"], **run})
     for row in of_rows:
         made.append(row, {})
