@@ -1,7 +1,5 @@
 """Two ranks in one process, for tests of the socket backend: worlds that agree with one another, and links between them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

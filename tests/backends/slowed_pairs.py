@@ -5,8 +5,6 @@ slowed is compared with its own time before the delay, as measured by Python cal
 Rank 0 prints {size: ratio} as its last line.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -78,17 +78,14 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "buffers", "slots"),
-    [
-        (8, "fixed", 1),
-        (8, "rotating", 1024),
-        (2**20, "rotating", 64),
-        (2**26, "rotating", 1),
-        (2**27, "rotating", 1),
-        (3 * 2**20, "rotating", 21),
-    ],
-)
+@pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [
+    (8, "fixed", 1),
+    (8, "rotating", 1024),
+    (2**20, "rotating", 64),
+    (2**26, "rotating", 1),
+    (2**27, "rotating", 1),
+    (3 * 2**20, "rotating", 21),
+])  # fmt: skip
 def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
     assert slots_for(make_case("int8", size_bytes, buffers=buffers)) == slots
 

@@ -44,17 +44,14 @@ def called(mpi, name, count, **case):
     return list(ALL[name].steps_of("mpi", messages=True)(bound(mpi, name, count, **case)))
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "functions"),
-    [
-        ("reduce", LARGE - 1, ["MPI_Reduce"]),
-        ("reduce", LARGE, ["MPI_Reduce_c"]),
-        ("allgather", LARGE // 4 - 1, ["MPI_Allgather"]),
-        ("allgather", LARGE // 4, ["MPI_Allgather_c"]),  # a place in the buffer is past 2^31, though no count is
-        ("hypercube", LARGE // 4, ["MPI_Irecv_c", "MPI_Isend_c", "MPI_Waitall"] * 2),
-        ("sendrecv", LARGE, ["MPI_Sendrecv_c"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "count", "functions"), [
+    ("reduce", LARGE - 1, ["MPI_Reduce"]),
+    ("reduce", LARGE, ["MPI_Reduce_c"]),
+    ("allgather", LARGE // 4 - 1, ["MPI_Allgather"]),
+    ("allgather", LARGE // 4, ["MPI_Allgather_c"]),  # a place in the buffer is past 2^31, though no count is
+    ("hypercube", LARGE // 4, ["MPI_Irecv_c", "MPI_Isend_c", "MPI_Waitall"] * 2),
+    ("sendrecv", LARGE, ["MPI_Sendrecv_c"]),
+])  # fmt: skip
 def test_large_buffers_get_the_large_counts_functions(mpi, name, count, functions):
     assert [call.name for call in called(mpi, name, count)] == functions
 

@@ -11,21 +11,18 @@ def place(driven, visible=(A, B), host="node1", **more):
     return ProcessPlace(host, tuple(visible), tuple(driven), **more)
 
 
-@pytest.mark.parametrize(
-    ("local_rank", "local_ranks", "k", "visible", "chosen"),
-    [
-        (0, 2, 1, 2, [0]),
-        (1, 2, 1, 2, [1]),
-        (3, 4, 1, 8, [3]),
-        (1, 2, 4, 8, [4, 5, 6, 7]),
-        (0, 1, 4, 8, [0, 1, 2, 3]),
-        (5, 8, 1, 1, [0]),  # bound: each process sees its own
-        (1, 2, 2, 2, [0, 1]),
-        (1, 2, 2, 3, [0, 1]),
-        (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
-        (0, 1, 1, 0, []),
-    ],
-)
+@pytest.mark.parametrize(("local_rank", "local_ranks", "k", "visible", "chosen"), [
+    (0, 2, 1, 2, [0]),
+    (1, 2, 1, 2, [1]),
+    (3, 4, 1, 8, [3]),
+    (1, 2, 4, 8, [4, 5, 6, 7]),
+    (0, 1, 4, 8, [0, 1, 2, 3]),
+    (5, 8, 1, 1, [0]),  # bound: each process sees its own
+    (1, 2, 2, 2, [0, 1]),
+    (1, 2, 2, 3, [0, 1]),
+    (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
+    (0, 1, 1, 0, []),
+])  # fmt: skip
 def test_a_process_takes_its_part_of_what_all_see_or_all_of_its_own(local_rank, local_ranks, k, visible, chosen):
     assert chosen_gpus(local_rank, local_ranks, k, visible, sharing=False) == chosen
 
@@ -35,30 +32,24 @@ def test_ranks_that_may_share_go_round(local_rank, k, visible, chosen):
     assert chosen_gpus(local_rank, 4, k, visible, sharing=True) == chosen
 
 
-@pytest.mark.parametrize(
-    ("env", "answer"),
-    [
-        ({}, (False, "")),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
-        ({"NCCL_HOSTID": "a"}, (False, "a")),
-    ],
-)
+@pytest.mark.parametrize(("env", "answer"), [
+    ({}, (False, "")),
+    ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")),
+    ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
+    ({"NCCL_HOSTID": "a"}, (False, "a")),
+])  # fmt: skip
 def test_what_lets_ranks_share_is_in_the_environment(env, answer):
     assert may_share(env) == answer
 
 
-@pytest.mark.parametrize(
-    ("places", "k"),
-    [
-        ([place([A]), place([B])], 1),
-        ([place([A, B])], 2),
-        ([place([A], [A]), place([B], [B])], 1),
-        ([place([A]), place([A], host="node2")], 1),
-        ([place([A]), place([B]), place([A], host="node2")], 1),
-        ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
-    ],
-)
+@pytest.mark.parametrize(("places", "k"), [
+    ([place([A]), place([B])], 1),
+    ([place([A, B])], 2),
+    ([place([A], [A]), place([B], [B])], 1),
+    ([place([A]), place([A], host="node2")], 1),
+    ([place([A]), place([B]), place([A], host="node2")], 1),
+    ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
+])  # fmt: skip
 def test_one_rank_per_gpu_is_fine(places, k):
     assert trouble(places, k) is None
     assert not shared(places)
@@ -94,27 +85,21 @@ def test_ranks_are_those_of_the_job_where_processes_drive_several():
     assert trouble(places, 2).startswith(f"ranks 5 and 7 drive the same GPU, {A} of host node2")
 
 
-@pytest.mark.parametrize(
-    "places",
-    [
-        [place([A], [A], shares=True), place([A], [A], shares=True)],
-        [place([A, A], [A], shares=True)],
-        [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
-    ],
-)
+@pytest.mark.parametrize("places", [
+    [place([A], [A], shares=True), place([A], [A], shares=True)],
+    [place([A, A], [A], shares=True)],
+    [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
+])  # fmt: skip
 def test_ranks_share_a_gpu_where_the_user_lets_them(places):
     assert trouble(places, len(places[0].driven)) is None
     assert shared(places)
 
 
-@pytest.mark.parametrize(
-    ("places", "k"),
-    [
-        ([place([A], shares=True), place([A])], 1),
-        ([place([A], [A], host_id="same"), place([A], [A], host_id="same")], 1),
-        ([place([A, A], [A], host_id="one")], 2),
-    ],
-)
+@pytest.mark.parametrize(("places", "k"), [
+    ([place([A], shares=True), place([A])], 1),
+    ([place([A], [A], host_id="same"), place([A], [A], host_id="same")], 1),
+    ([place([A, A], [A], host_id="one")], 2),
+])  # fmt: skip
 def test_half_an_agreement_is_none(places, k):
     assert "drive the same GPU" in trouble(places, k)
 

@@ -129,17 +129,14 @@ def fake_mpi(large_count=False):
     return backend
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        (make_case(), None),
-        (make_case("float16"), None),
-        (make_case(redop="avg"), RedopUnsupported("MPI", "avg")),
-        (make_case("bfloat16"), DtypeUnsupported("MPICH 5.0.2", "bfloat16")),
-        (make_case("int8", 2**31), LimitExceeded("MPICH 5.0.2", "elements per call (it has no large-count functions)", 2**31 - 1)),
-        (make_case("int8", 2**31 - 1), None),
-    ],
-)
+@pytest.mark.parametrize(("case", "reason"), [
+    (make_case(), None),
+    (make_case("float16"), None),
+    (make_case(redop="avg"), RedopUnsupported("MPI", "avg")),
+    (make_case("bfloat16"), DtypeUnsupported("MPICH 5.0.2", "bfloat16")),
+    (make_case("int8", 2**31), LimitExceeded("MPICH 5.0.2", "elements per call (it has no large-count functions)", 2**31 - 1)),
+    (make_case("int8", 2**31 - 1), None),
+])  # fmt: skip
 def test_what_mpi_cannot_do(case, reason):
     assert fake_mpi().supports(ALLREDUCE, case) == reason
 
@@ -156,20 +153,17 @@ def test_a_library_is_named_with_its_version():
     assert library_name(FakeMpi()) == "MPICH 5.0.2"
 
 
-@pytest.mark.parametrize(
-    ("operation", "changes", "reason"),
-    [
-        (ALLREDUCE, {}, None),
-        (ALLREDUCE, {"in_place": False}, OperationUnsupported("gloo", "allreduce", "in place")),
-        (BROADCAST, {"in_place": False, "redop": None}, OperationUnsupported("gloo", "broadcast", "in place")),
-        (ALLREDUCE, {"device": "cuda"}, DeviceUnsupported("gloo", "cuda", ("cpu",))),
-        (ALLREDUCE, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "CPUs", "GPUs")),
-        (ALLREDUCE, {"redop": "band"}, RedopUndefined("band", "float32")),
-        (P2P_LATENCY, {"redop": None}, NoInPlaceForm("p2p_latency")),
-        (replace(ALLREDUCE, steps={}), {}, OperationUnsupported("gloo", "allreduce")),
-        (replace(ALLREDUCE, needs=lambda n, case: f"needs a power of two, not {n}"), {}, Text("needs a power of two, not 3")),
-    ],
-)
+@pytest.mark.parametrize(("operation", "changes", "reason"), [
+    (ALLREDUCE, {}, None),
+    (ALLREDUCE, {"in_place": False}, OperationUnsupported("gloo", "allreduce", "in place")),
+    (BROADCAST, {"in_place": False, "redop": None}, OperationUnsupported("gloo", "broadcast", "in place")),
+    (ALLREDUCE, {"device": "cuda"}, DeviceUnsupported("gloo", "cuda", ("cpu",))),
+    (ALLREDUCE, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "CPUs", "GPUs")),
+    (ALLREDUCE, {"redop": "band"}, RedopUndefined("band", "float32")),
+    (P2P_LATENCY, {"redop": None}, NoInPlaceForm("p2p_latency")),
+    (replace(ALLREDUCE, steps={}), {}, OperationUnsupported("gloo", "allreduce")),
+    (replace(ALLREDUCE, needs=lambda n, case: f"needs a power of two, not {n}"), {}, Text("needs a power of two, not 3")),
+])  # fmt: skip
 def test_what_all_backends_have_in_common(operation, changes, reason):
     backend = GlooBackend()
     backend.ranks = 3

@@ -267,15 +267,12 @@ def measured(**asked):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("backend", "operation", "sizes", "mode"),
-    [
-        ("mpi", "allreduce", [8, 1024, 16384, MIB], "isolated"),
-        ("mpi", "allreduce", [16384, 262144], "pipelined"),
-        ("mpi", "allreduce", [16384, 262144], "batched"),
-        ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "operation", "sizes", "mode"), [
+    ("mpi", "allreduce", [8, 1024, 16384, MIB], "isolated"),
+    ("mpi", "allreduce", [16384, 262144], "pipelined"),
+    ("mpi", "allreduce", [16384, 262144], "batched"),
+    ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
+])  # fmt: skip
 def test_native_iterations_take_ten_percent_longer_than_those_beside_them(backend, operation, sizes, mode):
     """The quicker ones of many in turns, and wide bounds: where cores are shared, a rank waits for another one's hold, too.
 

@@ -28,18 +28,15 @@ def test_without_further_words_it_means_every_case_and_rank():
     assert found.of(0) and found.of(10**6)
 
 
-@pytest.mark.parametrize(
-    ("text", "by"),
-    [
-        ("by=2%", Percent("exactly", 2)),
-        ("by=0.5%", Percent("exactly", 0.5)),
-        ("by=5-15%", Percent("between", 5, 15)),
-        ("by=5%-15%", Percent("between", 5, 15)),
-        ("by=10±3%", Percent("around", 10, 3)),
-        ("by=10%±3%", Percent("around", 10, 3)),
-        ("by=10+-3%", Percent("around", 10, 3)),
-    ],
-)
+@pytest.mark.parametrize(("text", "by"), [
+    ("by=2%", Percent("exactly", 2)),
+    ("by=0.5%", Percent("exactly", 0.5)),
+    ("by=5-15%", Percent("between", 5, 15)),
+    ("by=5%-15%", Percent("between", 5, 15)),
+    ("by=10±3%", Percent("around", 10, 3)),
+    ("by=10%±3%", Percent("around", 10, 3)),
+    ("by=10+-3%", Percent("around", 10, 3)),
+])  # fmt: skip
 def test_by_how_much(text, by):
     assert only(text).by == by
 
@@ -75,27 +72,24 @@ def test_drawn_parts_are_those_of_the_seed_and_never_negative():
     assert Percent("exactly", 10).parts([1]).tolist() == [0.1]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "--slowed is empty: write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"),
-        ("sizes=1M", "--slowed 'sizes=1M' has no by=: write it like"),
-        ("10%", "--slowed '10%': '10%' is none of by=…, operations=…, backends=…, sizes=…, ranks=…: write it like"),
-        ("by=10% size=8", "'size=8' is none of by=…"),
-        ("by=10% by=5%", "--slowed 'by=10% by=5%': by is given twice: separate two specs by ';'"),
-        ("by=10", "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"),
-        ("by=0%", "by=0% is not a valid slowdown"),
-        ("by=1001%", "by=1001% is not a valid slowdown"),
-        ("by=1.2.3%", "by=1.2.3% is not a valid slowdown"),
-        ("by=15-5%", "by=15-5% is not a valid slowdown"),
-        ("by=10% operations=allreduc", "operation 'allreduc' is unknown: choose from "),
-        ("by=10% backends=ncll", "backend 'ncll' is unknown: choose from mpi, gloo"),
-        ("by=10% sizes=1X", "size '1X' is not a valid number of bytes"),
-        ("by=10% sizes=2M-1M", "the sizes 2M-1M run downwards: write the smaller one first"),
-        ("by=10% ranks=-1", "'-1' is not a valid rank: use ranks=0, ranks=0,3 or ranks=4-7"),
-        ("by=10% ranks=3-1", "'3-1' is not a valid rank"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "--slowed is empty: write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"),
+    ("sizes=1M", "--slowed 'sizes=1M' has no by=: write it like"),
+    ("10%", "--slowed '10%': '10%' is none of by=…, operations=…, backends=…, sizes=…, ranks=…: write it like"),
+    ("by=10% size=8", "'size=8' is none of by=…"),
+    ("by=10% by=5%", "--slowed 'by=10% by=5%': by is given twice: separate two specs by ';'"),
+    ("by=10", "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"),
+    ("by=0%", "by=0% is not a valid slowdown"),
+    ("by=1001%", "by=1001% is not a valid slowdown"),
+    ("by=1.2.3%", "by=1.2.3% is not a valid slowdown"),
+    ("by=15-5%", "by=15-5% is not a valid slowdown"),
+    ("by=10% operations=allreduc", "operation 'allreduc' is unknown: choose from "),
+    ("by=10% backends=ncll", "backend 'ncll' is unknown: choose from mpi, gloo"),
+    ("by=10% sizes=1X", "size '1X' is not a valid number of bytes"),
+    ("by=10% sizes=2M-1M", "the sizes 2M-1M run downwards: write the smaller one first"),
+    ("by=10% ranks=-1", "'-1' is not a valid rank: use ranks=0, ranks=0,3 or ranks=4-7"),
+    ("by=10% ranks=3-1", "'3-1' is not a valid rank"),
+])  # fmt: skip
 def test_a_mistake_is_one_sentence(text, said):
     with pytest.raises(UsageError) as error:
         parse_slowing([text])

@@ -1,7 +1,5 @@
 """The backend "socket" for users: correct over any number of streams, which the row shows; rejected with a reason elsewhere."""
 
-from __future__ import annotations
-
 import json
 import platform
 from types import SimpleNamespace
@@ -101,15 +99,12 @@ def test_rows_report_where_python_moves_the_bytes(both, monkeypatch):
     assert backend.flags == ("python_messages",)
 
 
-@pytest.mark.parametrize(
-    ("operation", "streams", "reason"),
-    [
-        ("p2p_latency", 64, None),
-        ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
-        ("allreduce", None, OperationUnsupported("socket", "allreduce")),
-        ("sendrecv", None, PairsOnly("socket")),
-    ],
-)
+@pytest.mark.parametrize(("operation", "streams", "reason"), [
+    ("p2p_latency", 64, None),
+    ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
+    ("allreduce", None, OperationUnsupported("socket", "allreduce")),
+    ("sendrecv", None, PairsOnly("socket")),
+])  # fmt: skip
 def test_it_has_pairs_only(both, operation, streams, reason):
     case = make_case(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
     assert unsupported_reason(both[0], operations()[operation], case) == reason
@@ -122,18 +117,15 @@ def test_other_backends_have_one_stream(both):
     assert unsupported_reason(other, operations()["p2p_latency"], pair_case("p2p_latency", streams=4)) == reason
 
 
-@pytest.mark.parametrize(
-    ("backend", "asked", "operation", "planned"),
-    [
-        ("socket", None, "p2p_latency", 1),
-        ("socket", 1, "p2p_latency", 1),
-        ("socket", 4, "p2p_latency", 4),
-        ("mpi", None, "p2p_latency", None),
-        ("mpi", 1, "p2p_latency", None),
-        ("mpi", 4, "p2p_latency", 4),
-        ("socket", None, "allreduce", None),
-    ],
-)
+@pytest.mark.parametrize(("backend", "asked", "operation", "planned"), [
+    ("socket", None, "p2p_latency", 1),
+    ("socket", 1, "p2p_latency", 1),
+    ("socket", 4, "p2p_latency", 4),
+    ("mpi", None, "p2p_latency", None),
+    ("mpi", 1, "p2p_latency", None),
+    ("mpi", 4, "p2p_latency", 4),
+    ("socket", None, "allreduce", None),
+])  # fmt: skip
 def test_cases_show_their_streams_where_there_can_be_several(backend, asked, operation, planned):
     sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)
     assert [case.streams for case in sweep.cases(backend, 2)] == [planned]

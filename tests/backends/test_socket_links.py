@@ -1,7 +1,5 @@
 """Connections between two ranks: only a rank with the key is accepted; a rank that cannot be reached is reported and not tried again."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Messages over TCP, in C and in Python: data arrives in any division; a rank that is gone or silent is named in time."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from types import SimpleNamespace

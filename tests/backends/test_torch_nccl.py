@@ -43,18 +43,15 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(
-    ("expected", "wanted"),
-    [
-        ({"no_gpu": NO_DRIVER}, NO_DRIVER),
-        ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
-        (
-            {"torch": "2.13.0+cpu"},
-            Unavailable.because(WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)),
-        ),
-        ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
-    ],
-)
+@pytest.mark.parametrize(("expected", "wanted"), [
+    ({"no_gpu": NO_DRIVER}, NO_DRIVER),
+    ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
+    (
+        {"torch": "2.13.0+cpu"},
+        Unavailable.because(WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)),
+    ),
+    ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
+])  # fmt: skip
 def test_whether_it_is_at_hand(machine, expected, wanted):
     machine(**expected)
     assert TorchNcclBackend.probe() == wanted
@@ -76,18 +73,15 @@ def test_a_torch_without_cuda_reports_its_version():
     assert no_cuda_build(blind) is None
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ({}, None),
-        ({"dtype": "float8_e5m2"}, None),
-        ({"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
-        ({"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
-        ({"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
-        ({"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
-        ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
-    ],
-)
+@pytest.mark.parametrize(("case", "reason"), [
+    ({}, None),
+    ({"dtype": "float8_e5m2"}, None),
+    ({"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
+    ({"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
+    ({"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
+    ({"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
+    ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
+])  # fmt: skip
 def test_what_it_cannot_do(case, reason):
     backend = TorchNcclBackend()
     backend.ranks = 4
@@ -129,7 +123,7 @@ class FakeEvent:
         return other.at_ms - self.at_ms
 
 
-recorded: list[FakeEvent] = []
+recorded = []
 FAKE_TORCH = SimpleNamespace(cuda=SimpleNamespace(Event=FakeEvent))
 
 

@@ -1,7 +1,5 @@
 """That every benchmark runs and prints what it must. Times are not asserted: this machine may be busy."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 
@@ -26,12 +24,12 @@ from tools.benchmarks import (
     startup,
     suite_overhead,
 )
-from tools.benchmarks.figures import SECONDS, Outcome, counted, timed
+from tools.benchmarks.figures import SECONDS, counted, timed
 from tools.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
 
 @pytest.fixture
-def mpi() -> None:
+def mpi():
     try:
         mpiexec()
         c_program()
@@ -39,14 +37,14 @@ def mpi() -> None:
         pytest.skip(str(why))
 
 
-def lines(outcome: Outcome) -> dict[str, str]:
+def lines(outcome):
     """Value by figure, as printed; the raw values are those of JSON."""
     assert json.loads(json.dumps(outcome.raw)) == outcome.raw
     printed = [line.split("|") for line in outcome.markdown().splitlines() if line.startswith("| ")]
     return {cases[1].strip(): cases[2].strip() for cases in printed[1:]}
 
 
-def test_startup_prints_both_and_imports_nothing_heavy() -> None:
+def test_startup_prints_both_and_imports_nothing_heavy():
     shown = lines(startup.measure(1))
     assert float(shown["collbench --help"].removesuffix(" s")) > 0
     assert float(shown["python -c pass"].removesuffix(" s")) > 0
@@ -54,25 +52,25 @@ def test_startup_prints_both_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.long
-def test_the_wait_for_an_answer_is_timed_to_its_first_line_and_to_its_end(mpi: None) -> None:
+def test_the_wait_for_an_answer_is_timed_to_its_first_line_and_to_its_end(mpi):
     shown = lines(answers.measure(1))
     for name in ("check", "allreduce"):
         first, end = (float(shown[f"collbench {name}: {what}"].removesuffix(" s")) for what in ("first status line", "end"))
         assert 0 < first < end
 
 
-def test_a_probe_prints_its_time_and_memory_and_imports_no_torch() -> None:
+def test_a_probe_prints_its_time_and_memory_and_imports_no_torch():
     shown = lines(probe.measure(1))
     assert float(shown["wall time"].removesuffix(" s")) > 0 and float(shown["peak memory"].removesuffix(" MiB")) > 0
     assert shown["imported of torch"] == "none"
 
 
 @pytest.mark.long
-def test_the_ceilings_of_many_nodes_print_their_seconds() -> None:
+def test_the_ceilings_of_many_nodes_print_their_seconds():
     assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
 
 
-def test_a_log_is_read_at_a_rate_in_bounded_memory() -> None:
+def test_a_log_is_read_at_a_rate_in_bounded_memory():
     shown = lines(nccl_log.measure(1, size=1 << 20))
     assert list(shown) == ["starting: speed", "starting: peak memory", "calling: speed", "calling: peak memory"]
     assert float(shown["starting: speed"].removesuffix(" MB/s")) > 0
@@ -80,13 +78,13 @@ def test_a_log_is_read_at_a_rate_in_bounded_memory() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("mpi")
-def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy() -> None:
+def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy():
     shown = lines(first_number.measure(1))
     assert shown["difference within pairs"].endswith(" s")
     assert shown["imported in the ranks of pandas, torch"] == "none"
 
 
-def test_loop_cost_is_above_nothing() -> None:
+def test_loop_cost_is_above_nothing():
     try:
         shown = lines(loop_cost.measure(1))
     except Missing as why:
@@ -96,14 +94,14 @@ def test_loop_cost_is_above_nothing() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("mpi")
-def test_memory_is_more_than_the_buffers() -> None:
+def test_memory_is_more_than_the_buffers():
     shown = lines(memory.measure(1, ["8"]))
     assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("mpi")
-def test_evidence_shows_its_cost_beside_none() -> None:
+def test_evidence_shows_its_cost_beside_none():
     shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
     assert shown["p50 at 8 B, ratio within pairs"].endswith(" ×")
     assert shown["time per case, difference within pairs"].endswith(" ms")
@@ -111,7 +109,7 @@ def test_evidence_shows_its_cost_beside_none() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("mpi")
-def test_a_suite_shows_what_its_cases_took_beside_the_calls() -> None:
+def test_a_suite_shows_what_its_cases_took_beside_the_calls():
     shown = lines(suite_overhead.measure(1, "--sizes", "8"))
     assert float(shown["harness per case"].removesuffix(" ms")) > 0
     assert float(shown["measured per case"].removesuffix(" ms")) > 0
@@ -119,15 +117,15 @@ def test_a_suite_shows_what_its_cases_took_beside_the_calls() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("mpi")
-def test_against_c_prints_a_ratio() -> None:
+def test_against_c_prints_a_ratio():
     shown = lines(against_c.measure(1, ["8"], iterations=100))
     assert float(shown["8: ratio within pairs"].removesuffix(" ×")) > 0
 
 
-def test_pairs_take_turns() -> None:
-    order: list[str] = []
+def test_pairs_take_turns():
+    order = []
 
-    def ran(name: str) -> str:
+    def ran(name):
         order.append(name)
         return name
 
@@ -135,8 +133,8 @@ def test_pairs_take_turns() -> None:
     assert "".join(order) == "ab" + "abbaab"
 
 
-def test_a_target_is_met_by_the_whole_interval() -> None:
-    def met(value: float) -> bool | None:
+def test_a_target_is_met_by_the_whole_interval():
+    def met(value):
         return timed("x", [value + i / 1000 for i in (3, 1, 2, 5, 4, 0, 6, 7)], SECONDS, below=0.1).met
 
     assert (met(0.01), met(0.097), met(0.2)) == (True, None, False)
@@ -146,7 +144,7 @@ def test_a_target_is_met_by_the_whole_interval() -> None:
 
 @pytest.mark.long
 @needs_plugin("selftest")
-def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
+def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy():
     outcome = gate_10k.measure(1, cases=60, allocations=4)
     assert [each["what"] for each in outcome.raw] == ["one", "three"]
     assert {each["result"] for each in outcome.raw} <= {"passed", "no verdict"}
@@ -162,7 +160,7 @@ def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
 
 @pytest.mark.long
 @pytest.mark.hosts
-def test_socket_and_iperf3_read_the_same_link() -> None:
+def test_socket_and_iperf3_read_the_same_link():
     try:
         shown = lines(socket_iperf.measure(1))
     except Missing as why:
@@ -172,7 +170,7 @@ def test_socket_and_iperf3_read_the_same_link() -> None:
 
 
 @pytest.mark.long
-def test_simulated_nodes_join_and_gather() -> None:
+def test_simulated_nodes_join_and_gather():
     outcome = control_5000.measure(1, nodes=40, values=20_000)
     (one,) = outcome.raw
     assert (one["nodes"], one["bytes_each"], one["complete"]) == (40, 160_000, True)
@@ -187,7 +185,7 @@ def test_simulated_nodes_join_and_gather() -> None:
 
 
 @pytest.mark.long
-def test_mutated_messages_are_refused_or_read() -> None:
+def test_mutated_messages_are_refused_or_read():
     outcome = control_fuzz.measure(2000)
     assert [(one["what"], one["messages"]) for one in outcome.raw] == [
         ("mutated messages", 2000),
@@ -198,7 +196,7 @@ def test_mutated_messages_are_refused_or_read() -> None:
 
 
 @pytest.mark.long
-def test_heartbeats_are_switched_off_and_on() -> None:
+def test_heartbeats_are_switched_off_and_on():
     outcome = heartbeat_8b.measure(1, iterations=50)
     assert [one["beat_s"] for one in outcome.raw] == [1.0, 0.01]
     assert all(one["on_p50_s"] > 0 < one["off_p50_s"] for one in outcome.raw)

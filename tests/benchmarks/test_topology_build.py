@@ -1,7 +1,5 @@
 """Reading a machine is linear in its links: shown by the reads, which do not depend on how busy this machine is."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.machine.readers import linux
@@ -11,7 +9,7 @@ MOST_READS = 7  # of a PCI function: uevent, numa_node, four of its link, and on
 MOST_READS_OF_A_LINK = 2  # of an xGMI link: its own, and its part in what its GPU costs
 
 
-def test_the_benchmark_prints_time_per_link_and_the_slope() -> None:
+def test_the_benchmark_prints_time_per_link_and_the_slope():
     outcome = topology_build.measure(1, sizes=(300, 1_500))
     assert [figure.cases()[0] for figure in outcome.figures][:3] == [
         "PCIe, 504 links",
@@ -24,7 +22,7 @@ def test_the_benchmark_prints_time_per_link_and_the_slope() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_files_read_per_pci_function_do_not_grow(size: int) -> None:
+def test_files_read_per_pci_function_do_not_grow(size):
     files = topology_build.pcie(size)
     machine = linux.read(files)
     assert len(machine.pci) >= size
@@ -34,7 +32,7 @@ def test_files_read_per_pci_function_do_not_grow(size: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_files_read_per_xgmi_link_do_not_grow(size: int) -> None:
+def test_files_read_per_xgmi_link_do_not_grow(size):
     files = topology_build.xgmi(size)
     machine = linux.read(files)
     assert len(machine.gpu_links) >= size

@@ -1,7 +1,5 @@
 """Reads the recipes: instructions of a Dockerfile, sections of an Apptainer definition."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

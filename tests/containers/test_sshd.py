@@ -1,7 +1,5 @@
 """The mpijob image's sshd, played: its two files as they are, its user, the operator's key, in namespaces where port 2222 is free."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ $as_user ssh -F "$2/ssh_config" 127.0.0.1 'id -u; echo "$PATH"'
 
 
 @pytest.mark.long
-def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_key(tmp_path: Path) -> None:
+def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_key(tmp_path):
     if os.geteuid() != 0 or not Path("/usr/sbin/sshd").exists() or not shutil.which("unshare"):
         cannot("no sshd here, or not root: apt-get install openssh-server")
     secret = tmp_path / "secret"
@@ -60,7 +58,7 @@ def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_k
     ).read_text()
 
 
-def test_sshd_uses_the_user_and_path_of_the_image() -> None:
+def test_sshd_uses_the_user_and_path_of_the_image():
     actual = (CONTAINERS / "ssh/sshd_config").read_text()
     image = "\n".join(each.words for each in dockerfile("Dockerfile"))
     assert "--uid 1000 collbench" in image and actual.count("/home/collbench/.ssh/") == 2

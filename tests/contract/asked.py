@@ -1,7 +1,5 @@
 """What the contract tests measure: every operation, type, root, placing and odd sizes; a fixed sample of them, all under --long."""
 
-from __future__ import annotations
-
 from collbench.operations.dtypes import DTYPES, REDOPS
 from tests.conftest import sample
 from tests.helpers import FITTING

@@ -9,8 +9,6 @@ Data is spoilt where the library's calls find or leave it: by messages of a rank
 rank's memory (UCC and oneCCL, whose backends have the operations' own steps).
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 Started without a launch around it, it starts the ranks first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,12 +1,8 @@
 """Packages with broken plug-ins: one error each, exit code 2 if requested, and everything else works."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +40,7 @@ TAKEN = replace(ALLREDUCE, name="probe")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path, monkeypatch):
     """Yield a folder of packages that the registries search."""
     monkeypatch.setattr(operations, "_reserved", reserved_names)
     folder = tmp_path / "site"
@@ -59,7 +55,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cache.cache_clear()
 
 
-def answer(name: str) -> object:
+def answer(name):
     return backends.backend_class(name).probe()
 
 
@@ -76,26 +72,26 @@ CODE = {"good_code": GOOD, "raising_code": 'raise RuntimeError("at\\nimport")\n'
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_broken_backend_is_one_that_is_not_there(place: str, site: Path) -> None:
+def test_a_broken_backend_is_one_that_is_not_there(place, site):
     package(site, "maker", f"[collbench.backends]\nfast = {place}\n", CODE)
     assert answer("fast") == Unavailable.because(BrokenPlugin("fast", place, BACKENDS[place], "fix or uninstall maker"))
     assert backends.backend_names()[-1] == "fast" and backends.backend_class("fast").devices == {"cpu"}
 
 
-def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(site: Path) -> None:
+def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(site):
     package(site, "maker", "[collbench.backends]\nfast = good_code:Half\n", CODE)
     found = answer("fast")
     assert isinstance(found, Unavailable) and "missing abort, " in found.why
 
 
-def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site: Path) -> None:
+def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site):
     package(site, "maker", "[collbench.backends]\nmpi = good_code:Good\n", CODE)
     assert backends.backend_class("mpi").__module__ == "collbench.backends.mpi"
     fact = BrokenPlugin("mpi", "good_code:Good", "has a name that collbench itself uses", "rename its entry point, or uninstall maker")
     assert answer("mpi@maker") == Unavailable.because(fact)
 
 
-def test_of_two_packages_with_one_name_neither_is_guessed(site: Path) -> None:
+def test_of_two_packages_with_one_name_neither_is_guessed(site):
     package(site, "first", "[collbench.backends]\nfast = good_code:Good\n", CODE)
     package(site, "second", "[collbench.backends]\nfast = good_code:Good\n")
     found = answer("fast")
@@ -103,7 +99,7 @@ def test_of_two_packages_with_one_name_neither_is_guessed(site: Path) -> None:
     assert {word for word in ("first", "second") if word in str(found)} == {"first", "second"} and "has the same name" in found.why
 
 
-def test_a_good_one_beside_them_is_taken(site: Path) -> None:
+def test_a_good_one_beside_them_is_taken(site):
     package(site, "maker", "[collbench.backends]\nfast = nowhere:Backend\ngood = good_code:Good\n", CODE)
     assert backends.backend_class("good").__name__ == "Good" and not isinstance(answer("good"), Unavailable)
 
@@ -118,7 +114,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("place", OPERATIONS)
-def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> None:
+def test_a_broken_operation_is_left_out_and_reported(place, site):
     own = dict(operations.operations())
     operations._found.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nrelay = good_code:RELAY\n", CODE)
@@ -128,12 +124,12 @@ def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> 
     assert operations.operations().keys() == {*own, "relay"} and operations.operations()["allreduce"] is own["allreduce"]
 
 
-def test_a_broken_one_named_like_a_command_does_not_take_it_away(site: Path) -> None:
+def test_a_broken_one_named_like_a_command_does_not_take_it_away(site):
     package(site, "maker", "[collbench.operations]\nprobe = nowhere\nallreduce = nowhere\n")
     assert sorted(operations.broken()) == ["allreduce@maker", "probe@maker"]
 
 
-def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them(tmp_path: Path) -> None:
+def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them(tmp_path):
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nfast = raising_code:Backend\n[collbench.operations]\nrelay = nowhere\n", CODE)
     env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
@@ -163,15 +159,12 @@ RELAY = replace(ALLREDUCE, name="relay", expected_blocks=fails)
 """
 
 
-@pytest.mark.parametrize(
-    ("argv", "plugin"),
-    [
-        (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
-        (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
-        (("relay", "--backend", "simulated"), "'relay' (entry point collbench.operations, other_code:RELAY, of other 1)"),
-    ],
-)
-def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tuple[str, ...], plugin: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("argv", "plugin"), [
+    (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
+    (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
+    (("relay", "--backend", "simulated"), "'relay' (entry point collbench.operations, other_code:RELAY, of other 1)"),
+])  # fmt: skip
+def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv, plugin, tmp_path):
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nopens = failing_code:Opens\nfails = failing_code:Fails\n", {"failing_code": FAILING})
     package(site, "other", "[collbench.operations]\nrelay = other_code:RELAY\n", {"other_code": FAILING})
@@ -184,7 +177,7 @@ def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tup
         assert done.stderr.splitlines()[-1] == f"{failed}: report the lines above to its authors"
 
 
-def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site: Path) -> None:
+def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site):
     package(site, "maker", "[collbench.backends]\ngood = good_code:Good\n", CODE)
     try:
         backends.backend_class("good")().clock()

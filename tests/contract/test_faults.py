@@ -244,15 +244,12 @@ def on_virtual_ranks(folder, sweeps, ranks, check=1):
     return code, read_run(folder / "run").rows
 
 
-@pytest.mark.parametrize(
-    ("fault", "wrong", "found"),
-    [
-        (drop, lacking, r"rank \d: "),
-        (flip, lambda row, spoilt: 1, r"rank \d: 1 wrong element, first at 3: "),
-        (swap, exchanged, r"rank \d: \d+ wrong elements, first at \d+: "),
-        (nothing, everything, r"rank \d: \d+ wrong elements, first at 0: .*nothing arrived there"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "wrong", "found"), [
+    (drop, lacking, r"rank \d: "),
+    (flip, lambda row, spoilt: 1, r"rank \d: 1 wrong element, first at 3: "),
+    (swap, exchanged, r"rank \d: \d+ wrong elements, first at \d+: "),
+    (nothing, everything, r"rank \d: \d+ wrong elements, first at 0: .*nothing arrived there"),
+])  # fmt: skip
 @pytest.mark.parametrize("check", [1, 0])
 def test_on_virtual_ranks(tmp_path, monkeypatch, *, fault, wrong, found, check):
     real = simulated.move

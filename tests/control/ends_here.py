@@ -1,7 +1,5 @@
 """The ends of a control plane within this process: rank 0's and the others', each with its I/O thread. Cheaper than processes."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Invalid messages: real ones of every kind, mutated by a seed, and the result of each."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Iterator

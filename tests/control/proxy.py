@@ -1,7 +1,5 @@
 """Forwards the connection between a rank and rank 0, and records what the rank sends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import suppress

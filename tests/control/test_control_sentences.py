@@ -1,37 +1,35 @@
 """The control plane: hangs and their causes, refused connections, errors of ranks that do not meet."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.control.addresses import routes_to
 from collbench.control.members import Member, addressed
-from collbench.control.path import PathFault, PathProblem
+from collbench.control.path import PathFault
 from collbench.control.security import secret_of
 from collbench.control.server import unreadable
 from collbench.control.tree import ranks_apart
 from collbench.control.wire import Malformed, parsed
 from collbench.errors import Interrupted
 from collbench.launch.info import LaunchInfo
-from tests.helpers import Call, said
+from tests.helpers import said
 
 
-def path(problem: PathProblem, **more: object) -> PathFault:
-    return PathFault(problem, "node0", "node1", 1000, 1500, 12, 41, 4, 1, **more)  # type: ignore[arg-type]
+def path(problem, **more):
+    return PathFault(problem, "node0", "node1", 1000, 1500, 12, 41, 4, 1, **more)
 
 
-def one_secret(env: dict[str, str]) -> object:
+def one_secret(env):
     return secret_of(LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://node0", "token"), env)
 
 
-def read(*frames: bytes) -> str:
+def read(*frames):
     try:
         return str(parsed(frames))
     except Malformed as error:
         return unreadable(str(error))
 
 
-WORDS: dict[str, tuple[Call, str]] = {
+WORDS = {
     "ranks apart": (lambda: ranks_apart("rank 1", ("opening gloo", 7), "rank 0", ("looking for GPUs", 7)),
         "rank 1 is at 'opening gloo' while rank 0 is at 'looking for GPUs': an error occurred on one of them alone, or they were "
         "started with other arguments"),
@@ -62,5 +60,5 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call, text):
     assert said(call) == text

@@ -1,7 +1,5 @@
 """A whole run with a foreign connection at its port: it is reported; the secret and its keys appear nowhere."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import threading
@@ -18,7 +16,7 @@ SECRET = "only-the-ranks-of-this-launch-know-it"
 
 
 @pytest.mark.long
-def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> None:
+def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path):
     port = free_port()
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLLBENCH_SECRET": SECRET}
     folders = [tmp_path / "rank0", tmp_path / "rank1"]
@@ -26,7 +24,7 @@ def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> No
         folder.mkdir()
         line = ("allreduce", "--sizes", "8", "-n", "3", "--backend", "gloo", "--out", "run", "--evidence", "off")
         start(folder, *line, program=PROGRAM, env={**common, "RANK": str(rank)})
-    seen: set[str] = set()
+    seen = set()
     done = threading.Event()
     watcher = threading.Thread(target=watch, args=(seen, done))
     watcher.start()
@@ -48,7 +46,7 @@ def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> No
         assert word not in text
 
 
-def browsed(port: int) -> bool:
+def browsed(port):
     """Return whether a process listens there. The probe asks for a web page and closes."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
@@ -62,7 +60,7 @@ def browsed(port: int) -> bool:
     return True
 
 
-def watch(seen: set[str], done: threading.Event) -> None:
+def watch(seen, done):
     """The command lines of all processes, now and again."""
     while not done.wait(0.1):
         for path in Path("/proc").glob("[0-9]*/cmdline"):

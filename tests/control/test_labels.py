@@ -1,9 +1,6 @@
 """Labels of exchanges: all ranks must give the same one, so that a label has no value of one host, such as an interface or a path."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import collbench
@@ -21,10 +18,10 @@ SAME_AT_ALL_RANKS = {
 }  # fmt: skip
 
 
-def labels(function: ast.AST) -> list[ast.expr]:
+def labels(function):
     """Return the labels of a function's exchanges, and what the function assigns to the variables that hold them."""
-    given: list[ast.expr] = []
-    assigned: list[ast.expr] = []
+    given = []
+    assigned = []
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
@@ -39,15 +36,15 @@ def labels(function: ast.AST) -> list[ast.expr]:
     return given + assigned if given else []
 
 
-def functions(module: Path) -> Iterator[ast.AST]:
+def functions(module):
     """Yield the functions of a module."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
             yield node
 
 
-def test_no_label_of_an_exchange_has_a_value_of_one_host() -> None:
-    found: dict[str, set[str]] = {}
+def test_no_label_of_an_exchange_has_a_value_of_one_host():
+    found = {}
     for module in (file for folder in ("backends", "measuring", "cli", "control", "plugins") for file in (PACKAGE / folder).rglob("*.py")):
         for label in (label for function in functions(module) for label in labels(function)):
             for value in (part.value for part in ast.walk(label) if isinstance(part, ast.FormattedValue)):

@@ -278,13 +278,10 @@ def test_rank_0_listens_at_the_address_of_the_meeting_alone(meeting):
     assert hub_places(info, secret_of(info, {})) == [f"tcp://127.0.0.1:{info.port}"]
 
 
-@pytest.mark.parametrize(
-    ("resolves_to", "why"),
-    [
-        ("127.0.1.1", "its name 'node1' resolves to loopback there (127.0.1.1)"),  # as in Debian's /etc/hosts
-        ("203.0.113.7", "'node1' is not one of its addresses"),
-    ],
-)
+@pytest.mark.parametrize(("resolves_to", "why"), [
+    ("127.0.1.1", "its name 'node1' resolves to loopback there (127.0.1.1)"),  # as in Debian's /etc/hosts
+    ("203.0.113.7", "'node1' is not one of its addresses"),
+])  # fmt: skip
 def test_rank_0_listens_at_every_address_where_its_own_are_not_known(resolves_to, why, monkeypatch):
     monkeypatch.setattr("collbench.addresses.resolve", lambda host: (resolves_to,))
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://node1", "token of a launch", free_port(), secret="token")

@@ -1,7 +1,5 @@
 """Starts real processes that join one world, and collects what each returned or how it ended."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import subprocess

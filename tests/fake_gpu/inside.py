@@ -1,7 +1,5 @@
 """Checks of the double that run inside it: pytest is started anew for this file with the environment of four fake GPUs (test_double.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

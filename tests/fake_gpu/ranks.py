@@ -1,7 +1,5 @@
 """Several ranks in one process, driven by ctypes: for checks of the double itself. Only to be imported where the double is found."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

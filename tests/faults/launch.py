@@ -1,7 +1,5 @@
 """A run in the middle, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

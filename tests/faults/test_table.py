@@ -1,7 +1,5 @@
 """The page's table of faults is the one that the kept runs give; `COLLBENCH_GOLDEN=1` writes it anew."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -21,7 +19,7 @@ OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI 
 BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 
-def test_the_page_shows_what_came_out() -> None:
+def test_the_page_shows_what_came_out():
     wanted = faults.table(trials_in(MATRIX, Outcome)) + "\n"
     text = PAGE.read_text(encoding="utf-8")
     if os.environ.get("COLLBENCH_GOLDEN"):
@@ -29,7 +27,7 @@ def test_the_page_shows_what_came_out() -> None:
     assert BLOCK.findall(text) == [wanted]
 
 
-def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be() -> None:
+def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be():
     outcomes = trials_in(MATRIX, Outcome)
     assert {one.case.name for one in outcomes} == {case.name for case in (*matrix(slurm=True), *path_matrix())}
     assert {one.case.name for one in outcomes if not one.right} == OTHERS
@@ -37,6 +35,6 @@ def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and
 
 
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
-def test_the_folder_shows_what_its_lines_report(folder: Path) -> None:
+def test_the_folder_shows_what_its_lines_report(folder):
     make = faults.readme if folder == MATRIX else faults.readme_of_random
     assert (folder / "README.md").read_text(encoding="utf-8") == make(trials_in(folder, Outcome))

@@ -3,8 +3,6 @@
 All of it is this environment's own: its packages are linked, or zipped into wheels again, so nothing is fetched.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a launcher's command wrote: a summary of its run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from collbench.results.reader import Run, read_run

@@ -1,7 +1,5 @@
 """Launches of virtual ranks in this process, for every kind of task: a listener that records, and simulated backends with faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

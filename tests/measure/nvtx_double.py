@@ -1,7 +1,5 @@
 """A double of the package `nvtx`: it notes each range in the file that NVTX_DOUBLE names. Copied as nvtx.py into a folder of the path."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,11 +1,7 @@
 """The expected bandwidth and the hard limit of cases: of one group, of groups at the same time, and on GPUs."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,31 +34,31 @@ class FakeWorld:
     oversubscribed: str | None = None
     members: list[Member] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.members = [Member(rank, f"h{rank // self.per_host}", rank % self.per_host, 1, (0,)) for rank in range(2 * self.per_host)]
         self.hosts, self.size = ("h0", "h1"), len(self.members)
 
-    def on_host(self, host: str) -> list[Member]:
+    def on_host(self, host):
         return [member for member in self.members if member.host == host]
 
 
-def node(state: str = "active", virtual: str | None = None, rate: float | None = 400e9) -> Machine:
+def node(state="active", virtual=None, rate=400e9):
     port = Port(rate_bits_per_s=rate, state=state, link_layer="infiniband")
     return Machine("h", ("made",), nics=tuple(Nic(f"mlx5_{i}", rdma=True, ports=(port,), virtual=virtual) for i in range(2)))
 
 
-def of(machines: list[Machine], path: str = "memory", operation: str = "allreduce", per_host: int = 1, **request: Any) -> Any:
+def of(machines, path="memory", operation="allreduce", per_host=1, **request):
     """Return (ceiling, hard limit) of a case over both hosts, on a backend with ranks that meet over `path` inside a host."""
     known = SimpleNamespace(**{"ceiling": None, "oversubscription": 1.0, **request})
     world = FakeWorld(per_host)
-    known_ceilings = Ceilings(cast(Any, known), cast(Any, world), [ETHERNET, ETHERNET], machines)
+    known_ceilings = Ceilings(known, world, [ETHERNET, ETHERNET], machines)
     backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None, ranks=2 * per_host)
     one = operations()[operation]
     groups = [[rank, rank + per_host] for rank in range(per_host)] if one.pair else [list(range(2 * per_host))]
-    return known_ceilings.of(one, make_case(operation=operation), cast(Any, backend), groups)
+    return known_ceilings.of(one, make_case(operation=operation), backend, groups)
 
 
-def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
+def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports():
     ceiling, bound = of([node(), node()])
     assert (ceiling.kind, ceiling.model, ceiling.bytes_per_s) == ("network", "ring", 100e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s"
@@ -71,23 +67,23 @@ def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
 
 
 @pytest.mark.parametrize("other", [node(state="down", rate=None), node(virtual="software RDMA (rxe) over eth0"), Machine("h", ("made",))])
-def test_one_host_without_a_port_that_is_up_leaves_tcp(other: Machine) -> None:
+def test_one_host_without_a_port_that_is_up_leaves_tcp(other):
     ceiling, _ = of([node(), other])
     assert ceiling.limited_by == "NIC eth0 10 Gb/s, TCP"
     assert ceiling.bytes_per_s == pytest.approx(TCP)
 
 
-def test_what_goes_over_tcp_anyway_is_set_against_its_interface() -> None:
+def test_what_goes_over_tcp_anyway_is_set_against_its_interface():
     ceiling, _ = of([node(), node()], path="loopback")
     assert ceiling.limited_by == "NIC eth0 10 Gb/s, TCP"
 
 
-def test_several_ranks_of_a_host_share_its_ports_and_an_allreduce_may_pass_the_ring() -> None:
+def test_several_ranks_of_a_host_share_its_ports_and_an_allreduce_may_pass_the_ring():
     ceiling, bound = of([node(), node()], per_host=8)
     assert (ceiling.bytes_per_s, bound.bytes_per_s) == (100e9, pytest.approx(187.5e9))
 
 
-def test_pairs_at_once_share_the_ports() -> None:
+def test_pairs_at_once_share_the_ports():
     ceiling, bound = of([node(), node()], operation="p2p_bandwidth", per_host=4)
     assert ceiling == bound
     assert (ceiling.model, ceiling.bytes_per_s, ceiling.limited_by) == ("bound", 25e9, "NIC 2×400 Gb/s shared by 4 pairs")
@@ -97,29 +93,29 @@ PAIRS = {"p2p_latency": 50e9, "p2p_bandwidth": 25e9, "p2p_bidirectional": 25e9}
 
 
 @pytest.mark.parametrize(("operation", "rate"), PAIRS.items())
-def test_what_shares_a_port_is_counted_in_one_direction(operation: str, rate: float) -> None:
+def test_what_shares_a_port_is_counted_in_one_direction(operation, rate):
     """Four pairs between two hosts; ping-pongs may take turns in sending and answering."""
     assert of([node(), node()], operation=operation, per_host=4)[0].bytes_per_s == rate
 
 
 @pytest.mark.parametrize(("operation", "share"), [("p2p_bandwidth", 1), ("p2p_bidirectional", 2), ("p2p_latency", 1)])
-def test_only_the_busiest_hosts_pairs_share(operation: str, share: int) -> None:
+def test_only_the_busiest_hosts_pairs_share(operation, share):
     """A ring of three hosts: each sends to the next, and hears from the one before."""
     assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
 
 
-def test_an_oversubscribed_fabric_is_reported() -> None:
+def test_an_oversubscribed_fabric_is_reported():
     ceiling, bound = of([node(), node()], oversubscription=2.0)
     assert (ceiling.bytes_per_s, bound.bytes_per_s) == (50e9, 50e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s, fabric 2:1"
 
 
-def test_a_given_ceiling_goes_before_all() -> None:
+def test_a_given_ceiling_goes_before_all():
     ceiling, bound = of([node(), node()], ceiling=42.0)
     assert (ceiling.kind, ceiling.bytes_per_s, bound) == ("given", 42e9, None)
 
 
-def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = (), clique: str | None = None) -> Any:
+def of_gpus(operation, groups, by_turns=False, gpu_of=(), clique=None):
     """(ceiling, hard bound) of ranks on two hosts with two GPUs each; `by_turns`: rank 1 is on the second host."""
     machine = replace(dgx(), gpus=tuple(replace(gpu, clique=clique) for gpu in dgx().gpus))
     first, second = (str(gpu.address) for gpu in machine.gpus[:2])
@@ -127,12 +123,12 @@ def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu
     if by_turns:
         world.members = [replace(member, host=f"h{member.rank % 2}") for member in world.members]
     gpus = tuple((first, second)[i] for i in gpu_of or ((0, 0, 1, 1) if by_turns else (0, 1, 0, 1)))
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, world), [], [machine, machine])
+    known = Ceilings(SimpleNamespace(ceiling=None, oversubscription=1.0), world, [], [machine, machine])
     backend = SimpleNamespace(name="nccl", own_ceiling=None, ranks=4, gpus=gpus)
-    return known.of(operations()[operation], make_case(operation=operation, device="cuda"), cast(Any, backend), groups)
+    return known.of(operations()[operation], make_case(operation=operation, device="cuda"), backend, groups)
 
 
-def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
+def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network():
     across, _ = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]])
     inside, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]], by_turns=True)
     assert across.limited_by == "NIC 8×400 Gb/s shared by 8 GPUs"
@@ -144,19 +140,19 @@ def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> N
 
 
 @pytest.mark.parametrize(("operation", "rate"), [("allreduce", 370.8e9), ("sendrecv", 370.8e9), ("p2p_bandwidth", 370.8e9)])
-def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str, rate: float) -> None:
+def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation, rate):
     groups = [[0, 2], [1, 3]] if operation.startswith("p2p") else [[0, 1, 2, 3]]
     ceiling, _ = of_gpus(operation, groups, clique="rack-1/7")
     assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (pytest.approx(rate), "NVLink 18×25 GB/s")
     assert of_gpus(operation, groups)[0].bytes_per_s < rate
 
 
-def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
+def test_ranks_that_share_a_gpu_have_no_link_between_them():
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
     assert (shared.bytes_per_s, bound) == (None, None) and "share a GPU" in shared.limited_by
 
 
-def exact(value: float) -> Rate:
+def exact(value):
     """A reference with equal rounds."""
     return Rate(value, value, value)
 
@@ -168,17 +164,17 @@ PART_RATES = {
 }  # fmt: skip
 
 
-def inside(operation: str, path: str, directly: bool | None = True, lacking: Sequence[HostPart] = (), **changes: Any) -> Any:
+def inside(operation, path, directly=True, lacking=(), **changes):
     """The ceiling of two pairs of ranks of one host that meet over `path`."""
     world = FakeWorld(2)
     world.hosts = ("h0",)
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
+    known = Ceilings(SimpleNamespace(ceiling=None), world)
     case = make_case(operation=operation, **{"count": LEAST_BYTES // 4} | changes)
     known.rates["float32", case.buffers] = {
         (part, case.size_bytes): exact(rate) for part, rate in PART_RATES.items() if part not in lacking
     }
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
-    return known.of(operations()[operation], case, cast(Any, backend), [[0, 1], [2, 3]], directly)[0]
+    return known.of(operations()[operation], case, backend, [[0, 1], [2, 3]], directly)[0]
 
 
 MOVING = [name for name, one in operations().items() if not one.is_barrier and not one.creates]
@@ -186,29 +182,26 @@ OWN_PART = ("allgather", "alltoall", "alltoallv", "allgatherv", "neighbor_allgat
 PAIRS_ONE_WAY = ("p2p_latency", "p2p_bandwidth", "multipair_bandwidth", "put_latency", "put_bandwidth", "get_latency", "get_bandwidth")
 
 
-def times(*rates: float) -> float:
+def times(*rates):
     """The rate of parts that follow each other, each of the same bytes."""
     return 1 / sum(1 / rate for rate in rates)
 
 
-@pytest.mark.parametrize(
-    ("name", "loopback", "shared", "direct"),
-    [
-        ("allreduce", 2 * times(1e9, 1e9, 6e9), 2 * times(4e9, 3e9), 2 * times(10e9, 10e9, 6e9)),
-        ("reducescatter", times(1e9, 6e9), 3e9, times(10e9, 6e9)),
-        ("reduce", 2 * times(1e9, 6e9, 2e9), 2 * times(3e9, 5e9), 2 * times(10e9, 6e9, 12e9)),
-        ("broadcast", 2e9, 5e9, 12e9),
-        ("scatter", 2e9, 5e9, 12e9),
-        ("gather", times(2e9, 8e9), times(5e9, 8e9), times(12e9, 8e9)),
-        ("allgather", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
-        ("alltoall", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
-        ("sendrecv", 1e9, 4e9, 10e9),
-        ("p2p_bandwidth", 2e9, 5e9, 12e9),
-        ("p2p_bidirectional", 1e9, 4e9, 10e9),
-        ("multipair_bandwidth", 4e9, 10e9, 24e9),
-    ],
-)  # fmt: skip
-def test_an_operation_takes_the_time_of_its_parts(name: str, loopback: float, shared: float, direct: float) -> None:
+@pytest.mark.parametrize(("name", "loopback", "shared", "direct"), [
+    ("allreduce", 2 * times(1e9, 1e9, 6e9), 2 * times(4e9, 3e9), 2 * times(10e9, 10e9, 6e9)),
+    ("reducescatter", times(1e9, 6e9), 3e9, times(10e9, 6e9)),
+    ("reduce", 2 * times(1e9, 6e9, 2e9), 2 * times(3e9, 5e9), 2 * times(10e9, 6e9, 12e9)),
+    ("broadcast", 2e9, 5e9, 12e9),
+    ("scatter", 2e9, 5e9, 12e9),
+    ("gather", times(2e9, 8e9), times(5e9, 8e9), times(12e9, 8e9)),
+    ("allgather", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+    ("alltoall", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+    ("sendrecv", 1e9, 4e9, 10e9),
+    ("p2p_bandwidth", 2e9, 5e9, 12e9),
+    ("p2p_bidirectional", 1e9, 4e9, 10e9),
+    ("multipair_bandwidth", 4e9, 10e9, 24e9),
+])  # fmt: skip
+def test_an_operation_takes_the_time_of_its_parts(name, loopback, shared, direct):
     """Two ranks: each passes on, sums and keeps a half."""
     assert inside(name, "loopback").bytes_per_s == pytest.approx(loopback)
     assert inside(name, "memory", directly=False).bytes_per_s == pytest.approx(shared)
@@ -216,52 +209,49 @@ def test_an_operation_takes_the_time_of_its_parts(name: str, loopback: float, sh
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_every_operation_has_a_reference_inside_a_host(name: str) -> None:
+def test_every_operation_has_a_reference_inside_a_host(name):
     for path in ("loopback", "memory"):
         ceiling = inside(name, path)
         assert ceiling.kind == "measured" and 0.5e9 < (ceiling.bytes_per_s or 0) <= 24e9
 
 
-def test_in_place_no_part_is_copied_to_itself() -> None:
+def test_in_place_no_part_is_copied_to_itself():
     assert inside("allgather", "memory", in_place=True).bytes_per_s == 10e9
     assert inside("allgather", "memory", in_place=False).bytes_per_s == pytest.approx(times(10e9, 8e9))
 
 
-@pytest.mark.parametrize(
-    ("path", "directly", "name", "text"),
-    [
-        ("memory", True, "broadcast", "direct copy"),
-        ("memory", True, "allreduce", "direct copy and sum"),
-        ("memory", False, "broadcast", "shared memory"),
-        ("memory", False, "reduce", "shared memory and sum"),
-        ("loopback", False, "sendrecv", "loopback TCP"),
-        ("loopback", False, "reducescatter", "loopback TCP and sum"),
-    ],
-)
-def test_a_reference_names_the_path_that_the_data_took(path: str, directly: bool, name: str, text: str) -> None:
+@pytest.mark.parametrize(("path", "directly", "name", "text"), [
+    ("memory", True, "broadcast", "direct copy"),
+    ("memory", True, "allreduce", "direct copy and sum"),
+    ("memory", False, "broadcast", "shared memory"),
+    ("memory", False, "reduce", "shared memory and sum"),
+    ("loopback", False, "sendrecv", "loopback TCP"),
+    ("loopback", False, "reducescatter", "loopback TCP and sum"),
+])  # fmt: skip
+def test_a_reference_names_the_path_that_the_data_took(path, directly, name, text):
     assert inside(name, path, directly).limited_by == text
 
 
-def test_without_direct_copies_the_reference_is_shared_memory() -> None:
+def test_without_direct_copies_the_reference_is_shared_memory():
     refused = [HostPart.DIRECT, HostPart.DIRECT_ONE_WAY]
     assert inside("broadcast", "memory", directly=True, lacking=refused).limited_by == "shared memory"
     assert inside("broadcast", "memory", directly=None, lacking=refused).limited_by == "shared memory"
 
 
-def test_a_path_that_the_kernel_does_not_show_has_no_reference() -> None:
+def test_a_path_that_the_kernel_does_not_show_has_no_reference():
     ceiling = inside("broadcast", "memory", directly=None)
     assert (ceiling.kind, ceiling.bytes_per_s) == ("none", None) and "do not show" in ceiling.limited_by
 
 
-def test_small_messages_and_unknown_paths_have_no_reference() -> None:
+def test_small_messages_and_unknown_paths_have_no_reference():
     small = inside("allreduce", "memory", count=LEAST_BYTES // 4 - 1)
     assert (small.kind, small.limited_by) == ("none", "messages below 4 MiB fit into caches")
     assert inside("allreduce", "").limited_by == "gloo does not report its path inside a host"
 
 
-def test_the_same_question_is_reckoned_once() -> None:
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, FakeWorld()), [ETHERNET] * 2, [])
-    backend = cast(Any, SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2))
+def test_the_same_question_is_reckoned_once():
+    known = Ceilings(SimpleNamespace(ceiling=None, oversubscription=1.0), FakeWorld(), [ETHERNET] * 2, [])
+    backend = SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2)
     asked = [known.of(operations()[name], make_case(operation=name, count=count), backend, [[0, 1]])
              for name, count in (("allreduce", 1), ("allreduce", 99), ("broadcast", 1))]  # fmt: skip
     assert asked[0] is asked[1] is not asked[2]
@@ -271,12 +261,12 @@ MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})
 A, B, C = (gpu.key for gpu in MACHINE.gpus)
 
 
-def test_each_pair_has_its_own_link() -> None:
+def test_each_pair_has_its_own_link():
     assert [link_between(MACHINE, *pair).bytes_per_s for pair in ((A, B), (B, A), (B, C))] == [150e9, 150e9, 50e9]
     assert link_between(MACHINE, A, B) == node_of(MACHINE, [A, B]).pair
 
 
-def test_a_gpu_that_no_source_reports_has_an_unknown_link() -> None:
+def test_a_gpu_that_no_source_reports_has_an_unknown_link():
     found = link_between(MACHINE, A, "0000:ff:00.0")
     assert (found.bytes_per_s, found.name) == (None, f"no source has both GPUs, {A} and 0000:ff:00.0")
 

@@ -1,8 +1,5 @@
 """The memory that this host and its container can still give."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -15,7 +12,7 @@ from collbench.measuring.memory import free_memory
     ("limit", "used", "free"),
     [("1000", "400", 600), ("1000", "1200", 0), ("9000", "400", 5000), ("max", "400", 5000), (None, None, 5000)],
 )
-def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str | None, used: str | None, free: int) -> None:
+def test_a_containers_limit_counts(monkeypatch, tmp_path, limit, used, free):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
     for name, text in (("memory.max", limit), ("memory.current", used)):
         if text is not None:

@@ -1,7 +1,5 @@
 """A case is measured again after a flip of the state probe."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NCCL's paths in a row: bytes on its RDMA ports, and the algorithm choices for its own calls."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.measuring.crossing import MovedByHost
@@ -17,5 +15,5 @@ from collbench.measuring.nccl_paths import rdma_bytes
     (MovedByHost(ports={"rxe0/1": {"sent_pkts": 7}}), None),  # it counts packets alone
     (MovedByHost(), None),
 ])  # fmt: skip
-def test_bytes_that_rdma_ports_sent(host: MovedByHost, sent: int | None) -> None:
+def test_bytes_that_rdma_ports_sent(host, sent):
     assert rdma_bytes([host, MovedByHost()]) == sent

@@ -1,7 +1,5 @@
 """One case from its groups to its verification: refusals, barriers that ranks leave early, and wrong data between places."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -198,7 +196,7 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
     plugin.mkdir()
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.measure.broken_barrier\n")
-    found: set[str] = set()
+    found = set()
     for out in ("one", "two", "three"):  # where cores are shared, a rank may be off its core for as long as it would have left early
         words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", out]
         done = run(tmp_path, *words, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
@@ -215,7 +213,7 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
 NAMES = tuple("abcdef")
 
 
-def test_the_notes_depend_on_their_number() -> None:
+def test_the_notes_depend_on_their_number():
     met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
     assert wrong_data(NAMES, met, "group") == [
         "wrong data between a and b: 7 elements differ from what was sent (first at 3)",
@@ -224,6 +222,6 @@ def test_the_notes_depend_on_their_number() -> None:
     ]
 
 
-def test_of_many_the_first_are_reported_and_the_others_counted() -> None:
+def test_of_many_the_first_are_reported_and_the_others_counted():
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == ["wrong data in 2 more pairs"]

@@ -1,7 +1,5 @@
 """--resume: what a killed run has stored stays, what is missing is measured, and only on the same cluster with the same software."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -11,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -236,17 +233,14 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
     assert "cells.jsonl ended with an incomplete line: 8 bytes removed" in found.listener.notes
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
-        ({"check": 2}, "--check was 1 and is 2"),
-        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64"),
-        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast"),
-        ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
-        ({"seed": 3}, "--seed was 0 and is 3"),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
+    ({"check": 2}, "--check was 1 and is 2"),
+    ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64"),
+    ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast"),
+    ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
+    ({"seed": 3}, "--seed was 0 and is 3"),
+])  # fmt: skip
 def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, expected):
     broken_off(tmp_path / "run", 2)
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
@@ -274,33 +268,30 @@ def changed(path, value):
     return about
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        (["collbench"], "0.0.1", f"collbench was 0.0.1 and is {__version__}"),
-        (["operation"], "broadcast", "the command was broadcast and is allreduce"),
-        (["hosts"], ["node1", "node3"], "the list of hosts was node1, node3 and is node1, node2"),
-        (["rank_map", 1, "host"], "node1", "the host of rank 1 was node1 and is node2"),
-        (["rank_map", 1, "cpus"], [0], "the number of CPUs of rank 1 was 1 and is 2"),
-        (["backends", "mpi", "mpi"], "MPICH 5", "mpi's mpi was MPICH 5 and is MPICH 4.3.2"),
-        (
-            ["backends", "mpi"],
-            {"not measured": "srun"},
-            "backend mpi was not available and is available, mpi's mpi was not set and is MPICH 4.3.2",
-        ),
-        (["environment", "NCCL_ALGO"], "Tree", "NCCL_ALGO was Tree and is Ring"),
-        (["environment", "NCCL_PROTO"], "LL", "NCCL_PROTO was LL and is not set"),
-        (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
-        (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
-        (["suite"], None, "the suite was not set and is quick, the suite's text (SHA-256) was not set and is d"),
-        (["asked", "digest"], "b", "how the cases are arranged (SHA-256) was b and is a"),
-        (
-            ["asked"],
-            None,
-            "what was requested was not recorded and is recorded, the number of cases was None and is 3",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "expected"), [
+    (["collbench"], "0.0.1", f"collbench was 0.0.1 and is {__version__}"),
+    (["operation"], "broadcast", "the command was broadcast and is allreduce"),
+    (["hosts"], ["node1", "node3"], "the list of hosts was node1, node3 and is node1, node2"),
+    (["rank_map", 1, "host"], "node1", "the host of rank 1 was node1 and is node2"),
+    (["rank_map", 1, "cpus"], [0], "the number of CPUs of rank 1 was 1 and is 2"),
+    (["backends", "mpi", "mpi"], "MPICH 5", "mpi's mpi was MPICH 5 and is MPICH 4.3.2"),
+    (
+        ["backends", "mpi"],
+        {"not measured": "srun"},
+        "backend mpi was not available and is available, mpi's mpi was not set and is MPICH 4.3.2",
+    ),
+    (["environment", "NCCL_ALGO"], "Tree", "NCCL_ALGO was Tree and is Ring"),
+    (["environment", "NCCL_PROTO"], "LL", "NCCL_PROTO was LL and is not set"),
+    (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
+    (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
+    (["suite"], None, "the suite was not set and is quick, the suite's text (SHA-256) was not set and is d"),
+    (["asked", "digest"], "b", "how the cases are arranged (SHA-256) was b and is a"),
+    (
+        ["asked"],
+        None,
+        "what was requested was not recorded and is recorded, the number of cases was None and is 3",
+    ),
+])  # fmt: skip
 def test_what_differs_is_named(path, value, expected):
     assert difference(changed(path, value), ABOUT) == expected
 
@@ -419,7 +410,7 @@ def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_we
     assert ["at_s" in row.evidence for row in read_run(tmp_path / "run").rows] == [True] + 7 * [False]
 
 
-def test_a_stored_row_is_used_once() -> None:
+def test_a_stored_row_is_used_once():
     """A plan that has a case twice, of which one was measured before the run broke off."""
     row, other = make_row(8), make_row(64)
     planned = [(row, row), (other, other), (row, row)]
@@ -429,22 +420,19 @@ def test_a_stored_row_is_used_once() -> None:
     assert rows_by_place([], planned) == {}
 
 
-def test_a_case_is_found_by_either_of_its_names() -> None:
+def test_a_case_is_found_by_either_of_its_names():
     """Until a backend is open it is not known whether a case is in place."""
     apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
     assert rows_by_place([in_place], [(apart, in_place)]) == {0: in_place}
     assert rows_by_place([apart], [(apart, in_place)]) == {0: apart}
 
 
-@pytest.mark.parametrize(
-    ("records", "sentence"),
-    [
-        ((3, 8), "runs/x has 3 of 8 cases: 5 are measured now"),
-        ((7, 8), "runs/x has 7 of 8 cases: 1 is measured now"),
-        ((8, 8), "runs/x has 8 of 8 cases: nothing is left to measure"),
-        ((3, None, "round"), "runs/x has 3 rounds: the others are measured now"),
-        ((3, None, "round", True), "runs/x has 3 rounds: nothing is left to measure"),
-    ],
-)
-def test_the_note_of_a_resumed_run(records: tuple[Any, ...], sentence: str) -> None:
+@pytest.mark.parametrize(("records", "sentence"), [
+    ((3, 8), "runs/x has 3 of 8 cases: 5 are measured now"),
+    ((7, 8), "runs/x has 7 of 8 cases: 1 is measured now"),
+    ((8, 8), "runs/x has 8 of 8 cases: nothing is left to measure"),
+    ((3, None, "round"), "runs/x has 3 rounds: the others are measured now"),
+    ((3, None, "round", True), "runs/x has 3 rounds: nothing is left to measure"),
+])  # fmt: skip
+def test_the_note_of_a_resumed_run(records, sentence):
     assert resumed_note("runs/x", *records) == sentence

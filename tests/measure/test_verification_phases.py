@@ -1,9 +1,7 @@
 """Verification under the watchdog: each filling, call and comparison is a phase of its own, so that many of them are not a hang."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,29 +16,29 @@ CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
 class Watched:
     """A world with one rank, whose watchdog records the work in each phase. Work outside of a phase has no deadline and fails."""
 
-    def __init__(self) -> None:
-        self.phases: list[list[str]] = []
+    def __init__(self):
+        self.phases = []
         self.watchdog, self._open = self, False
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name):
         assert not self._open, "a phase within a phase ends the progress of the first one"
         self.phases.append([])
         self._open = True
         yield
         self._open = False
 
-    def works(self, what: str) -> None:
+    def works(self, what):
         assert self._open, f"{what} without a deadline"
         self.phases[-1].append(what)
 
-    def gather(self, found: list[dict[str, Any]], what: str) -> list[list[dict[str, Any]]]:
+    def gather(self, found, what):
         assert not self._open
         return [found]
 
 
-def prepared(world: Watched) -> Any:
-    def check(slot: int) -> list[None]:
+def prepared(world):
+    def check(slot):
         world.works("compare")
         return [None]
 
@@ -50,10 +48,10 @@ def prepared(world: Watched) -> Any:
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_each_slot_and_call_of_a_case_is_progress(calls: int) -> None:
+def test_each_slot_and_call_of_a_case_is_progress(calls):
     world = Watched()
     ready = prepared(world)
-    assert verify(ready, world, checks_of_buffers(ready, calls)) == []  # type: ignore[arg-type]
+    assert verify(ready, world, checks_of_buffers(ready, calls)) == []
     slots = len(list(slots_checked(CASE)))
     assert slots > 1
     assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls

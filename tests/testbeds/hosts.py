@@ -1,7 +1,5 @@
 """Hosts that are network namespaces on one bridge, their links shaped to a known rate in both directions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping, Sequence

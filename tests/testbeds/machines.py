@@ -1,7 +1,5 @@
 """Hosts that share less: each has its own processes, memory, /tmp and small disk, and a second network for control."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

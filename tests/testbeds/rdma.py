@@ -3,8 +3,6 @@
 It is emulated, so it needs no KVM, and its speeds mean nothing.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

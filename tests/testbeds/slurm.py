@@ -1,7 +1,5 @@
 """A real Slurm cluster without systemd: across the hosts of a test bed, or with all its nodes on this machine."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

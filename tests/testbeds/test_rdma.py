@@ -4,13 +4,10 @@ Also its counters: the bytes of a libibverbs ping-pong through rxe0, the evidenc
 that perftest measures there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +80,7 @@ class RdmaMachine:
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[RdmaMachine]:
+def seen():
     """Boot the VM once."""
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
@@ -101,7 +98,7 @@ def seen() -> Iterator[RdmaMachine]:
         yield RdmaMachine(machine["rdma"], machine["ethernet"], archive, machine["moved"], channels, machine["theirs"])
 
 
-def test_rxe0_is_read_live(seen: RdmaMachine) -> None:
+def test_rxe0_is_read_live(seen):
     (nic,) = seen.rdma["nics"]
     assert (nic["name"], nic["rdma"], nic["address"]) == ("rxe0", True, None)
     assert (nic["virtual"], nic["interfaces"]) == ("software RDMA (rxe) over eth0", ["eth0"])
@@ -111,7 +108,7 @@ def test_rxe0_is_read_live(seen: RdmaMachine) -> None:
     assert port["counters"]["out_of_seq_request"] == 0
 
 
-def test_its_card_is_a_virtual_one_at_its_place(seen: RdmaMachine) -> None:
+def test_its_card_is_a_virtual_one_at_its_place(seen):
     card = next(nic for nic in seen.ethernet["nics"] if nic["name"] == "eth0")
     assert card["virtual"] == "virtio"
     assert card["address"].startswith("0000:00:")
@@ -119,7 +116,7 @@ def test_its_card_is_a_virtual_one_at_its_place(seen: RdmaMachine) -> None:
     assert card["ports"][0]["mtu_bytes"] == 9000
 
 
-def test_libibverbs_reports_the_same(seen: RdmaMachine) -> None:
+def test_libibverbs_reports_the_same(seen):
     (theirs,) = rdma_tools.read_ibv_devinfo(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
     (ours,) = seen.rdma["nics"]
     (gathered,) = network.read(seen.archive).nics
@@ -129,14 +126,14 @@ def test_libibverbs_reports_the_same(seen: RdmaMachine) -> None:
     assert (port.state, port.mtu_bytes, port.link_layer) == (own["state"], own["mtu_bytes"], own["link_layer"])
 
 
-def test_what_was_gathered_there_reads_the_same_here(seen: RdmaMachine) -> None:
+def test_what_was_gathered_there_reads_the_same_here(seen):
     (nic,) = network.read(seen.archive).nics
     (ours,) = seen.rdma["nics"]
     assert (nic.name, nic.virtual, nic.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
     assert nic.guid not in {None, ours["guid"]}  # masked
 
 
-def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
+def test_packets_are_counted_as_they_are_sent(seen):
     """The payload in packets of 4 KiB, and the answers: acknowledgements and, rarely, a retransmission."""
     port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
     assert least <= port["sent_pkts"] <= 1.2 * least
@@ -145,7 +142,7 @@ def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
 
 
 @needs_plugin("channels")
-def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
+def test_perftest_measures_its_channels(seen):
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     nic = seen.channels["nic_host_memory_perftest"]
@@ -156,7 +153,7 @@ def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
 
 
 @needs_plugin("channels")
-def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
+def test_ib_write_bw_runs_as_a_wire_tool(seen):
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     assert seen.theirs["why"] is None and seen.theirs["time_s"] > 0
@@ -165,7 +162,7 @@ def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
 
 
 @pytest.mark.long
-def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
+def test_a_run_over_mpi_leaves_its_packets_on_the_row():
     mpiexec = Path(sys.prefix) / "bin/mpiexec"
     if not mpiexec.exists():
         pytest.skip("no MPICH in this environment: pip install collbench[mpich]")

@@ -6,8 +6,6 @@ A case: `do` (a function below), `env` (variables of the case, read by the doubl
 at open), and what the function needs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -37,15 +37,12 @@ def test_a_chosen_library_is_never_replaced_by_another_one(tmp_path):
     assert isinstance(error.value.obstacle, DoesNotLoad) and error.value.obstacle.package == f"COLLBENCH_NCCL={tmp_path / 'broken.so'}"
 
 
-@pytest.mark.parametrize(
-    ("tuning", "inside"),
-    [
-        (None, ("user's", None)),
-        (Tuning("ring", "ll"), ("ring", "ll")),
-        (Tuning(None, "simple"), ("user's", "simple")),
-        (Tuning("tree", None), ("tree", None)),
-    ],
-)
+@pytest.mark.parametrize(("tuning", "inside"), [
+    (None, ("user's", None)),
+    (Tuning("ring", "ll"), ("ring", "ll")),
+    (Tuning(None, "simple"), ("user's", "simple")),
+    (Tuning("tree", None), ("tree", None)),
+])  # fmt: skip
 def test_a_tuning_holds_inside_and_what_was_there_comes_back(monkeypatch, tuning, inside):
     monkeypatch.setenv("NCCL_ALGO", "user's")
     monkeypatch.delenv("NCCL_PROTO", raising=False)

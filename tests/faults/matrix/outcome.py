@@ -1,7 +1,5 @@
 """What came of a faulty run, and what of it is not as it has to be."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Faults of the path between two hosts, made with packet filters and shapers of one host's network."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

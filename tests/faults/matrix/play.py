@@ -1,7 +1,5 @@
 """Plays a case from its start to the last trace of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ The plan has the rank, the fault, and its time: a phase of a case, or some secon
 that this process cannot apply to itself: the file `struck` requests one, the file `done` answers. Rank 0 writes which cases it has stored.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

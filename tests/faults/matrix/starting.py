@@ -1,7 +1,5 @@
 """How the ranks of a case are started over the hosts of a bed."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 import sys
