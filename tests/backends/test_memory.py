@@ -79,11 +79,7 @@ def resident():
 
 
 @pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [
-    (8, "fixed", 1),
-    (8, "rotating", 1024),
-    (2**20, "rotating", 64),
-    (2**26, "rotating", 1),
-    (2**27, "rotating", 1),
+    (8, "fixed", 1), (8, "rotating", 1024), (2**20, "rotating", 64), (2**26, "rotating", 1), (2**27, "rotating", 1),
     (3 * 2**20, "rotating", 21),
 ])  # fmt: skip
 def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):

@@ -77,11 +77,8 @@ def test_two_ranks_on_one_gpu_are_named_with_host_gpu_and_remedy():
 
 def test_ranks_are_those_of_the_job_where_processes_drive_several():
     places = [
-        place([A, B], [A, B, C]),
-        place([C, D], [C, D]),
-        place([B, A], [A, B, C, D], host="node2"),
-        place([D, A], [A, D], host="node2"),
-    ]
+        place([A, B], [A, B, C]), place([C, D], [C, D]), place([B, A], [A, B, C, D], host="node2"), place([D, A], [A, D], host="node2"),
+    ]  # fmt: skip
     assert trouble(places, 2).startswith(f"ranks 5 and 7 drive the same GPU, {A} of host node2")
 
 

@@ -219,10 +219,8 @@ def test_native_programs_stay_native_and_what_is_verified_is_held_too():
     own = Program(((call,), (call, call)), once=Program(((call,),)))
     found = bound(slowed(host(lambda: own), parse_slowing(["by=10%"])))
     assert (found.native, [len(slot) for slot in found.slots], list(found.once.calls())) == (
-        True,
-        [3, 4],
-        ["slowed begin", "nothing", "slowed end"],
-    )
+        True, [3, 4], ["slowed begin", "nothing", "slowed end"],
+    )  # fmt: skip
 
 
 def test_all_else_is_the_backends_own():

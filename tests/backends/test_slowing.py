@@ -29,12 +29,8 @@ def test_without_further_words_it_means_every_case_and_rank():
 
 
 @pytest.mark.parametrize(("text", "by"), [
-    ("by=2%", Percent("exactly", 2)),
-    ("by=0.5%", Percent("exactly", 0.5)),
-    ("by=5-15%", Percent("between", 5, 15)),
-    ("by=5%-15%", Percent("between", 5, 15)),
-    ("by=10±3%", Percent("around", 10, 3)),
-    ("by=10%±3%", Percent("around", 10, 3)),
+    ("by=2%", Percent("exactly", 2)), ("by=0.5%", Percent("exactly", 0.5)), ("by=5-15%", Percent("between", 5, 15)),
+    ("by=5%-15%", Percent("between", 5, 15)), ("by=10±3%", Percent("around", 10, 3)), ("by=10%±3%", Percent("around", 10, 3)),
     ("by=10+-3%", Percent("around", 10, 3)),
 ])  # fmt: skip
 def test_by_how_much(text, by):

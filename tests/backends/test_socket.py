@@ -118,13 +118,8 @@ def test_other_backends_have_one_stream(both):
 
 
 @pytest.mark.parametrize(("backend", "asked", "operation", "planned"), [
-    ("socket", None, "p2p_latency", 1),
-    ("socket", 1, "p2p_latency", 1),
-    ("socket", 4, "p2p_latency", 4),
-    ("mpi", None, "p2p_latency", None),
-    ("mpi", 1, "p2p_latency", None),
-    ("mpi", 4, "p2p_latency", 4),
-    ("socket", None, "allreduce", None),
+    ("socket", None, "p2p_latency", 1), ("socket", 1, "p2p_latency", 1), ("socket", 4, "p2p_latency", 4),
+    ("mpi", None, "p2p_latency", None), ("mpi", 1, "p2p_latency", None), ("mpi", 4, "p2p_latency", 4), ("socket", None, "allreduce", None),
 ])  # fmt: skip
 def test_cases_show_their_streams_where_there_can_be_several(backend, asked, operation, planned):
     sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)

@@ -175,23 +175,17 @@ def test_simulated_nodes_join_and_gather():
     (one,) = outcome.raw
     assert (one["nodes"], one["bytes_each"], one["complete"]) == (40, 160_000, True)
     assert outcome.names() == [
-        "join, gather and decide",
-        "of it: join",
-        "of it: gather",
-        "peak memory of rank 0",
-        "processor time of rank 0",
+        "join, gather and decide", "of it: join", "of it: gather", "peak memory of rank 0", "processor time of rank 0",
         "sums that are right",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.long
 def test_mutated_messages_are_refused_or_read():
     outcome = control_fuzz.measure(2000)
     assert [(one["what"], one["messages"]) for one in outcome.raw] == [
-        ("mutated messages", 2000),
-        ("at a socket, with the key", 100),
-        ("at a socket, raw bytes", 5),
-    ]
+        ("mutated messages", 2000), ("at a socket, with the key", 100), ("at a socket, raw bytes", 5),
+    ]  # fmt: skip
     assert all(0 < one["refused"] <= one["messages"] for one in outcome.raw)
 
 

@@ -12,17 +12,9 @@ OK = Trial("quiet", 0, "OK", 0, "OK: allreduce reaches 80 %", 14.0, 0.1)
 
 
 @pytest.mark.parametrize(("condition", "outcome", "code", "is_false"), [
-    ("quiet", "OK", 0, False),
-    ("busy-4", "OK", 0, False),
-    ("quiet", "SLOW", 1, True),
-    ("busy-2", "SLOW", 1, True),
-    ("busy-2", "INCONCLUSIVE", 3, False),
-    ("half-link", "OK", 0, True),
-    ("half-link", "SLOW", 1, False),
-    ("slowed", "OK", 0, True),
-    ("slowed", "INCONCLUSIVE", 3, False),
-    ("slowed", "BROKEN", 4, True),
-    ("slowed", "INCONCLUSIVE", 0, True),
+    ("quiet", "OK", 0, False), ("busy-4", "OK", 0, False), ("quiet", "SLOW", 1, True), ("busy-2", "SLOW", 1, True),
+    ("busy-2", "INCONCLUSIVE", 3, False), ("half-link", "OK", 0, True), ("half-link", "SLOW", 1, False), ("slowed", "OK", 0, True),
+    ("slowed", "INCONCLUSIVE", 3, False), ("slowed", "BROKEN", 4, True), ("slowed", "INCONCLUSIVE", 0, True),
 ])  # fmt: skip
 def test_a_verdict_is_false_where_it_is_not_true(condition, outcome, code, is_false):
     assert replace(OK, condition=condition, outcome=outcome, code=code).is_false is is_false

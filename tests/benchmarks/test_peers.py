@@ -286,10 +286,8 @@ def test_a_program_that_is_another_one_is_reported(tmp_path):
 def test_without_peers_nothing_is_measured_and_each_is_reported(capsys):
     assert main([]) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
-        "osu: not measured: give --osu DIR",
-        "imb: not measured: give --imb FILE",
-        "gloo: not measured: give --gloo FILE",
-    ]
+        "osu: not measured: give --osu DIR", "imb: not measured: give --imb FILE", "gloo: not measured: give --gloo FILE",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("pairs", ["0", "-1", "x", "²"])

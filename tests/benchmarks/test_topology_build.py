@@ -12,10 +12,8 @@ MOST_READS_OF_A_LINK = 2  # of an xGMI link: its own, and its part in what its G
 def test_the_benchmark_prints_time_per_link_and_the_slope():
     outcome = topology_build.measure(1, sizes=(300, 1_500))
     assert [figure.cases()[0] for figure in outcome.figures][:3] == [
-        "PCIe, 504 links",
-        "PCIe, 1,512 links",
-        "PCIe, slope of time over links",
-    ]
+        "PCIe, 504 links", "PCIe, 1,512 links", "PCIe, slope of time over links",
+    ]  # fmt: skip
     assert [(each["kind"], each["links"]) for each in outcome.raw] == [("PCIe", 504), ("PCIe", 1512), ("xGMI", 304), ("xGMI", 1504)]
     assert "µs per link" in outcome.markdown()
 

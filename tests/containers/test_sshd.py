@@ -38,20 +38,8 @@ def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_k
     users = Path("/etc/passwd").read_text()
     (tmp_path / "passwd").write_text("collbench:x:1000:1000::/home/collbench:/bin/sh\n" + users)
     pod = [
-        "timeout",
-        "40",
-        "unshare",
-        "--mount",
-        "--net",
-        "--pid",
-        "--fork",
-        "sh",
-        "-c",
-        _POD,
-        "sh",
-        str(tmp_path),
-        str(CONTAINERS / "ssh"),
-    ]
+        "timeout", "40", "unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", _POD, "sh", str(tmp_path), str(CONTAINERS / "ssh"),
+    ]  # fmt: skip
     done = subprocess.run(pod, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1000\n/opt/collbench/bin:/usr/local/bin:/usr/bin:/bin\n", ""), (
         tmp_path / "log"

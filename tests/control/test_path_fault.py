@@ -64,11 +64,8 @@ def test_a_rank_that_is_behind_because_its_packets_are_lost_is_not_named():
     found = diagnose(evidence(ranks, fault(STALLED, HOLE)))
     assert (found.cause, found.ranks) == (HangCause.PATH, ())
     assert found.path and (found.path.problem, found.path.limit_bytes, found.path.source, found.path.target) == (
-        PathProblem.MTU,
-        1000,
-        "n1",
-        "n2",
-    )
+        PathProblem.MTU, 1000, "n1", "n2",
+    )  # fmt: skip
     assert diagnose(evidence(ranks, None)).ranks == (1,)
 
 

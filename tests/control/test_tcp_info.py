@@ -36,9 +36,7 @@ def test_an_older_kernel_returns_less():
 
 
 @pytest.mark.parametrize(("info", "stalled"), [
-    (TcpInfo(unacked=3, retransmits=4), True),
-    (TcpInfo(unacked=3, retransmits=1), False),
-    (TcpInfo(unacked=0, retransmits=4), False),
+    (TcpInfo(unacked=3, retransmits=4), True), (TcpInfo(unacked=3, retransmits=1), False), (TcpInfo(unacked=0, retransmits=4), False),
     (TcpInfo(unacked=90), False),
 ])  # fmt: skip
 def test_a_connection_is_stalled_where_a_segment_timed_out_repeatedly(info, stalled):

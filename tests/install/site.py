@@ -19,18 +19,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy/install" / "install.sh"
 OF_TORCH = (
-    "torch",
-    "sympy",
-    "mpmath",
-    "networkx",
-    "jinja2",
-    "markupsafe",
-    "fsspec",
-    "filelock",
-    "typing_extensions",
-    "numpy",
-    "setuptools",
-)
+    "torch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "typing_extensions", "numpy", "setuptools",
+)  # fmt: skip
 
 PRETENDED = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_COLLBENCH"
 VERSION = "1.2.3"  # that the installs are told to have, instead of the version of the newest tag

@@ -88,13 +88,8 @@ def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
 def test_a_row_has_every_figure(start):
     (row,) = start(ALLREDUCE, sizes=(2**20,)).rows
     assert (row.operation, row.backend, row.api, row.dtype, row.redop, row.root) == (
-        "allreduce",
-        "simulated",
-        "simulated",
-        "float32",
-        "sum",
-        None,
-    )
+        "allreduce", "simulated", "simulated", "float32", "sum", None,
+    )  # fmt: skip
     assert (row.size_bytes, row.count, row.ranks, row.nodes, row.group, row.n) == (2**20, 2**18, 4, 1, "all", 20)
     assert row.time_s.min <= row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high <= row.time_s.max
     assert row.algbw_bytes_per_s == pytest.approx(2**20 / row.time_s.p50)

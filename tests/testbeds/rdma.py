@@ -50,17 +50,7 @@ class RdmaVm(Bed):
         card = f"virtio-net-pci,netdev=net,speed={self.speed},duplex=full,host_mtu={self.mtu},romfile="
         return [
             *(
-                "qemu-system-x86_64",
-                "-accel",
-                "tcg",
-                "-cpu",
-                "max",
-                "-m",
-                "512",
-                "-nodefaults",
-                "-no-user-config",
-                "-display",
-                "none",
+                "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "512", "-nodefaults", "-no-user-config", "-display", "none",
                 "-no-reboot",
             ),
             *(
@@ -75,7 +65,7 @@ class RdmaVm(Bed):
             *("-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"),
             *("-virtfs", f"local,path={self.share},mount_tag=share,security_model=none,multidevs=remap"),
             *("-netdev", "user,id=net,restrict=on", "-device", card),
-        ]
+        ]  # fmt: skip
 
     def _ramdisk(self) -> None:
         tree = self.folder / "tree"

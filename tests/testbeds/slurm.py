@@ -145,12 +145,9 @@ class SlurmBed(Bed):
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         options = {
-            "key-file": "munge.key",
-            "socket": "munge.socket",
-            "pid-file": "munged.pid",
-            "log-file": "log/munged",
+            "key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "log-file": "log/munged",
             "seed-file": "munge.seed",
-        }
+        }  # fmt: skip
         self.must("munged", "--force", *(f"--{option}={self.folder / name}" for option, name in options.items()))
 
     def _configure(self) -> None:

@@ -22,11 +22,9 @@ _PHASES = {
 # Other phases that may be reported. Without the control plane a rank measures until the next message; memory may run out in the work
 # around a measurement and before gathering.
 _ALSO = {
-    ("control", "warm-up"): ("gather",),
-    ("control", "timed"): ("gather",),
-    ("memory", "timed"): ("between",),
+    ("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "timed"): ("between",),
     ("memory", "gather"): ("timed", "between"),
-}
+}  # fmt: skip
 _ONE_WAY_S = 9.0  # p2p's cases of one direction are measured to their end where packets of the other one are lost
 _NIC = ("nic 3 s", "nic 60 s")
 _PATH_NAMED = re.compile(
@@ -45,12 +43,9 @@ _PROBLEMS = {
 }
 # Before the ranks have met, each knows only that it does not reach the others.
 _UNKNOWN = (
-    " drops packets; ",
-    "the path between them carries nothing",
-    "did not join within",
-    "cannot connect to rank 0 at",
+    " drops packets; ", "the path between them carries nothing", "did not join within", "cannot connect to rank 0 at",
     "which drops packets, lost its last message",
-)
+)  # fmt: skip
 _CUT = ("is down, or the path between", "is on a host that does not answer", "lost its control connection")
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
