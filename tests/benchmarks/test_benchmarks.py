@@ -44,11 +44,34 @@ def lines(outcome):
     return {cases[1].strip(): cases[2].strip() for cases in printed[1:]}
 
 
-def test_startup_prints_both_and_imports_nothing_heavy():
-    shown = lines(startup.measure(1))
-    assert float(shown["collbench --help"].removesuffix(" s")) > 0
-    assert float(shown["python -c pass"].removesuffix(" s")) > 0
-    assert shown["imported of numpy, torch, rich"] == "none"
+# By benchmark the units of its figures ("±": a difference, else above 0), the modules that it must not import, and whether it needs MPI.
+PRINTED = [
+    pytest.param(partial(startup.measure, 1), {"collbench --help": " s", "python -c pass": " s"}, "imported of numpy, torch, rich", False,
+        id="startup"),
+    pytest.param(partial(probe.measure, 1), {"wall time": " s", "peak memory": " MiB"}, "imported of torch", False, id="probe"),
+    pytest.param(partial(ceilings_1024.measure, 1), {"seconds": " s"}, None, False, id="ceilings", marks=pytest.mark.long),
+    pytest.param(partial(first_number.measure, 1), {"difference within pairs": "± s"}, "imported in the ranks of pandas, torch", True,
+        id="first number", marks=pytest.mark.long),
+    pytest.param(partial(memory.measure, 1, ["8"]), {"8: collbench beyond its buffers": " MiB"}, None, True, id="memory",
+        marks=pytest.mark.long),
+    pytest.param(partial(evidence_cost.measure, 1, "8,16", iterations=20), {"p50 at 8 B, ratio within pairs": " ×",
+        "time per case, difference within pairs": "± ms"}, None, True, id="evidence", marks=pytest.mark.long),
+    pytest.param(partial(suite_overhead.measure, 1, "--sizes", "8"), {"harness per case": " ms", "measured per case": " ms"}, None, True,
+        id="suite", marks=pytest.mark.long),
+    pytest.param(partial(against_c.measure, 1, ["8"], iterations=100), {"8: ratio within pairs": " ×"}, None, True, id="C",
+        marks=pytest.mark.long),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("measure", "units", "imported", "uses_mpi"), PRINTED)
+def test_a_benchmark_prints_its_figures_and_imports_nothing_heavy(measure, units, imported, uses_mpi, request):
+    if uses_mpi:
+        request.getfixturevalue("mpi")
+    shown = lines(measure())
+    for name, unit in units.items():
+        assert shown[name].endswith(unit.removeprefix("±"))
+        assert unit.startswith("±") or float(shown[name].removesuffix(unit)) > 0
+    assert imported is None or shown[imported] == "none"
 
 
 @pytest.mark.long
@@ -59,29 +82,10 @@ def test_the_wait_for_an_answer_is_timed_to_its_first_line_and_to_its_end(mpi):
         assert 0 < first < end
 
 
-def test_a_probe_prints_its_time_and_memory_and_imports_no_torch():
-    shown = lines(probe.measure(1))
-    assert float(shown["wall time"].removesuffix(" s")) > 0 and float(shown["peak memory"].removesuffix(" MiB")) > 0
-    assert shown["imported of torch"] == "none"
-
-
-@pytest.mark.long
-def test_the_ceilings_of_many_nodes_print_their_seconds():
-    assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
-
-
 def test_a_log_is_read_at_a_rate_in_bounded_memory():
     shown = lines(nccl_log.measure(1, size=1 << 20))
     assert list(shown) == ["starting: speed", "starting: peak memory", "calling: speed", "calling: peak memory"]
     assert float(shown["starting: speed"].removesuffix(" MB/s")) > 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("mpi")
-def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy():
-    shown = lines(first_number.measure(1))
-    assert shown["difference within pairs"].endswith(" s")
-    assert shown["imported in the ranks of pandas, torch"] == "none"
 
 
 def test_loop_cost_is_above_nothing():
@@ -90,36 +94,6 @@ def test_loop_cost_is_above_nothing():
     except Missing as why:
         pytest.skip(str(why))
     assert float(shown["per call"].removesuffix(" ns")) > 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("mpi")
-def test_memory_is_more_than_the_buffers():
-    shown = lines(memory.measure(1, ["8"]))
-    assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("mpi")
-def test_evidence_shows_its_cost_beside_none():
-    shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
-    assert shown["p50 at 8 B, ratio within pairs"].endswith(" ×")
-    assert shown["time per case, difference within pairs"].endswith(" ms")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("mpi")
-def test_a_suite_shows_what_its_cases_took_beside_the_calls():
-    shown = lines(suite_overhead.measure(1, "--sizes", "8"))
-    assert float(shown["harness per case"].removesuffix(" ms")) > 0
-    assert float(shown["measured per case"].removesuffix(" ms")) > 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("mpi")
-def test_against_c_prints_a_ratio():
-    shown = lines(against_c.measure(1, ["8"], iterations=100))
-    assert float(shown["8: ratio within pairs"].removesuffix(" ×")) > 0
 
 
 def test_pairs_take_turns():

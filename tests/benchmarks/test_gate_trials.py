@@ -78,35 +78,29 @@ def suspicion(kind, name, state="confirmed", size=0):
 
 
 GROUP = suspicion("group", "allreduce on mpi, large messages")
+OF_LINK = {"cause": {"kind": "link"}, "suspicions": [GROUP]}
 
 
-@pytest.mark.parametrize(("kind", "suspicions", "wanted"), [
-    ("cell", [suspicion("cell", "c", size=4 << 20)], True),
-    ("cell", [GROUP], True),
-    ("cell", [suspicion("cell", "c", "suspected", 4 << 20)], False),
-    ("cell", [suspicion("cell", "c", size=8 << 20), suspicion("whole", "all cells")], False),
-    ("group", [suspicion("cell", "c", size=4 << 20)], False),
-    ("group", [GROUP], True),
-    ("half", [GROUP], False),
-    ("half", [], True),
-    ("same", [GROUP], False),
+@pytest.mark.parametrize(("kind", "changes", "wanted"), [
+    ("cell", {"suspicions": [suspicion("cell", "c", size=4 << 20)]}, True),
+    ("cell", {"suspicions": [GROUP]}, True),
+    ("cell", {"suspicions": [suspicion("cell", "c", "suspected", 4 << 20)]}, False),
+    ("cell", {"suspicions": [suspicion("cell", "c", size=8 << 20), suspicion("whole", "all cells")]}, False),
+    ("group", {"suspicions": [suspicion("cell", "c", size=4 << 20)]}, False),
+    ("group", {"suspicions": [GROUP]}, True),
+    ("half", {"suspicions": [GROUP]}, False),
+    ("half", {}, True),
+    ("same", {"suspicions": [GROUP]}, False),
+    ("link", OF_LINK, True),  # over a slower link the cause counts
+    ("link", {**OF_LINK, "cause": {"kind": "host"}}, False),
+    ("link", {**OF_LINK, "cause": None}, False),
+    ("link", {**OF_LINK, "result": "no verdict"}, False),
+    ("same", {"result": "no verdict", "suspicions": [GROUP]}, True),  # not decided: neither an alarm nor found
+    ("group", {"result": "no verdict", "suspicions": [GROUP]}, False),
 ])  # fmt: skip
-def test_what_a_verdict_must_report(kind, suspicions, wanted):
-    assert right(kind, Done("mpi", (4 << 20,), 10.0), {"result": "regression", "cause": None, "suspicions": suspicions}) is wanted
-
-
-def test_over_a_slower_link_the_cause_counts():
-    verdict = {"result": "regression", "cause": {"kind": "link"}, "suspicions": [GROUP]}
-    assert right("link", Done(at_hosts=True), verdict)
-    assert not right("link", Done(at_hosts=True), {**verdict, "cause": {"kind": "host"}})
-    assert not right("link", Done(at_hosts=True), {**verdict, "cause": None})
-    assert not right("link", Done(at_hosts=True), {**verdict, "result": "no verdict"})
-
-
-def test_what_is_not_decided_is_neither_an_alarm_nor_found():
-    undecided = {"result": "no verdict", "cause": None, "suspicions": [GROUP]}
-    assert right("same", Done(), undecided)
-    assert not right("group", Done("mpi", (4 << 20,), 5.0), undecided)
+def test_what_a_verdict_must_report(kind, changes, wanted):
+    done = Done(at_hosts=True) if kind == "link" else Done("mpi", (4 << 20,), 10.0)
+    assert right(kind, done, {"result": "regression", "cause": None, "suspicions": [], **changes}) is wanted
 
 
 def test_kinds_are_spread_over_the_whole():
@@ -146,27 +140,16 @@ def test_launches_in_another_state_are_replaced(trials):
     assert (found.result, found.launches, found.replaced) == ("passed", 4, 1), found
 
 
-def kept(trials, name):
-    with tarfile.open(trials.folder / name / "runs.tar.xz") as archive:
-        return {each.partition("/")[0] for each in archive.getnames()}
-
-
-def test_an_allocation_of_which_too_many_flipped_is_measured_afresh_before_it_is_judged(trials):
-    found = Trials(MadeUp(flipped=range(5)), trials.folder, trials.effort).play("same", 2)
-    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 1, 0, 8, 2), found
-    assert kept(trials, "same-2") == {"flipped-1-first-1", "1-first"}
-
-
-def test_a_confirmation_too(trials):
-    found = Trials(MadeUp(flipped=range(3, 8)), trials.folder, trials.effort).play("cell", 1)
-    assert (found.result, found.right, found.flipped, found.undecided) == ("regression", True, 1, 0), found
-    assert kept(trials, "cell-1") == {"1-first", "flipped-2-again-1", "2-again", "3-again"}
-
-
-def test_what_gives_no_verdict_all_the_same_is_measured_afresh_once(trials):
-    found = Trials(MadeUp(flipped=range(15)), trials.folder, trials.effort).play("same", 2)
-    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 2, 1, 18, 6), found
-    assert kept(trials, "same-2") == {"flipped-1-first-1", "flipped-1-first-2", "undecided-1-first", "1-fresh"}
+@pytest.mark.parametrize(("trial", "flipped", "outcome", "names"), [
+    (("same", 2), range(5), ("passed", True, 1, 0, 8, 2), {"flipped-1-first-1", "1-first"}),
+    (("cell", 1), range(3, 8), ("regression", True, 1, 0, 14, 2), {"1-first", "flipped-2-again-1", "2-again", "3-again"}),
+    (("same", 2), range(15), ("passed", True, 2, 1, 18, 6), {"flipped-1-first-1", "flipped-1-first-2", "undecided-1-first", "1-fresh"}),
+], ids=["an allocation", "a confirmation", "no verdict all the same"])  # fmt: skip
+def test_where_too_many_launches_flipped_they_are_measured_afresh_before_they_are_judged(trials, trial, flipped, outcome, names):
+    found = Trials(MadeUp(flipped=flipped), trials.folder, trials.effort).play(*trial)
+    assert (found.result, found.right, found.flipped, found.undecided, found.launches, found.replaced) == outcome, found
+    with tarfile.open(trials.folder / "{}-{}".format(*trial) / "runs.tar.xz") as archive:
+        assert {name.partition("/")[0] for name in archive.getnames()} == names
 
 
 def test_what_is_measured_already_is_not_measured_again(trials, monkeypatch):

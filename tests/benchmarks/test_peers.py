@@ -54,19 +54,19 @@ Options:     processes=2, inputs=1, threads=1, verify=true
 """
 
 
-def close(found, expected):
-    return found == {size: pytest.approx(value) for size, value in expected.items()}
-
-
-def test_osu_prints_the_mean_and_the_median():
-    assert close(osu.times(OSU_COLLECTIVE), {8: 0.31e-6, 65536: 9.17e-6})
-    assert close(osu.times(OSU_COLLECTIVE, osu.MEAN), {8: 0.92e-6, 65536: 43.01e-6})
-    assert close(osu.times(OSU_OLD), {8: 0.12e-6})
-
-
-def test_osu_s_median_bandwidth_is_a_time_per_message():
-    assert close(osu.times(OSU_RATE), {8: 0.5e-6})
-    assert osu.times(OSU_RATE.replace("16.00", "0.00")) == {8: 0.0}
+@pytest.mark.parametrize(("read", "text", "seconds"), [
+    (osu.times, OSU_COLLECTIVE, {8: 0.31e-6, 65536: 9.17e-6}),
+    (lambda text: osu.times(text, osu.MEAN), OSU_COLLECTIVE, {8: 0.92e-6, 65536: 43.01e-6}),
+    (osu.times, OSU_OLD, {8: 0.12e-6}),
+    (osu.times, OSU_RATE, {8: 0.5e-6}),  # the median bandwidth is a time per message
+    (osu.times, OSU_RATE.replace("16.00", "0.00"), {8: 0.0}),
+    (imb.times, IMB_COLLECTIVE, {8: 0.24e-6, 1048576: 152.97e-6}),
+    (imb.times, IMB_PING_PONG, {8: 0.8e-6}),
+    (gloo.times, GLOO, {16777216: 13389e-6}),
+    (gloo.times, GLOO.replace("(us)", "(ns)"), {16777216: 13389e-9}),
+], ids=["OSU", "OSU's mean", "old OSU", "OSU's rate", "OSU's rate of 0", "IMB", "IMB ping-pong", "gloo", "gloo in ns"])  # fmt: skip
+def test_a_peer_s_times_are_read_in_the_unit_that_it_names(read, text, seconds):
+    assert read(text) == {size: pytest.approx(value) for size, value in seconds.items()}
 
 
 @pytest.mark.parametrize(("out", "version"), [(OSU_COLLECTIVE, (7, 4)), (OSU_RATE, (7, 4)), (OSU_OLD, (5, 6, 2)), ("v7.4", None)])
@@ -99,23 +99,17 @@ def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch):
     assert "4:8" in opened.command("alltoall", load) and "8:16" in opened.command("reducescatter", load)
 
 
-def test_imb_prints_means_of_collectives_and_ping_pong():
-    assert close(imb.times(IMB_COLLECTIVE), {8: 0.24e-6, 1048576: 152.97e-6})
-    assert close(imb.times(IMB_PING_PONG), {8: 0.8e-6})
-
-
 def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path):
     head, line = IMB_COLLECTIVE.rpartition("\n            8 ")[0], "            8   50  0.1  0.9  {}\n"
     assert "t_avg[usec]" in head
     text = head + "\n" + "".join(line.format(mean) for mean in (90.0, 80.0, 1.0, 3.0, 2.0))
-    assert close(imb.times(text, warming=2), {8: 2e-6})
+    assert imb.times(text, warming=2) == {8: pytest.approx(2e-6)}
     assert imb.times(text, warming=5) == {}
-    assert imb._sizes("reducescatter", Load((8, 16), 10, 1)) == [4, 8] and imb._sizes("allreduce", Load((8, 16), 10, 1)) == [8, 16]
     load = Load((8, 64), 1000, 200)
     assert imb._lengths(str(tmp_path), load.sizes, load).read_text().split() == ["8"] * 24 + ["64"] * 24
     words = imb.Imb(tmp_path / "IMB-MPI1").command("allreduce", load, tmp_path / "lengths")
     assert words[words.index("-iter") + 1] == "50"
-    assert [imb._of_block(one) * (imb._warming(one) + imb._BLOCKS) for one in (LARGE, Load((8,), 1, 0))] == [75, 20]
+    assert [imb._of_block(load) * (imb._warming(load) + imb._BLOCKS) for load in (LARGE, Load((8,), 1, 0))] == [75, 20]
 
 
 @pytest.mark.impi
@@ -132,26 +126,19 @@ def test_imb_of_the_wheel_measures(impi_python):
 
 
 def test_our_samples_in_blocks():
-    samples = np.array([1.0, 1.0, 50.0, 2.0, 3.0, 3.0])
-    run = SimpleNamespace(array=lambda row, name: {"mean_s": samples}[name])
-    row = None
-    assert median_of_blocks(3, run, row) == 3.0
-    assert median_of_blocks(20, run, row) == 2.5  # fewer samples than blocks: each is one
+    run = SimpleNamespace(array=lambda row, name: {"mean_s": np.array([1.0, 1.0, 50.0, 2.0, 3.0, 3.0])}[name])
+    assert median_of_blocks(3, run, None) == 3.0
+    assert median_of_blocks(20, run, None) == 2.5  # fewer samples than blocks: each is one
 
 
 def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path):
+    sizes = {"allreduce": [8, 16], "alltoall": [4, 8], "allgather": [4, 8], "reducescatter": [4, 8]}
+    assert {name: imb._sizes(name, Load((8, 16), 10, 1)) for name in sizes} == sizes
     (tmp_path / "lib").mkdir()
-    program = tmp_path / "bin" / "IMB-MPI1"
-    built = imb.Imb(program)
-    assert [imb._sizes(name, SMALL)[0] for name in ("allreduce", "alltoall", "allgather")] == [8, 4, 4]
+    built = imb.Imb(tmp_path / "bin" / "IMB-MPI1")
     assert built.library() == []
     (tmp_path / "lib/libmpi.so.12").touch()
     assert built.library() == [f"LD_LIBRARY_PATH={tmp_path / 'lib'}"]
-
-
-def test_gloo_prints_the_median_in_a_unit_it_names():
-    assert close(gloo.times(GLOO), {16777216: 13389e-6})
-    assert close(gloo.times(GLOO.replace("(us)", "(ns)")), {16777216: 13389e-9})
 
 
 @pytest.mark.system
@@ -176,10 +163,9 @@ def test_a_size_without_a_time_is_reported():
             wanted(times, [8], "x")
 
 
-def test_state_probes_agree_within_a_fifth():
-    assert agree([100, 120, 110])
-    assert not agree([100, 121, 110])
-    assert not agree([65, 65, 260])
+@pytest.mark.parametrize(("values", "equal"), [([100, 120, 110], True), ([100, 121, 110], False), ([65, 65, 260], False)])
+def test_state_probes_agree_within_a_fifth(values, equal):
+    assert agree(values) is equal
 
 
 def readings(*values):
@@ -226,18 +212,17 @@ def test_a_verdict_is_of_the_whole_interval_or_of_the_median(span, verdict):
     assert Target(1.02).judge(span, Span(9, 9, 9)) == verdict
 
 
-def test_the_easier_of_two_targets_counts():
-    twice, little = Span(2.0, 1.9, 2.1), Span(0.5e-7, 0.4e-7, 0.6e-7)
-    assert Target(1.1).judge(twice, little) == "MISSED"
-    assert Target(1.1, or_seconds=1e-7).judge(twice, little) == "met"
-    assert Target(1.1, or_seconds=1e-7).show() == "≤ 1.10 or ≤ +0.1 µs"
+TWICE, LITTLE, HALF, LESS = Span(2.0, 1.9, 2.1), Span(0.5e-7, 0.4e-7, 0.6e-7), Span(0.5, 0.4, 0.6), Span(-2e-7, -3e-7, -1.5e-7)
 
 
-def test_to_read_too_fast_is_no_better_where_both_ways_are_bounded():
-    half, less = Span(0.5, 0.4, 0.6), Span(-2e-7, -3e-7, -1.5e-7)
-    assert Target(1.1).judge(half, less) == "met"
-    assert Target(1.1, 0.9, or_seconds=1e-7).judge(half, less) == "MISSED"
-    assert Target(1.1, 0.9, or_seconds=1e-7).show() == "0.90 to 1.10 or ±0.1 µs"
+@pytest.mark.parametrize(("target", "spans", "verdict", "shown"), [
+    (Target(1.1), (TWICE, LITTLE), "MISSED", "≤ 1.10"),
+    (Target(1.1, or_seconds=1e-7), (TWICE, LITTLE), "met", "≤ 1.10 or ≤ +0.1 µs"),
+    (Target(1.1), (HALF, LESS), "met", "≤ 1.10"),
+    (Target(1.1, 0.9, or_seconds=1e-7), (HALF, LESS), "MISSED", "0.90 to 1.10 or ±0.1 µs"),  # too fast is no better
+])  # fmt: skip
+def test_the_easier_of_two_targets_counts(target, spans, verdict, shown):
+    assert (target.judge(*spans), target.show()) == (verdict, shown)
 
 
 def test_the_table_shows_pairs_and_repetitions():
@@ -257,10 +242,12 @@ def test_a_contest_of_which_no_pair_counts_reports_it():
     assert "State probes 65 to 260 ns." in outcome.markdown()
 
 
-def test_pages_that_are_not_alike_are_reported():
-    assert sentence(36 << 20, 16 << 20, True, "OSU") == "OSU held 36 MiB per process on huge pages."
-    assert sentence(0, 16 << 20, True, "OSU").endswith("NOT as collbench.")
-    assert sentence(4 << 20, 1 << 20, False, "OSU").endswith("NOT as collbench.")
+@pytest.mark.parametrize(("held", "wanted_bytes", "ours", "alike"), [
+    (36 << 20, 16 << 20, True, True), (0, 16 << 20, True, False), (4 << 20, 1 << 20, False, False),
+])  # fmt: skip
+def test_pages_that_are_not_alike_are_reported(held, wanted_bytes, ours, alike):
+    said = sentence(held, wanted_bytes, ours, "OSU")
+    assert said == "OSU held 36 MiB per process on huge pages." if alike else said.endswith("NOT as collbench.")
 
 
 def test_both_sides_get_the_same_allocator_and_interface():

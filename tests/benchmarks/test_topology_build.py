@@ -20,18 +20,12 @@ def test_the_benchmark_prints_time_per_link_and_the_slope():
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_files_read_per_pci_function_do_not_grow(size):
-    files = topology_build.pcie(size)
+@pytest.mark.parametrize("kind", ["PCI function", "xGMI link"])
+def test_files_read_per_link_do_not_grow(kind, size):
+    files = topology_build.pcie(size) if kind == "PCI function" else topology_build.xgmi(size)
     machine = linux.read(files)
-    assert len(machine.pci) >= size
-    assert sum(count for path, count in files.reads.items() if "/sys/bus/pci/" in path) <= MOST_READS * len(machine.pci)
-    assert max(files.reads.values()) <= 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_files_read_per_xgmi_link_do_not_grow(size):
-    files = topology_build.xgmi(size)
-    machine = linux.read(files)
-    assert len(machine.gpu_links) >= size
-    assert sum(files.reads.values()) <= MOST_READS_OF_A_LINK * len(machine.gpu_links)
+    links = machine.pci if kind == "PCI function" else machine.gpu_links
+    assert len(links) >= size
+    most = MOST_READS if kind == "PCI function" else MOST_READS_OF_A_LINK
+    assert sum(count for path, count in files.reads.items() if kind == "xGMI link" or "/sys/bus/pci/" in path) <= most * len(links)
+    assert kind == "xGMI link" or max(files.reads.values()) <= 2
