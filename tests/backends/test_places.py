@@ -33,9 +33,7 @@ def test_ranks_that_may_share_go_round(local_rank, k, visible, chosen):
 
 
 @pytest.mark.parametrize(("env", "answer"), [
-    ({}, (False, "")),
-    ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")),
-    ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
+    ({}, (False, "")), ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")), ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
     ({"NCCL_HOSTID": "a"}, (False, "a")),
 ])  # fmt: skip
 def test_what_lets_ranks_share_is_in_the_environment(env, answer):
@@ -43,11 +41,8 @@ def test_what_lets_ranks_share_is_in_the_environment(env, answer):
 
 
 @pytest.mark.parametrize(("places", "k"), [
-    ([place([A]), place([B])], 1),
-    ([place([A, B])], 2),
-    ([place([A], [A]), place([B], [B])], 1),
-    ([place([A]), place([A], host="node2")], 1),
-    ([place([A]), place([B]), place([A], host="node2")], 1),
+    ([place([A]), place([B])], 1), ([place([A, B])], 2), ([place([A], [A]), place([B], [B])], 1),
+    ([place([A]), place([A], host="node2")], 1), ([place([A]), place([B]), place([A], host="node2")], 1),
     ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
 ])  # fmt: skip
 def test_one_rank_per_gpu_is_fine(places, k):

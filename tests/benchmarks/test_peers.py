@@ -201,12 +201,8 @@ def test_a_ratio_is_collbench_s_time_over_the_peer_s_within_pairs():
 
 
 @pytest.mark.parametrize(("span", "verdict"), [
-    (Span(1.00, 0.99, 1.02), "met"),
-    (Span(1.01, 0.99, 1.03), "met by the median"),
-    (Span(1.03, 1.01, 1.05), "missed by the median"),
-    (Span(1.05, 1.03, 1.06), "MISSED"),
-    (Span(1.00, None, None), "met by the median"),
-    (Span(2.00, None, None), "missed by the median"),
+    (Span(1.00, 0.99, 1.02), "met"), (Span(1.01, 0.99, 1.03), "met by the median"), (Span(1.03, 1.01, 1.05), "missed by the median"),
+    (Span(1.05, 1.03, 1.06), "MISSED"), (Span(1.00, None, None), "met by the median"), (Span(2.00, None, None), "missed by the median"),
 ])  # fmt: skip
 def test_a_verdict_is_of_the_whole_interval_or_of_the_median(span, verdict):
     assert Target(1.02).judge(span, Span(9, 9, 9)) == verdict

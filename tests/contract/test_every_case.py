@@ -31,14 +31,12 @@ NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 BY_MESSAGES = ("allgatherv", "gatherv", "scatterv", "hypercube")
 SCANS = ("scan", "exscan", "reducescatterv")
 IN_PLACE_ONLY = {
-    "gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES),
-    "mpi": ("broadcast", "hypercube"),
-    "nccl": ("hypercube",),
+    "gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",),
     "ucc": ("broadcast",),
 } | {
     "horovod": ("allreduce", "broadcast"),
     "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", *BY_MESSAGES),
-}
+}  # fmt: skip
 OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "sendrecv")) | {
     "horovod": ("allgather", "allgatherv", "alltoall", "reducescatter"),
     "tensorflow": ("allreduce", "allgather", "alltoall", "broadcast"),
@@ -49,36 +47,14 @@ OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "
 OF_MPI, HAS_WINDOWS = (*ONE_SIDED, *NEIGHBOURS), ("mpi", "simulated")
 LACKS = {"nccl": ("barrier", *SCANS), **dict.fromkeys(("gloo", "torchcomms"), SCANS)} | {
     "tensorflow": (
-        "barrier",
-        "reduce",
-        "gather",
-        "scatter",
-        "alltoallv",
-        "allgatherv",
-        "gatherv",
-        "scatterv",
-        *SCANS,
-        "sendrecv",
-        "hypercube",
-        "p2p_latency",
-        "p2p_bandwidth",
-        "p2p_bidirectional",
+        "barrier", "reduce", "gather", "scatter", "alltoallv", "allgatherv", "gatherv", "scatterv", *SCANS, "sendrecv", "hypercube",
+        "p2p_latency", "p2p_bandwidth", "p2p_bidirectional",
     ),
-}
+}  # fmt: skip
 LACKS["jax"] = (
-    "reduce",
-    "gather",
-    "scatter",
-    "alltoallv",
-    "allgatherv",
-    "gatherv",
-    "scatterv",
-    *SCANS,
-    "hypercube",
-    "p2p_latency",
-    "p2p_bandwidth",
+    "reduce", "gather", "scatter", "alltoallv", "allgatherv", "gatherv", "scatterv", *SCANS, "hypercube", "p2p_latency", "p2p_bandwidth",
     "p2p_bidirectional",
-)
+)  # fmt: skip
 LACKS["ucc"] = ("scatter", "scan", "exscan", "sendrecv", "hypercube", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
 LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv", "allgatherv"))
 HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")

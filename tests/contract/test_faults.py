@@ -46,11 +46,8 @@ class Spoilt:
 
     def __str__(self):
         words = [
-            self.name,
-            "in place" if self.in_place else "",
-            f"root {self.root}" if self.root else "",
-            self.traffic and self.traffic.name,
-        ]
+            self.name, "in place" if self.in_place else "", f"root {self.root}" if self.root else "", self.traffic and self.traffic.name,
+        ]  # fmt: skip
         return ", ".join(word for word in words if word)
 
     @property

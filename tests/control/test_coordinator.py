@@ -75,11 +75,8 @@ def test_the_rank_that_ended_first_is_the_reason(ends, named):
         part._end_of(rank, how)
     found = ended(part)
     assert (found.ranks, found.names, found.phase, found.end) == (
-        (named,),
-        (f"rank {named} (h, pid {named})",),
-        MEASURING,
-        dict(ends)[named],
-    )
+        (named,), (f"rank {named} (h, pid {named})",), MEASURING, dict(ends)[named],
+    )  # fmt: skip
 
 
 def test_a_connection_that_was_lost_before_is_an_end_too():

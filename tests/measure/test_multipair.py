@@ -120,20 +120,8 @@ def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path):
 @pytest.mark.parametrize("split", [[], ["--split", "MOD 2"]])
 def test_a_session_of_real_ranks_makes_a_communicator(split, tmp_path):
     line = [
-        sys.executable,
-        "-m",
-        "collbench",
-        "init",
-        "--ranks",
-        "2" if not split else "4",
-        "--backend",
-        "mpi",
-        "-n",
-        "3",
-        "-w",
-        "1",
-        *split,
-    ]
+        sys.executable, "-m", "collbench", "init", "--ranks", "2" if not split else "4", "--backend", "mpi", "-n", "3", "-w", "1", *split,
+    ]  # fmt: skip
     done = subprocess.run([*line, "--format", "json"], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
     rows = {row["operation"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 0, done.stderr

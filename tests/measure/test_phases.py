@@ -58,19 +58,8 @@ def path_with(folder, **modules):
 def measure(folder, iterations, env, *more):
     """Measure one simulated case with --nvtx, and return stderr."""
     line = (
-        "allreduce",
-        "--backend",
-        "simulated",
-        "--ranks",
-        "4",
-        "--sizes",
-        "8",
-        "-n",
-        str(iterations),
-        "--nvtx",
-        "--out",
-        f"run{iterations}",
-    )
+        "allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8", "-n", str(iterations), "--nvtx", "--out", f"run{iterations}",
+    )  # fmt: skip
     done = run(folder, *line, *more, env=env)
     assert done.returncode == 0, done.stderr
     return done.stderr

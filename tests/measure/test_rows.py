@@ -43,13 +43,9 @@ def row_of(
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
     known = {"probe_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
-        operation=operation,
-        case=make_case(backend="mpi", mode=mode, **(case or {})),
-        groups=groups,
-        timed=list(timed),
-        synchronised=True,
+        operation=operation, case=make_case(backend="mpi", mode=mode, **(case or {})), groups=groups, timed=list(timed), synchronised=True,
         loop=SimpleNamespace(iterations=1),
-    )
+    )  # fmt: skip
     return make_row(ready, BACKEND, MonitoredMeasurement(measured, **{**known, **seen}), RowContext([[0, 1]], ceiling, hard_bound))[0]
 
 

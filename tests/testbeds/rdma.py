@@ -54,11 +54,7 @@ class RdmaVm(Bed):
                 "-no-reboot",
             ),
             *(
-                "-serial",
-                f"file:{self.folder}/console",
-                "-kernel",
-                f"/boot/vmlinuz-{self.version}",
-                "-initrd",
+                "-serial", f"file:{self.folder}/console", "-kernel", f"/boot/vmlinuz-{self.version}", "-initrd",
                 str(self.folder / "ramdisk"),
             ),
             *("-append", "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off tsc=reliable"),

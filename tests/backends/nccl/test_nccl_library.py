@@ -38,9 +38,7 @@ def test_a_chosen_library_is_never_replaced_by_another_one(tmp_path):
 
 
 @pytest.mark.parametrize(("tuning", "inside"), [
-    (None, ("user's", None)),
-    (Tuning("ring", "ll"), ("ring", "ll")),
-    (Tuning(None, "simple"), ("user's", "simple")),
+    (None, ("user's", None)), (Tuning("ring", "ll"), ("ring", "ll")), (Tuning(None, "simple"), ("user's", "simple")),
     (Tuning("tree", None), ("tree", None)),
 ])  # fmt: skip
 def test_a_tuning_holds_inside_and_what_was_there_comes_back(monkeypatch, tuning, inside):

@@ -33,14 +33,9 @@ _PATH_NAMED = re.compile(
 )
 _LOST = (" are lost:", " drops packets:")
 _PROBLEMS = {
-    "loss 1": _LOST,
-    "loss 5": _LOST,
-    "loss 30": _LOST,
-    "nic 3 s": _LOST,
-    "nic 60 s": _LOST,
-    "mtu": (": check the MTU", " drops packets:"),
+    "loss 1": _LOST, "loss 5": _LOST, "loss 30": _LOST, "nic 3 s": _LOST, "nic 60 s": _LOST, "mtu": (": check the MTU", " drops packets:"),
     "one way": (" do not arrive,", " drops packets:"),
-}
+}  # fmt: skip
 # Before the ranks have met, each knows only that it does not reach the others.
 _UNKNOWN = (
     " drops packets; ", "the path between them carries nothing", "did not join within", "cannot connect to rank 0 at",

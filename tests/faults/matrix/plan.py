@@ -39,17 +39,11 @@ PAUSE_S = 2.0  # shorter than the deadline: does no harm
 STRUCK, DONE = "struck", "done"  # files in the plan's folder
 
 WHAT = {
-    "killed": "SIGKILL",
-    "stopped": "SIGSTOP",
-    "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
-    "link": "the link of the second host is cut",
-    "link for a moment": f"the same for {PAUSE_S:g} s",
-    "control": "only the control link of its host is cut",
-    "memory": "the rank's memory is exhausted",
-    "disk": "rank 0's disk is full",
-    "wrong data": "the rank receives wrong data",
-    "early exit": "the rank exits with code 0",
-}
+    "killed": "SIGKILL", "stopped": "SIGSTOP", "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
+    "link": "the link of the second host is cut", "link for a moment": f"the same for {PAUSE_S:g} s",
+    "control": "only the control link of its host is cut", "memory": "the rank's memory is exhausted", "disk": "rank 0's disk is full",
+    "wrong data": "the rank receives wrong data", "early exit": "the rank exits with code 0",
+}  # fmt: skip
 
 
 def host_of(rank: int, ranks: int = RANKS) -> int:
