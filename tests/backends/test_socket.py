@@ -1,21 +1,40 @@
-"""The backend "socket" for users: correct over any number of streams, which the row shows; rejected with a reason elsewhere."""
+"""The backend "socket": its connections, its messages in C and in Python, and what users see of it."""
 
+import ctypes
 import json
 import platform
+import socket
+import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from collbench.addresses import listen_at
+from collbench.backends import socket as socket_links
 from collbench.backends.backend import Available, Group, Settings, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_defaults, backend_names
-from collbench.backends.socket import Connections, SocketBackend, native
+from collbench.backends.socket import (
+    ConnectionMaker,
+    Connections,
+    NativeMessages,
+    PythonMessages,
+    SocketBackend,
+    explain,
+    messages_over,
+    native,
+)
+from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.program import NativeCall
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import LimitExceeded, OperationUnsupported, OptionUnsupported, PairsOnly
 from collbench.results.reader import read_run
-from tests.backends.pairs import at_once, opened, paired, ranks
+from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, opened, paired, ranks
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
@@ -203,3 +222,286 @@ def test_without_the_native_code_python_moves_the_same(tmp_path, monkeypatch):
     np.testing.assert_array_equal(made[0][1].recv(0, 0), made[1][1].send(0, 0))
     for backend in backends:
         backend.close()
+
+
+BOTH = ["native", "python"]
+LARGE = 6 * 2**20  # more than sockets hold
+
+
+def messages(kind, link, room=64):
+    if kind == "python":
+        return PythonMessages(link)
+    if native() is None:
+        pytest.skip("the native code is not built")
+    return NativeMessages(native(), link, room)
+
+
+def execute(call):
+    """A call as a loop would execute it; OSError for a failure."""
+    if not isinstance(call, NativeCall):
+        call.function()
+        return
+    words = [ctypes.c_uint64(word) for word in call.args]
+    code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(words))(call.pointer)(*words)
+    if code:
+        raise OSError(code)
+
+
+def exchange(kind, link, sends, receives):
+    """Posts everything and waits for it."""
+    x = messages(kind, link)
+    for data in receives:
+        execute(x.call("post_receive", data.ctypes.data, data.nbytes))
+    for data in sends:
+        execute(x.call("post_send", data.ctypes.data, data.nbytes))
+    execute(x.call("waitall"))
+
+
+def filled(sizes, seed):
+    return [np.random.default_rng([seed, place]).integers(0, 256, size, np.uint8) for place, size in enumerate(sizes)]
+
+
+def empty(sizes):
+    return [np.zeros(size, np.uint8) for size in sizes]
+
+
+def assert_exchanged(kinds, streams, there, back):
+    """Rank 0 sends messages of the sizes `there`, rank 1 those of `back`, all at once."""
+    sent, received = (filled(there, 1), filled(back, 2)), (empty(there), empty(back))
+    with linked(streams) as (lower, higher):
+        ended = at_once(
+            lambda: exchange(kinds[0], lower, sent[0], received[1]),
+            lambda: exchange(kinds[1], higher, sent[1], received[0]),
+        )
+    assert ended == [None, None]
+    for data, arrived in zip((*sent[0], *sent[1]), (*received[0], *received[1]), strict=True):
+        np.testing.assert_array_equal(arrived, data)
+
+
+@pytest.mark.parametrize("kinds", [("native", "native"), ("python", "python"), ("native", "python")])
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(("there", "back"), [([1], []), ([LARGE, 3, LARGE], []), ([LARGE, 1, 0, 7], [LARGE + 1, LARGE])])
+def test_what_is_sent_arrives(kinds, streams, there, back):
+    assert_exchanged(kinds, streams, there, back)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kinds=st.tuples(st.sampled_from(BOTH), st.sampled_from(BOTH)),
+    streams=st.sampled_from([1, 2, 5, 64]),
+    there=st.lists(st.integers(0, 100_003), max_size=5),
+    back=st.lists(st.integers(0, 100_003), max_size=5),
+)
+def test_any_messages_over_any_streams(kinds, streams, there, back):
+    assert_exchanged(kinds, streams, there, back)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_message_after_another_there_and_back(kind, streams):
+    (ball,), (came, back) = filled([70_001], 3), empty([70_001, 70_001])
+    with linked(streams) as ends:
+        first, second = (messages(kind, end) for end in ends)
+
+        def serve():
+            execute(first.call("send", ball.ctypes.data, ball.nbytes))
+            execute(first.call("receive", back.ctypes.data, back.nbytes))
+
+        def answer():
+            execute(second.call("receive", came.ctypes.data, came.nbytes))
+            execute(second.call("send", came.ctypes.data, came.nbytes))
+
+        assert at_once(serve, answer) == [None, None]
+    np.testing.assert_array_equal(came, ball)
+    np.testing.assert_array_equal(back, ball)
+
+
+WAYS = {
+    "receive": lambda x, at, size: [x.call("receive", at, size)],
+    "send": lambda x, at, size: [x.call("send", at, size)],
+    "waitall": lambda x, at, size: [x.call("post_send", at, size), x.call("post_receive", at, size), x.call("waitall")],
+}
+
+
+def failure(kind, link, way):
+    """Return the sentence with which a large message over this link fails, as on a row or in an error."""
+    data, x = np.zeros(2 * LARGE * len(link.sockets), np.uint8), messages(kind, link)
+    try:
+        for call in WAYS[way](x, data.ctypes.data, data.nbytes):
+            execute(call)
+    except OSError as error:
+        return explain(link, error.args[0]) if kind == "native" else str(error)
+    return None
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_that_is_gone_is_named(kind, streams, way):
+    with linked(streams) as (link, other):
+        other.close()
+        assert failure(kind, link, way).startswith("rank 1 (node1, pid 101) closed the connection")
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_that_is_silent_is_named_after_the_deadline(kind, streams, way):
+    with linked(streams, deadline_s=0.09) as (link, _):
+        began = time.monotonic()
+        said = failure(kind, link, way)
+        assert "rank 1 (node1, pid 101) for 0.09 s" in said and "--timeout" in said
+        assert time.monotonic() - began > 0.08
+
+
+def test_a_rank_that_goes_in_the_middle_is_named():
+    with linked(3) as (link, other):
+        piece = np.zeros(1000, np.uint8)
+
+        x = messages("python", other)
+
+        def go():
+            execute(x.call("send", piece.ctypes.data, piece.nbytes))
+            other.close()
+
+        said, _ = at_once(lambda: failure("native", link, "receive"), go)
+    assert said.startswith("rank 1 (node1, pid 101) closed the connection")
+
+
+def test_other_errors_are_the_kernels_words():
+    link = SimpleNamespace(peer="rank 1 (node1, pid 101)", deadline_s=9)
+    assert explain(link, 113).startswith("No route to host, ") and link.peer in explain(link, 113)
+
+
+def test_more_than_there_is_room_for_is_refused():
+    with linked() as (link, _):
+        x, data = messages("native", link, room=1), np.zeros(1, np.uint8)
+        execute(x.call("post_send", data.ctypes.data, 1))
+        with pytest.raises(OSError, match="-3"):
+            execute(x.call("post_send", data.ctypes.data, 1))
+
+
+def test_calls_are_native_where_the_code_was_built(monkeypatch):
+    with linked() as (link, _):
+        assert isinstance(messages_over(link, 2), NativeMessages if native() else PythonMessages)
+        monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
+        assert isinstance(messages_over(link, 2), PythonMessages)
+
+
+def test_a_shared_object_that_is_not_there_or_none_is_no_error(monkeypatch, tmp_path):
+    monkeypatch.setattr("collbench.backends.socket._NATIVE", tmp_path / "_loop.so")
+    assert native.__wrapped__() is None
+    (tmp_path / "_loop.so").write_text("not a library")
+    assert native.__wrapped__() is None
+
+
+@pytest.mark.parametrize("streams", [1, 3, 64])
+def test_streams_come_in_the_same_order_at_both_ends(streams):
+    with linked(streams) as (lower, higher):
+        assert [each.getpeername() for each in lower.sockets] == [each.getsockname() for each in higher.sockets]
+        assert (len(lower.sockets), lower.peer.rank, higher.peer.rank) == (streams, 1, 0)
+
+
+def test_small_messages_go_out_at_once_and_calls_block_for_less_than_the_deadline():
+    with linked(2) as ends:
+        for each in (each for end in ends for each in end.sockets):
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and each.getblocking()
+        assert [end.deadline_s for end in ends] == [0.9 * PATIENCE_S] * 2  # so that this end reports before the watchdog does
+
+
+def test_the_kernel_has_its_buffers():
+    with linked() as (link, _):
+        assert all(int(size) >= 2048 for size in link.facts().values())
+
+
+def test_pairs_are_made_again_and_in_any_order():
+    with meeting(3) as all_three:
+        for a, b in ((0, 1), (1, 2), (0, 2), (0, 1)):
+            ends = at_once(lambda a=a, b=b: all_three[a].connect(b, 2), lambda a=a, b=b: all_three[b].connect(a, 2))
+            assert [end.peer.rank for end in ends] == [b, a]
+            for end in ends:
+                end.close()
+
+
+def strange_greetings(links):
+    """Messages of other clients than the right rank to rank 1."""
+    first, second = links
+    own = socket_links._StreamSet(0, 1, 1, 1).greetings(second._key)[0]
+    return {
+        "another launch": socket_links._StreamSet(0, 1, 1, 1).greetings(first._key)[0],
+        "another rank": socket_links._StreamSet(2, 1, 1, 1).greetings(second._key)[0],
+        "an earlier attempt": socket_links._StreamSet(0, 1, 0, 1).greetings(second._key)[0],
+        "another stream": socket_links._StreamSet(0, 1, 1, 2).greetings(second._key)[1],
+        "a browser": b"GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + bytes(8),
+        "half a greeting": own[:-1],
+        "nothing": b"",
+    }
+
+
+@pytest.mark.parametrize(
+    "who", ["another launch", "another rank", "an earlier attempt", "another stream", "a browser", "half a greeting", "nothing"]
+)
+def test_a_foreign_connection_is_rejected_and_the_right_rank_accepted(who, monkeypatch):
+    monkeypatch.setattr(socket_links, "_GREETING_S", 0.2)
+    with meeting() as links, socket.create_connection(links[1].listener.getsockname(), timeout=10) as stranger:
+        stranger.sendall(strange_greetings(links)[who])
+        ends = at_once(lambda: links[0].connect(1, 1), lambda: links[1].connect(0, 1))
+        assert [end.peer.rank for end in ends] == [1, 0]
+        ends[0].sockets[0].sendall(b"x")
+        assert ends[1].sockets[0].recv(1) == b"x"
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+        for end in ends:
+            end.close()
+
+
+def test_what_listens_there_must_know_the_key_too():
+    with meeting() as (first, _), listen_at("127.0.0.1") as other:
+        first._ports[1] = other.getsockname()[1]
+
+        def answer():
+            made, _ = other.accept()
+            with made:
+                made.recv(64)
+                made.sendall(bytes(32))
+
+        refused, _ = at_once(lambda: first.connect(1, 1), answer)
+        assert isinstance(refused, RunFailed)
+        assert "rejected this rank" in str(refused)
+
+
+def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again():
+    with meeting() as (first, second):
+        second.close()
+        refused = at_once(lambda: first.connect(1, 4))[0]
+        assert isinstance(refused, RunFailed)
+        port = first._ports[1]
+        assert f"rank 1 (node1, pid 101) at 127.0.0.1 port {port}" in str(refused)
+        assert "refused" in str(refused) and "firewall" in str(refused)
+        first._ports[1] = 0
+        assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
+
+
+def test_a_rank_that_does_not_come_is_named():
+    with meeting(timeout_s=0.2) as (_, second):
+        missed = at_once(lambda: second.connect(0, 2))[0]
+        assert isinstance(missed, RunFailed)
+        assert "(0 of 2 streams came within 0.18 s" in str(missed)
+
+
+def test_an_address_that_is_not_the_hosts_ends_all_ranks_with_the_same_sentence():
+    worlds = ranks(2, ("127.0.0.1", "192.0.2.7"))
+    said = at_once(*(lambda world=world: ConnectionMaker(world, 10) for world in worlds))
+    assert [type(one) for one in said] == [RunFailed, RunFailed]
+    assert str(said[0]) == str(said[1])
+    assert str(said[0]).startswith("rank 1 (node1, pid 101) cannot listen at 192.0.2.7 ")
+
+
+def test_six_is_listened_at_as_well():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        with listen_at("::1") as listener:
+            assert listener.family == socket.AF_INET6
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")

@@ -1,10 +1,15 @@
 """That every benchmark runs and prints what it must. Times are not asserted: this machine may be busy."""
 
 import json
+import resource
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from collbench.launch.slurm import detect
+from collbench.machine.readers import linux
 from tests.conftest import cannot, needs_plugin
 from tools.benchmarks import (
     against_c,
@@ -14,8 +19,10 @@ from tools.benchmarks import (
     control_fuzz,
     evidence_cost,
     first_number,
+    folder_fuzz,
     gate_10k,
     heartbeat_8b,
+    host_list,
     loop_cost,
     memory,
     nccl_log,
@@ -23,8 +30,11 @@ from tools.benchmarks import (
     socket_iperf,
     startup,
     suite_overhead,
+    topology_build,
 )
+from tools.benchmarks.example_files import Files
 from tools.benchmarks.figures import SECONDS, counted, timed
+from tools.benchmarks.hostile_files import emptied, play
 from tools.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
 
@@ -168,3 +178,111 @@ def test_heartbeats_are_switched_off_and_on():
     outcome = heartbeat_8b.measure(1, iterations=50)
     assert [one["beat_s"] for one in outcome.raw] == [1.0, 0.01]
     assert all(one["on_p50_s"] > 0 < one["off_p50_s"] for one in outcome.raw)
+
+
+_FIRST = 1_000_000  # others than those of the committed table
+
+
+@pytest.fixture(scope="module")
+def files():
+    return Files()
+
+
+@pytest.mark.parametrize("number", range(_FIRST, _FIRST + 60))
+def test_an_altered_file_ends_in_a_result_or_in_a_sentence(number, files, tmp_path):
+    with _least_memory():
+        played = play(number, files, emptied(tmp_path / "case"))
+    assert played.shown or played.refused, played.altered
+
+
+@contextmanager
+def _least_memory():
+    """What would take more than 4 GiB fails here and takes no other process along."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_a_case_is_the_same_each_time(files, tmp_path):
+    for number in (3, 7):
+        first, second = (play(number, files, emptied(tmp_path / "case")) for _ in range(2))
+        assert first == second
+
+
+def test_a_failing_case_is_reported_with_its_number(monkeypatch):
+    def broken(number, files, folder):
+        raise RecursionError(f"case {number}")
+
+    monkeypatch.setattr(folder_fuzz, "play", broken)
+    actual = list(folder_fuzz.play_all(5, 2))
+    assert [each["case"] for each in actual] == [5, 6] and "RecursionError: case 6" in str(actual[1]["failed"])
+    found = folder_fuzz.Outcomes()
+    for each in actual:
+        found.add(each)
+    assert folder_fuzz._outcome(found, 1.0).figures[0].cases()[-1] == "MISSED"
+
+
+@pytest.mark.long
+def test_processes_of_their_own_play_all_cases():
+    outcome = folder_fuzz.measure(300, first=2_000_000)
+    assert outcome.raw[0]["cases"] == 300
+    assert outcome.figures[0].cases()[1] == "0", outcome.raw[1:]
+    assert outcome.figures[1].cases()[-1] == "met"
+
+
+MOST_READS = 7  # of a PCI function: uevent, numa_node, four of its link, and one of its driver's
+MOST_READS_OF_A_LINK = 2  # of an xGMI link: its own, and its part in what its GPU costs
+
+
+def test_the_benchmark_prints_time_per_link_and_the_slope():
+    outcome = topology_build.measure(1, sizes=(300, 1_500))
+    assert [figure.cases()[0] for figure in outcome.figures][:3] == [
+        "PCIe, 504 links", "PCIe, 1,512 links", "PCIe, slope of time over links",
+    ]  # fmt: skip
+    assert [(each["kind"], each["links"]) for each in outcome.raw] == [("PCIe", 504), ("PCIe", 1512), ("xGMI", 304), ("xGMI", 1504)]
+    assert "µs per link" in outcome.markdown()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("kind", ["PCI function", "xGMI link"])
+def test_files_read_per_link_do_not_grow(kind, size):
+    files = topology_build.pcie(size) if kind == "PCI function" else topology_build.xgmi(size)
+    machine = linux.read(files)
+    links = machine.pci if kind == "PCI function" else machine.gpu_links
+    assert len(links) >= size
+    most = MOST_READS if kind == "PCI function" else MOST_READS_OF_A_LINK
+    assert sum(count for path, count in files.reads.items() if kind == "xGMI link" or "/sys/bus/pci/" in path) <= most * len(links)
+    assert kind == "xGMI link" or max(files.reads.values()) <= 2
+
+
+def test_it_prints_the_time_of_each_shape():
+    outcome = host_list.measure(2, nodes=100)
+    assert [figure.cases()[0].partition(",")[0] for figure in outcome.figures] == list(host_list.SHAPES)
+    assert [figure.cases()[3] for figure in outcome.figures] == ["< 50.00 ms"] * 4
+    assert [(each["shape"], each["nodes"]) for each in outcome.raw[:3]] == [("one range", 100), ("one range", 100), ("racks", 100)]
+
+
+@pytest.mark.parametrize(("shape", "first", "last", "of_rank"), [
+    ("one range", "gpu00001", "gpu10000", {8: "gpu00002", 79_999: "gpu10000"}),
+    ("racks", "r000n01", "r249n40", {8 * 39: "r000n40", 8 * 40: "r001n01"}),
+    ("names alone", "n0-ib", "n9999-ib", {7: "n0-ib", 8 * 5000: "n5000-ib"}),
+])  # fmt: skip
+def test_ten_thousand_names(shape, first, last, of_rank):
+    text = host_list.SHAPES[shape](host_list.NODES)
+    for rank, host in of_rank.items():
+        found = detect(host_list.step(text, rank, host_list.NODES))
+        assert found is not None
+        assert (len(found.hosts), len(set(found.hosts)), found.hosts[0], found.hosts[-1]) == (10_000, 10_000, first, last)
+        assert (found.rank, found.ranks, found.local_rank, found.local_ranks) == (rank, 80_000, rank % 8, 8)
+        assert found.hosts[int(found.node)] == host
+
+
+def test_gaps_are_kept():
+    text = host_list.ragged(host_list.NODES)
+    found = detect(host_list.step(text, 0, host_list.NODES))
+    assert found is not None and list(found.hosts) == [f"gpu{number}" for number in text.removeprefix("gpu[").removesuffix("]").split(",")]

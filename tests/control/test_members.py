@@ -1,11 +1,22 @@
-"""Members of a launch: their hosts, their cores, and the rank that relays their messages."""
+"""Members of a launch, their hosts and labels, and the errors of ranks that do not meet."""
+
+import ast
+from pathlib import Path
 
 import pytest
 
+import collbench
+from collbench.control.addresses import routes_to
 from collbench.control.builds import hosts_of
 from collbench.control.members import Member, Members, above, addressed
-from collbench.errors import UsageError
+from collbench.control.path import PathFault
+from collbench.control.security import secret_of
+from collbench.control.server import unreadable
+from collbench.control.tree import ranks_apart
+from collbench.control.wire import Malformed, parsed
+from collbench.errors import Interrupted, UsageError
 from collbench.launch.info import LaunchInfo
+from tests.helpers import said
 
 
 def crew(*cpus):
@@ -61,3 +72,102 @@ def test_all_hosts_use_one_family_and_rank_0_the_address_that_the_others_know():
 )
 def test_a_launch_has_so_many_hosts(ranks, local_ranks, hosts, number):
     assert hosts_of(LaunchInfo("mpirun", 0, ranks, 0, local_ranks, "mpi", "token", hosts=hosts)) == number
+
+
+PACKAGE = Path(collbench.__file__).parent
+EXCHANGES = {"gather", "gather_array", "gather_into", "broadcast", "allgather", "first_error", "at_rank_0"}
+PASSED_ON = {"what", "doing"}  # parameters and variables that hold a label
+
+# Values in labels. Each is the same at all ranks: names from the command line, and cases of the sweep.
+SAME_AT_ALL_RANKS = {
+    "backend.name", "self.name", "name", "items[0][2].name", "stage.backend.name", "context.backend.name", "tool.name", "kind.name",
+    "training.regime.name", "case.title()", "self.case.title()", "ready.case.title()", "self.ready.case.title()",
+    "prepared.ready.case.title()", "step.ready.case.title()", "run.title", "self.title", "title", "what", "doing", "device", "len(ranks)",
+    "'+'.join(row.mix)", "'on' if on else 'off'", "self.what", "verifying",
+}  # fmt: skip
+
+
+def labels(function):
+    """Return the labels of a function's exchanges, and what the function assigns to the variables that hold them."""
+    given = []
+    assigned = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+            place = 2 if name == "at_rank_0" else 1
+            if name in EXCHANGES and len(node.args) > place:
+                given.append(node.args[place])
+        elif isinstance(node, ast.Assign):
+            targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            pairs = zip(targets, values, strict=False)
+            assigned += [value for target, value in pairs if isinstance(target, ast.Name) and target.id in PASSED_ON]
+    return given + assigned if given else []
+
+
+def functions(module):
+    """Yield the functions of a module."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+
+
+def test_no_label_of_an_exchange_has_a_value_of_one_host():
+    found = {}
+    for module in (file for folder in ("backends", "measuring", "cli", "control", "plugins") for file in (PACKAGE / folder).rglob("*.py")):
+        for label in (label for function in functions(module) for label in labels(function)):
+            for value in (part.value for part in ast.walk(label) if isinstance(part, ast.FormattedValue)):
+                found.setdefault(ast.unparse(value), set()).add(f"{module.relative_to(PACKAGE)}:{label.lineno}")
+    assert len(found) > 5  # labels are found at all
+    unknown = {value: places for value, places in found.items() if value not in SAME_AT_ALL_RANKS}
+    assert not unknown, f"a value that differs between hosts ends every launch over them; add those that do not to the list: {unknown}"
+
+
+def path(problem, **more):
+    return PathFault(problem, "node0", "node1", 1000, 1500, 12, 41, 4, 1, **more)
+
+
+def one_secret(env):
+    return secret_of(LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://node0", "token"), env)
+
+
+def read(*frames):
+    try:
+        return str(parsed(frames))
+    except Malformed as error:
+        return unreadable(str(error))
+
+
+WORDS = {
+    "ranks apart": (lambda: ranks_apart("rank 1", ("opening gloo", 7), "rank 0", ("looking for GPUs", 7)),
+        "rank 1 is at 'opening gloo' while rank 0 is at 'looking for GPUs': an error occurred on one of them alone, or they were "
+        "started with other arguments"),
+    "ranks apart in steps of one name": (lambda: ranks_apart("rank 1", ("gathering", 3), "rank 0", ("gathering", 4)),
+        "rank 1 is at 'gathering' (step 3) while rank 0 is at 'gathering' (step 4): an error occurred on one of them alone, or they "
+        "were started with other arguments"),
+    "no family": (lambda: addressed([
+        Member(0, "a", 0, 1, ()), Member(1, "b", 0, 1, (), routes=(("10.0.0.2", "10.0.0.1"),)),
+        Member(2, "c", 0, 1, (), routes=(("fd00::3", "fd00::1"),)),
+    ]),
+        "the hosts have no address family in common: rank 2 (c, pid 1) cannot reach rank 0 over IPv4, and rank 1 (b, pid 1) cannot "
+        "reach rank 0 over IPv6; give every host addresses of one family"),
+    "unresolved": (lambda: routes_to("tcp://no.such.host.invalid"),
+        "rank 0's host 'no.such.host.invalid' does not resolve to an address on this host: set MASTER_ADDR to its address"),
+    "short secret": (lambda: one_secret({"COLLBENCH_SECRET": "short"}),
+        "the secret in COLLBENCH_SECRET has 5 characters, but needs 16: make one with openssl rand -hex 16"),
+    "no secret": (lambda: one_secret({}),
+        "HOME is not set, so the secret with which ranks join cannot be stored: set COLLBENCH_SECRET to the same 16 or more "
+        "characters for all ranks (openssl rand -hex 16)"),
+    "unreadable": (read,
+        "a rank sent a message that cannot be read (not a valid message of 0 frames): install the same build on all nodes"),
+    "unreadable version": (lambda: read(b"hello", b"0"),
+        "a rank sent a message that cannot be read (not a message of this version): install the same build on all nodes"),
+    "unreadable step": (lambda: read(b"m\x92\xa5grant\xa1x"),
+        "a rank sent a message that cannot be read (Expected `int`, got `str` - at `$[1]`): install the same build on all nodes"),
+    "interrupted": (lambda: Interrupted(15), "interrupted by SIGTERM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
+def test_the_words_of_a_message(call, text):
+    assert said(call) == text

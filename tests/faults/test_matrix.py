@@ -1,6 +1,8 @@
-"""Every fault in every phase on every library, on real ranks over hosts of their own; and what judges the outcomes."""
+"""Every fault in every phase on every library, what judges the outcomes, and the page's table of them."""
 
 import json
+import os
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -244,3 +246,31 @@ class TestTables:
         (tmp_path / "trials.jsonl").write_text(json.dumps(asdict(outcome)) + "\n")
         assert list(faults.series(tmp_path, [KILLED], faults.readme)) == []
         assert trials_in(tmp_path, Outcome) == [outcome]
+
+
+PAGE = ROOT / "docs/trust/fault-matrix.md"
+MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
+# MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (the page explains both).
+OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI srun, rank 1"}
+BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+
+
+def test_the_page_shows_what_came_out():
+    wanted = faults.table(trials_in(MATRIX, Outcome)) + "\n"
+    text = PAGE.read_text(encoding="utf-8")
+    if os.environ.get("COLLBENCH_GOLDEN"):
+        PAGE.write_text(text := BLOCK.sub(lambda _: wanted, text), encoding="utf-8")
+    assert BLOCK.findall(text) == [wanted]
+
+
+def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be():
+    outcomes = trials_in(MATRIX, Outcome)
+    assert {one.case.name for one in outcomes} == {case.name for case in (*matrix(slurm=True), *path_matrix())}
+    assert {one.case.name for one in outcomes if not one.right} == OTHERS
+    assert len(outcomes) == len(FAULTS) * len(PHASES) * (len(LIBRARIES) + 1) + len(path_matrix())
+
+
+@pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
+def test_the_folder_shows_what_its_lines_report(folder):
+    make = faults.readme if folder == MATRIX else faults.readme_of_random
+    assert (folder / "README.md").read_text(encoding="utf-8") == make(trials_in(folder, Outcome))

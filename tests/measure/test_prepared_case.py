@@ -1,9 +1,9 @@
-"""One case from its groups to its verification: refusals, barriers that ranks leave early, and wrong data between places."""
+"""One case from its groups to its verification: refusals, barriers that ranks leave early, wrong data, phases of verification."""
 
 import os
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from types import SimpleNamespace
 
@@ -14,8 +14,11 @@ from collbench.errors import PeerFailed, WaitExpired
 from collbench.measuring import verification
 from collbench.measuring.open_backends import open_everywhere
 from collbench.measuring.prepared_case import BackendContext, prepare
-from collbench.measuring.verification import LeftEarly, left_early, wrong_data
+from collbench.measuring.verification import LeftEarly, checks_of_buffers, left_early, verify, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.case import Case
+from collbench.operations.data import slots_checked
+from collbench.operations.dtypes import DTYPES
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json
 from collbench.results.reader import read_run
@@ -225,3 +228,50 @@ def test_the_notes_depend_on_their_number():
 def test_of_many_the_first_are_reported_and_the_others_counted():
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == ["wrong data in 2 more pairs"]
+
+
+CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
+
+
+class Watched:
+    """A world with one rank, whose watchdog records the work in each phase. Work outside of a phase has no deadline and fails."""
+
+    def __init__(self):
+        self.phases = []
+        self.watchdog, self._open = self, False
+
+    @contextmanager
+    def phase(self, name):
+        assert not self._open, "a phase within a phase ends the progress of the first one"
+        self.phases.append([])
+        self._open = True
+        yield
+        self._open = False
+
+    def works(self, what):
+        assert self._open, f"{what} without a deadline"
+        self.phases[-1].append(what)
+
+    def gather(self, found, what):
+        assert not self._open
+        return [found]
+
+
+def prepared(world):
+    def check(slot):
+        world.works("compare")
+        return [None]
+
+    buffers = SimpleNamespace(fill=lambda slot, for_check: world.works("fill"), check=check)
+    checking = SimpleNamespace(run=lambda count, slot: world.works("call"))
+    return SimpleNamespace(case=CASE, buffers=[buffers], own_groups=[SimpleNamespace(ranks=(0,))], checking=checking)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_each_slot_and_call_of_a_case_is_progress(calls):
+    world = Watched()
+    ready = prepared(world)
+    assert verify(ready, world, checks_of_buffers(ready, calls)) == []
+    slots = len(list(slots_checked(CASE)))
+    assert slots > 1
+    assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls

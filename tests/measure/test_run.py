@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
+from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
 from collbench.measuring import memory as checks
+from collbench.measuring.memory import free_memory
 from collbench.measuring.request import Budget, Request
+from collbench.measuring.resume import request_difference
 from collbench.measuring.tasks.cases import shuffled, task_of
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -24,7 +28,9 @@ from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
+from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
+from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
 from tests.measure.launches import RecordingListener, run_alone
 
@@ -277,3 +283,73 @@ def test_memory_that_cannot_be_had_is_not_applicable(start, monkeypatch):
     (row,) = start(ALLREDUCE).rows
     assert decode_reason(row.na_fact) == CaseFailed("allocation", 0, "no memory for 4096 bytes")
     assert row.na == "no memory for 4096 bytes"
+
+
+SIZES = (1024, 2**16)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Measures two sizes on 4 virtual ranks, some seed, slowed by these specs; returns the stored run."""
+
+    def of(*specs, name="run"):
+        request = Request(
+            "allreduce", Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"],)), ("simulated",), frozenset(["simulated"]), ranks=4,
+            budget=Budget(2, 20, 2), out=tmp_path / name, timeout_s=10.0, order_seed=1, slowed=parse_slowing(specs),
+        )  # fmt: skip
+        assert run_alone(task_of, request) == 0
+        return read_run(tmp_path / name)
+
+    return of
+
+
+def by_size(found):
+    return {row.size_bytes: row for row in found.rows}
+
+
+def test_rows_that_were_slowed_report_it(measured):
+    plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
+    small, large = (found[size] for size in SIZES)
+    assert set(small.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
+    assert set(large.flags) - OF_THE_MACHINE == {"simulated", "slowed", "few_samples"}
+    assert (small.evidence.get("slowed"), large.evidence["slowed"]) == (None, "by=10% sizes=64K")
+    assert (large.backend, large.api, large.wrong, large.checked) == ("simulated", "simulated", 0, 1)
+    assert large.time_s.p50 / plain[SIZES[1]].time_s.p50 == pytest.approx(1.10, abs=0.03)  # noise of another order
+    assert small.time_s.p50 / plain[SIZES[0]].time_s.p50 == pytest.approx(1.0, abs=0.03)
+    assert "--slowed" in FLAGS["slowed"].text
+
+
+def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
+    info = measured("by=2%; by=10% sizes=64K").info
+    assert info["slowed"] == ["by=2%", "by=10% sizes=64K"]
+    assert "slowed" not in measured(name="plain").info
+    request = Request("allreduce", Sweep((), None, ()), ("simulated",), budget=Budget(2, 20, 2))
+    assert "--slowed was by=2%; by=10% sizes=64K" in request_difference(info, request)
+
+
+def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M'"):
+        measured("by=10% sizes=1M")
+    with pytest.raises(UsageError, match="rank 4"):
+        measured("by=10% ranks=4")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"]])
+def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
+    said = "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"
+    asked = [*command, "--backend", "simulated"]
+    assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
+    assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [("1000", "400", 600), ("1000", "1200", 0), ("9000", "400", 5000), ("max", "400", 5000), (None, None, 5000)],
+)
+def test_a_containers_limit_counts(monkeypatch, tmp_path, limit, used, free):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    for name, text in (("memory.max", limit), ("memory.current", used)):
+        if text is not None:
+            (tmp_path / name).write_text(f"{text}\n")
+    assert free_memory(tmp_path) == free

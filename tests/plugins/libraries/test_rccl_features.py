@@ -2,7 +2,7 @@
 
 from collbench.backends.nccl.library import features_of
 from collbench.plugins.libraries.rccl import RCCL
-from tests.backends.nccl.test_creation import Library
+from tests.backends.nccl.test_nccl_library import Library
 
 
 def test_parts_of_rccl_are_known_by_its_functions_alone():

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.measuring.verification import verify
 from collbench.plugins.training.step_task import step_checks
-from tests.measure.test_verification_phases import Watched, prepared
+from tests.measure.test_prepared_case import Watched, prepared
 
 
 @pytest.mark.parametrize("calls", [1, 3])

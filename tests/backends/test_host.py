@@ -1,5 +1,6 @@
-"""Host buffers: page-aligned, with the page size the kernel really gave, slots that never touch, inputs that do not grow."""
+"""Host memory and C calls: buffers on pages, slots that never touch, inputs that do not grow, addresses that are sliced."""
 
+import ctypes
 import mmap
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from collbench.backends import host
 from collbench.backends.backend import Group
-from collbench.backends.host import Buffers
+from collbench.backends.host import Address, Buffers, NativeBinding
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -164,3 +165,49 @@ def test_each_slot_has_digits_of_its_own():
     buffers.recv(0, 1)[:] = buffers.send(0, 1) + buffers.send(1, 1)
     buffers.recv(1, 1)[:] = buffers.send(0, 0) + buffers.send(1, 0)
     assert [found is None for found in buffers.check(1)] == [True, False]
+
+
+LIBC = ctypes.CDLL(None)
+
+
+def binding():
+    return NativeBinding(LIBC, make_case(root=3), 1, 4, 100)
+
+
+def test_addresses_are_sliced_in_elements():
+    address = Address(1000, 8)
+    assert int(address) == 1000
+    assert int(address[3:]) == 1024
+    assert int(address[3:][2:]) == 1040
+    assert int(address[:]) == 1000
+
+
+def test_a_call_has_the_functions_address_and_plain_words():
+    call = binding().call("getpid", Address(7, 1), 5, True)
+    assert (call.name, call.args) == ("getpid", (7, 5, 1))
+    assert call.pointer == ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
+
+
+def test_what_the_library_lacks_can_be_asked_for_first():
+    assert binding().has("getpid")
+    assert not binding().has("MPI_Frobnicate")
+    with pytest.raises(AttributeError):
+        binding().call("MPI_Frobnicate")
+
+
+def test_numbers():
+    x = binding()
+    assert (x.rank, x.n, x.count, x.root, x.case.dtype.name) == (1, 4, 100, 3, "float32")
+
+
+def test_arrays_and_rooms_stay_where_they_are():
+    x = binding()
+    counts = x.array([1, 2, 3])
+    x.integer = ctypes.c_int64
+    wide = x.array([2**40])
+    room = x.room(256)
+    assert list((ctypes.c_int * 3).from_address(int(counts))) == [1, 2, 3]
+    assert int(counts[2:]) == int(counts) + 8
+    assert ctypes.c_int64.from_address(int(wide)).value == 2**40
+    assert bytes((ctypes.c_char * 256).from_address(room)) == bytes(256)
+    assert len(x.keep) == 3

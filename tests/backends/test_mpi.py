@@ -1,4 +1,4 @@
-"""One-sided MPI: its calls, their offsets in the window, and the reason if a window is not possible."""
+"""What the steps for MPI see: counts, arrays, the in-place token, and windows of one-sided calls."""
 
 import ctypes
 from types import SimpleNamespace
@@ -8,15 +8,103 @@ import pytest
 
 from collbench.backends import mpi as mpi_window
 from collbench.backends.backend import Group
-from collbench.backends.mpi import MpiBinding, Window, WindowBinding, WindowBuffers, no_window
+from collbench.backends.mpi import MpiBackend, MpiBinding, Window, WindowBinding, WindowBuffers, load_mpi, no_window
+from collbench.backends.persistent import NoPersistentCall, PersistentBinding
+from collbench.errors import RunFailed
 from collbench.operations.case import parse_split
+from collbench.operations.operation import Place
 from collbench.operations.registry import operations
-from collbench.operations.unsupported import DeviceUnsupported, SharedMemoryTooSmall
-from tests.backends.test_mpi_binding import mpi
+from collbench.operations.unsupported import DeviceUnsupported, LimitExceeded, SharedMemoryTooSmall
 from tests.helpers import make_case
 
-__all__ = ["mpi"]
 ALL = operations()
+LARGE = 2**31
+
+
+@pytest.fixture(scope="module")
+def mpi():
+    """The library, loaded and never started; handles and addresses are known all the same."""
+    pytest.importorskip("mpi4py")
+    try:
+        return load_mpi()
+    except RunFailed as why:
+        pytest.skip(str(why))
+
+
+def bound(mpi, name, count, **case):
+    """x for rank 1 of 4, with addresses that are never read."""
+    operation = ALL[name]
+    parts = count * operation.parts(4)
+    place = Place(1, 4, count, make_case("int8", parts, **{"redop": "sum" if operation.reduces else None, "root": 1, **case}))
+    buffers = SimpleNamespace(
+        places=[place], case=place.case, operation=operation, send_at=lambda driven, slot: 4096, recv_at=lambda driven, slot: 8192
+    )
+    return MpiBinding(mpi, ctypes.CDLL(mpi.__file__), buffers, Group((0, 1, 2, 3), (1,), mpi.COMM_WORLD), 0)
+
+
+def called(mpi, name, count, **case):
+    """The calls that an operation's steps make."""
+    return list(ALL[name].steps_of("mpi", messages=True)(bound(mpi, name, count, **case)))
+
+
+@pytest.mark.parametrize(("name", "count", "functions"), [
+    ("reduce", LARGE - 1, ["MPI_Reduce"]),
+    ("reduce", LARGE, ["MPI_Reduce_c"]),
+    ("allgather", LARGE // 4 - 1, ["MPI_Allgather"]),
+    ("allgather", LARGE // 4, ["MPI_Allgather_c"]),  # a place in the buffer is past 2^31, though no count is
+    ("hypercube", LARGE // 4, ["MPI_Irecv_c", "MPI_Isend_c", "MPI_Waitall"] * 2),
+    ("sendrecv", LARGE, ["MPI_Sendrecv_c"]),
+])  # fmt: skip
+def test_large_buffers_get_the_large_counts_functions(mpi, name, count, functions):
+    assert [call.name for call in called(mpi, name, count)] == functions
+
+
+@pytest.mark.parametrize(("count", "kind"), [(LARGE // 4 - 1, ctypes.c_int), (LARGE // 4, ctypes.c_int64)])
+def test_arrays_have_the_width_that_the_function_takes(mpi, count, kind):
+    x = bound(mpi, "alltoall", count)
+    at = x.array([3, count])
+    assert list((kind * 2).from_address(int(at))) == [3, count]
+    assert int(at[1:]) - int(at) == ctypes.sizeof(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "at_the_root"), [("reduce", 0, True), ("gather", 0, True), ("scatter", 3, True), ("allgather", 0, False)]
+)
+def test_the_in_place_token_is_where_mpi_defines_it(mpi, name, word, at_the_root):
+    token = int(mpi.IN_PLACE) % 2**64
+    (mine,), (elsewhere,) = called(mpi, name, 5, in_place=True), called(mpi, name, 5, in_place=True, root=0)
+    assert mine.args[word] % 2**64 == token
+    assert (elsewhere.args[word] % 2**64 == token) == (not at_the_root)
+    assert all(call.args[word] % 2**64 != token for call in called(mpi, name, 5, in_place=False))
+
+
+def test_a_ring_in_place_is_a_function_of_its_own(mpi):
+    (call,) = called(mpi, "sendrecv", 5, in_place=True)
+    assert (call.name, call.args[3], call.args[5]) == ("MPI_Sendrecv_replace", 2, 0)  # to the next rank, from the one before
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "refused"), [("allgather", LARGE - 1, False), ("allgather", LARGE, True), ("hypercube", LARGE // 2, True)]
+)
+def test_an_mpi_3_is_asked_for_no_count_that_it_cannot_take(mpi, name, count, refused):
+    backend = MpiBackend()
+    backend.ranks, backend._mpi, backend._library = 4, mpi, SimpleNamespace()
+    reason = backend.supports(ALL[name], make_case("int8", count * ALL[name].parts(4), redop=None))
+    assert (isinstance(reason, LimitExceeded) and reason.most == 2**31 - 1) == refused
+
+
+@pytest.mark.parametrize(("known", "function"), [
+    ({"MPI_Allreduce_init", "MPIX_Allreduce_init"}, "MPI_Allreduce_init"), ({"MPIX_Allreduce_init"}, "MPIX_Allreduce_init"),
+])  # fmt: skip
+def test_a_library_before_mpi_4_makes_persistent_collectives_with_its_own_prefix(known, function, monkeypatch):
+    """The lookup of symbols is a double: neither MPI of the tests has MPIX_Allreduce_init alone, as Open MPI 4 has."""
+    monkeypatch.setattr(PersistentBinding, "has", lambda self, name: name in known)
+    binding = object.__new__(PersistentBinding)
+    assert binding._collective("MPI_Allreduce") == function
+    with pytest.raises(NoPersistentCall, match="MPI_Bcast_init"):
+        binding._collective("MPI_Bcast")
+
+
 ONE_SIDED = ("put_latency", "get_latency", "accumulate")
 PAGE = 4096
 
@@ -37,7 +125,7 @@ def buffers_of(name, rank, slots=1, **case):
     return WindowBuffers(ALL[name], made, Group((0, 1), (rank,), Memory(None, None)), slots)
 
 
-def called(mpi, name, rank, slot=0, **case):
+def called_on_window(mpi, name, rank, slot=0, **case):
     buffers = buffers_of(name, rank, 2, **case)
     group = Group((0, 1), (rank,), SimpleNamespace(comm=mpi.COMM_SELF, handle=mpi.WIN_NULL))
     x = WindowBinding(mpi, ctypes.CDLL(mpi.__file__), buffers, group, slot)
@@ -51,12 +139,12 @@ def called(mpi, name, rank, slot=0, **case):
     ("accumulate", None, ["MPI_Accumulate", "MPI_Win_flush"]),
 ])  # fmt: skip
 def test_rank_0_calls_and_flushes_once_and_rank_1_calls_nothing(mpi, name, window, calls):
-    assert [call.name for call in called(mpi, name, 0, window=window)[1]] == calls
-    assert called(mpi, name, 1, window=window)[1] == []
+    assert [call.name for call in called_on_window(mpi, name, 0, window=window)[1]] == calls
+    assert called_on_window(mpi, name, 1, window=window)[1] == []
 
 
 def test_the_words_of_a_put(mpi):
-    x, (put, flush) = called(mpi, "put_latency", 0, slot=1)
+    x, (put, flush) = called_on_window(mpi, "put_latency", 0, slot=1)
     there = buffers_of("put_latency", 1, 2).there(1)
     handle = mpi._handleof(mpi.WIN_NULL)
     assert put.args == (int(x.send), 100, int(x.type), 1, there, 100, int(x.type), handle)
@@ -64,9 +152,9 @@ def test_the_words_of_a_put(mpi):
 
 
 def test_the_words_of_a_get_and_of_an_accumulate(mpi):
-    x, (get, _) = called(mpi, "get_latency", 0)
+    x, (get, _) = called_on_window(mpi, "get_latency", 0)
     assert get.args[:5] == (int(x.recv), 100, int(x.type), 1, x.there)
-    x, (accumulate, _) = called(mpi, "accumulate", 0, redop="max")
+    x, (accumulate, _) = called_on_window(mpi, "accumulate", 0, redop="max")
     assert accumulate.args[7] == mpi._handleof(mpi.MAX)
 
 
