@@ -79,18 +79,16 @@ def test_the_rank_that_ended_first_is_the_reason(ends, named):
     )  # fmt: skip
 
 
-def test_a_connection_that_was_lost_before_is_an_end_too():
-    part = coordinator(child(1), child(2, 3, cut=time.monotonic() - 0.01))
-    part._end_of(1, KILLED)
-    assert list(part.gone) == [2, 1]
-
-
-def test_a_rank_that_left_in_order_is_not_the_reason():
-    part = coordinator(child(1), child(2), child(3, cut=time.monotonic() - 0.01))
-    part.left.add(3)
-    part._end_of(3, EXITED)
-    part._end_of(1, KILLED)
-    assert list(part.gone) == [1]
+@pytest.mark.parametrize(("cut", "left", "ends", "gone"), [
+    ((2, 3), (), [(1, KILLED)], [2, 1]),  # a connection that was lost before is an end, too
+    ((3,), (3,), [(3, EXITED), (1, KILLED)], [1]),  # a rank that left in order is not the reason
+])  # fmt: skip
+def test_which_ranks_are_gone_and_in_which_order(cut, left, ends, gone):
+    part = coordinator(*(child(rank) for rank in (1, 2) if rank not in cut), child(*cut, cut=time.monotonic() - 0.01))
+    part.left.update(left)
+    for rank, how in ends:
+        part._end_of(rank, how)
+    assert list(part.gone) == gone
 
 
 def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named():
@@ -151,15 +149,12 @@ def test_what_follows_a_lost_connection_is_not_the_reason(sentence, own):
     assert ended(part).ranks == (2,)
 
 
-def test_a_signal_is_the_reason_if_all_ranks_answer():
+def test_a_signal_is_the_reason_if_all_ranks_answer_and_no_reason_came_before():
     part = coordinator(child(1), child(2), child(3))
     part.inquiries.examine_error("interrupted by SIGTERM", 143)
     for rank in (1, 2, 3):
         part._note(child(rank), Here([RankState(rank, MEASURING)]))
     assert after(part) == ("interrupted by SIGTERM", 143)
-
-
-def test_a_signal_that_comes_after_the_reason_changes_nothing():
     part = coordinator(child(1), child(2), child(3))
     part._end_of(2, KILLED)
     reason = ended(part).render()
@@ -175,36 +170,26 @@ def granting():
     return part, one, granted
 
 
-def offer(part, one, step, size):
-    part._from_below(one, Offer(step, size))
+MIB = 1 << 20
+# By situation what happens in turn (a step is wanted, a message of a step is offered, room is made, in MiB), and the grants after each.
+GRANTS = {
+    "a message larger than the room is granted alone": [
+        ("wanted", 1, []), ("offer", (1, 100), [1]), ("offer", (1, 1), [1]), ("room", 100, [1, 1])],
+    "as far as there is room": [
+        ("wanted", 1, []), ("offer", (1, 40), [1]), ("offer", (1, 24), [1] * 2), ("offer", (1, 1), [1] * 2), ("room", 24, [1] * 3)],
+    "messages of a later step wait until it is wanted": [
+        ("wanted", 1, []), ("offer", (2, 1), []), ("offer", (1, 1), [1]), ("wanted", 2, [1, 2])],
+}  # fmt: skip
 
 
-def test_a_message_larger_than_the_room_is_granted_alone():
+@pytest.mark.parametrize("happening", GRANTS.values(), ids=GRANTS)
+def test_messages_are_granted(happening):
     part, one, granted = granting()
-    part.request(1)
-    offer(part, one, 1, 100 << 20)
-    assert granted == [1]
-    offer(part, one, 1, 1 << 20)
-    assert granted == [1]
-    part.made_room(100 << 20)
-    assert granted == [1, 1]
-
-
-def test_messages_are_granted_as_far_as_there_is_room():
-    part, one, granted = granting()
-    part.request(1)
-    for size in (40 << 20, 24 << 20, 1 << 20):
-        offer(part, one, 1, size)
-    assert len(granted) == 2
-    part.made_room(24 << 20)
-    assert len(granted) == 3
-
-
-def test_messages_of_a_later_step_wait_until_it_is_wanted():
-    part, one, granted = granting()
-    part.request(1)
-    offer(part, one, 2, 1 << 20)
-    offer(part, one, 1, 1 << 20)
-    assert granted == [1]
-    part.request(2)
-    assert granted == [1, 2]
+    for what, value, grants in happening:
+        if what == "wanted":
+            part.request(value)
+        elif what == "offer":
+            part._from_below(one, Offer(value[0], value[1] * MIB))
+        else:
+            part.made_room(value * MIB)
+        assert granted == grants

@@ -9,12 +9,11 @@ import collbench
 from collbench.control.addresses import routes_to
 from collbench.control.builds import hosts_of
 from collbench.control.members import Member, Members, above, addressed
-from collbench.control.path import PathFault
 from collbench.control.security import secret_of
 from collbench.control.server import unreadable
 from collbench.control.tree import ranks_apart
 from collbench.control.wire import Malformed, parsed
-from collbench.errors import Interrupted, UsageError
+from collbench.errors import Interrupted
 from collbench.launch.info import LaunchInfo
 from tests.helpers import said
 
@@ -39,15 +38,12 @@ def test_shared_cores_count_once(ranks, cores, oversubscribed):
     assert (found.cores_on("a"), found.oversubscribed) == (cores, oversubscribed)
 
 
-def test_hosts_are_in_the_order_of_their_first_rank():
+def test_hosts_are_in_the_order_of_their_first_rank_which_relays_the_others():
     found = crew(("b", (0,)), ("a", (0,)), ("b", (1,)))
     assert found.hosts == ("b", "a")
     assert [member.rank for member in found.on_host()] == [0, 2]
     assert [member.rank for member in found.on_host("a")] == [1]
-
-
-def test_a_rank_is_relayed_by_the_first_rank_of_its_host():
-    members = [Member(rank, host, 0, rank, ()) for rank, host in enumerate("aabb")]
+    members = [of_host(rank, host) for rank, host in enumerate("aabb")]
     assert [above(member, members).rank for member in members] == [0, 0, 0, 2]
 
 
@@ -55,16 +51,18 @@ def of_host(rank, host, *routes):
     return Member(rank, host, 0, rank, (), routes=routes)
 
 
-def test_all_hosts_use_one_family_and_rank_0_the_address_that_the_others_know():
-    both = of_host(1, "b", ("10.0.0.2", "10.0.0.1"), ("2001:db8::2", "2001:db8::1"))
-    old, new = of_host(2, "c", ("10.0.0.3", "10.0.0.1")), of_host(2, "c", ("2001:db8::3", "2001:db8::1"))
-    assert [member.address for member in addressed([of_host(0, "a"), both, old])] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert [member.address for member in addressed([of_host(0, "a"), both, new])] == ["2001:db8::1", "2001:db8::2", "2001:db8::3"]
-    assert [member.address for member in addressed([of_host(0, "a"), of_host(1, "a"), old])] == ["10.0.0.1", "10.0.0.1", "10.0.0.3"]
-    assert [member.address for member in addressed([of_host(0, "a"), of_host(1, "a")])] == ["127.0.0.1"] * 2
-    assert str(old) == "rank 2 (c, pid 2)"
-    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 2\) .* IPv4, and rank 1"):
-        addressed([of_host(0, "a"), of_host(1, "b", ("10.0.0.2", "10.0.0.1")), new])
+FIRST, SECOND = of_host(0, "a"), of_host(1, "b", ("10.0.0.2", "10.0.0.1"), ("2001:db8::2", "2001:db8::1"))
+OLD, NEW = of_host(2, "c", ("10.0.0.3", "10.0.0.1")), of_host(2, "c", ("2001:db8::3", "2001:db8::1"))
+
+
+@pytest.mark.parametrize(("members", "addresses"), [
+    ([FIRST, SECOND, OLD], ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+    ([FIRST, SECOND, NEW], ["2001:db8::1", "2001:db8::2", "2001:db8::3"]),
+    ([FIRST, of_host(1, "a"), OLD], ["10.0.0.1", "10.0.0.1", "10.0.0.3"]),
+    ([FIRST, of_host(1, "a")], ["127.0.0.1"] * 2),
+])  # fmt: skip
+def test_all_hosts_use_one_family_and_rank_0_the_address_that_the_others_know(members, addresses):
+    assert [member.address for member in addressed(members)] == addresses
 
 
 @pytest.mark.parametrize(
@@ -89,11 +87,10 @@ SAME_AT_ALL_RANKS = {
 
 def labels(function):
     """Return the labels of a function's exchanges, and what the function assigns to the variables that hold them."""
-    given = []
-    assigned = []
+    given, assigned = [], []
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             place = 2 if name == "at_rank_0" else 1
             if name in EXCHANGES and len(node.args) > place:
                 given.append(node.args[place])
@@ -105,26 +102,16 @@ def labels(function):
     return given + assigned if given else []
 
 
-def functions(module):
-    """Yield the functions of a module."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            yield node
-
-
 def test_no_label_of_an_exchange_has_a_value_of_one_host():
     found = {}
     for module in (file for folder in ("backends", "measuring", "cli", "control", "plugins") for file in (PACKAGE / folder).rglob("*.py")):
-        for label in (label for function in functions(module) for label in labels(function)):
+        functions = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+        for label in (label for function in functions for label in labels(function)):
             for value in (part.value for part in ast.walk(label) if isinstance(part, ast.FormattedValue)):
                 found.setdefault(ast.unparse(value), set()).add(f"{module.relative_to(PACKAGE)}:{label.lineno}")
     assert len(found) > 5  # labels are found at all
     unknown = {value: places for value, places in found.items() if value not in SAME_AT_ALL_RANKS}
     assert not unknown, f"a value that differs between hosts ends every launch over them; add those that do not to the list: {unknown}"
-
-
-def path(problem, **more):
-    return PathFault(problem, "node0", "node1", 1000, 1500, 12, 41, 4, 1, **more)
 
 
 def one_secret(env):

@@ -174,28 +174,17 @@ def test_an_early_exit_is_none_of_a_signal():
     assert not how_ended(process.pid).known
 
 
-def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed():
-    code = (
-        "import os; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.2); "
-        "os.kill(os.getpid(), 19)  # SIGSTOP"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
+DOG = "import os, time; from collbench.control.watchdog import StartupWatchdog as Dog; dog = Dog(); "
 
 
-def test_a_watchdog_that_is_rearmed_or_closed_does_nothing():
-    code = (
-        "import time; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.3); d.arm(60); "
-        "e = StartupWatchdog(); e.arm(0.3); "
-        "e.close(); time.sleep(0.6); raise SystemExit(7)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7
+@pytest.mark.parametrize(("code", "ended"), [
+    ("dog.arm(0.2); os.kill(os.getpid(), 19)  # SIGSTOP", -signal.SIGKILL),
+    ("dog.arm(0.3); dog.arm(60); other = Dog(); other.arm(0.3); other.close(); time.sleep(0.6); raise SystemExit(7)", 7),
+], ids=["not rearmed", "rearmed or closed"])  # fmt: skip
+def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed_again(code, ended):
+    assert subprocess.run([sys.executable, "-c", DOG + code], timeout=30, check=False).returncode == ended
 
 
 def test_a_host_that_is_there_accepts_or_refuses():
-    assert answering(["127.0.0.1"], 1.0) == "127.0.0.1"
-    assert answering([], 1.0) is None
-    assert answering(["no address"], 1.0) is None
-
-
-def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():
+    assert [answering(places, 1.0) for places in (["127.0.0.1"], [], ["no address"])] == ["127.0.0.1", None, None]
     assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]

@@ -33,7 +33,7 @@ def test_one_connection_a_node_and_all_ranks_are_heard():
         assert [spoke.receive(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
 
 
-def test_large_arrays_come_when_there_is_room_and_are_whole():
+def test_large_arrays_come_when_there_is_room_and_are_whole_and_a_rank_that_leaves_is_no_longer_there():
     with launch(n=4, each=2) as here:
         hub, spokes = joined(here)
         sent = {rank: os.urandom(BUNDLE_BYTES // 2 + 1000 * rank) for rank in (1, 2, 3)}
@@ -41,6 +41,9 @@ def test_large_arrays_come_when_there_is_room_and_are_whole():
             spoke.send(1, "asking", None, [sent[rank]])
         assert collected(hub, 1) == {rank: (None, [array]) for rank, array in sent.items()}
         until(lambda: hub.coordinator._under_way == 0 and not hub.coordinator._offers, "room for all that comes")
+        here.close(spokes[0])
+        until(lambda: hub.coordinator.still_there() == [2, 3], "the end of rank 1")
+        assert hub.see_off(0.1) == [2, 3]
 
 
 def test_large_arrays_of_a_later_step_stay_where_they_are():
@@ -93,14 +96,6 @@ def test_what_a_rank_has_reported_counts_though_it_has_left_before_its_node_was_
         first.send(1, "asking", "first")
         assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
         until(lambda: hub.coordinator.still_there() == [1, 2], "the end of rank 3")
-
-
-def test_the_ranks_still_there_are_reported():
-    with launch(n=3) as here:
-        hub, (one, _) = joined(here)
-        here.close(one)
-        until(lambda: hub.coordinator.still_there() == [2], "the end of rank 1")
-        assert hub.see_off(0.1) == [2]
 
 
 def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkeypatch):

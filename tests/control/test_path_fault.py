@@ -19,16 +19,27 @@ def fault(report, probe=None, answering=("n1", "n2")):
     return PathEvidence(directions([("n1", report)], HOSTS), probes, answering).fault()
 
 
+BOTH_ANSWER = ("n1", "n2")
+
+
+def resent(again, sent):
+    return PathReport("10.0.0.2", 0, 0, 1500, again, sent, 40)
+
+
 @pytest.mark.parametrize(("report", "probe", "answering", "problem"), [
-    (QUIET, None, ("n1", "n2"), None),
-    (STALLED, HOLE, ("n1", "n2"), PathProblem.MTU),
-    (STALLED, ProbeResult((576, 1000, 1500), ()), ("n1", "n2"), PathProblem.STALLED),
-    (STALLED, ProbeResult((576, 1400), (1200, 1500)), ("n1", "n2"), PathProblem.STALLED),
-    (STALLED, None, ("n1", "n2"), PathProblem.STALLED),  # of one packet sent again and again no rate follows
-    (LOSSY, None, ("n1", "n2"), PathProblem.LOSS),
-    (LOSSY, HOLE, ("n1", "n2"), PathProblem.MTU),
+    (QUIET, None, BOTH_ANSWER, None),
+    (STALLED, HOLE, BOTH_ANSWER, PathProblem.MTU),
+    (STALLED, ProbeResult((576, 1000, 1500), ()), BOTH_ANSWER, PathProblem.STALLED),
+    (STALLED, ProbeResult((576, 1400), (1200, 1500)), BOTH_ANSWER, PathProblem.STALLED),
+    (STALLED, None, BOTH_ANSWER, PathProblem.STALLED),  # of one packet sent again and again no rate follows
+    (LOSSY, None, BOTH_ANSWER, PathProblem.LOSS),
+    (LOSSY, HOLE, BOTH_ANSWER, PathProblem.MTU),
     (DEAF, None, ("n1",), PathProblem.ONE_WAY),
-    (DEAF, None, ("n1", "n2"), PathProblem.STALLED),
+    (DEAF, None, BOTH_ANSWER, PathProblem.STALLED),
+    (resent(2, 41), None, BOTH_ANSWER, None),
+    (resent(3, 41), None, BOTH_ANSWER, PathProblem.LOSS),
+    (resent(7, 10), None, BOTH_ANSWER, PathProblem.LOSS),
+    (resent(8, 10), None, BOTH_ANSWER, None),  # where nearly all packets are lost it is not chance
 ])  # fmt: skip
 def test_which_problem(report, probe, answering, problem):
     found = fault(report, probe, answering)
@@ -74,28 +85,19 @@ def test_of_a_silent_rank_on_another_host_no_more_is_concluded_than_that_no_answ
     assert (found.cause, found.ranks, found.source, found.target) == (HangCause.NO_ANSWER, (1,), "n2", "n1")
 
 
-def test_a_hole_explains_silence_and_a_stall_alone_does_not():
-    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED, HOLE))).cause is HangCause.PATH
-    assert diagnose(evidence({0: RankState(0, WARM)}, fault(STALLED))).cause is HangCause.NO_ANSWER
+CUT = {"unreachable": frozenset({1}), "elsewhere": {1: "10.9.0.2"}}
 
 
-def test_where_data_are_lost_as_well_it_is_not_the_control_connection_alone():
-    cut = {"unreachable": frozenset({1}), "elsewhere": {1: "10.9.0.2"}}
-    alone = PathFault(PathProblem.STALLED, "n1", "n2", stalled=1)
-    assert diagnose(evidence({0: RankState(0, WARM)}, alone, **cut)).cause is HangCause.CONTROL_LOST
-    assert diagnose(evidence({0: RankState(0, WARM)}, PathFault(PathProblem.STALLED, "n1", "n2", stalled=2), **cut)).cause is HangCause.PATH
-
-
-def test_a_process_that_was_killed_or_stopped_is_named_for_any_path_does():
-    path = fault(STALLED, HOLE)
-    assert diagnose(evidence({0: RankState(0, WARM)}, path, gone=[1])).cause is HangCause.ENDED
-    assert diagnose(evidence({0: RankState(0, WARM)}, path, held=frozenset({1}))).cause is HangCause.STOPPED
-
-
-@pytest.mark.parametrize(("again", "sent", "problem"), [(2, 41, None), (3, 41, PathProblem.LOSS), (7, 10, PathProblem.LOSS), (8, 10, None)])
-def test_where_nearly_all_packets_are_lost_it_is_not_chance(again, sent, problem):
-    found = fault(PathReport("10.0.0.2", 0, 0, 1500, again, sent, 40))
-    assert (found.problem if found else None) == problem
+@pytest.mark.parametrize(("path", "more", "cause"), [
+    (fault(STALLED, HOLE), {}, HangCause.PATH),  # a hole explains silence
+    (fault(STALLED), {}, HangCause.NO_ANSWER),  # a stall alone does not
+    (PathFault(PathProblem.STALLED, "n1", "n2", stalled=1), CUT, HangCause.CONTROL_LOST),
+    (PathFault(PathProblem.STALLED, "n1", "n2", stalled=2), CUT, HangCause.PATH),  # data are lost as well
+    (fault(STALLED, HOLE), {"gone": [1]}, HangCause.ENDED),  # of whatever a path does
+    (fault(STALLED, HOLE), {"held": frozenset({1})}, HangCause.STOPPED),
+])  # fmt: skip
+def test_the_cause_of_silence_on_a_faulty_path(path, more, cause):
+    assert diagnose(evidence({0: RankState(0, WARM)}, path, **more)).cause is cause
 
 
 def test_the_worst_direction_comes_first():

@@ -27,24 +27,13 @@ def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
     first = secret_of(info(), GIVEN)
     assert first.source == "COLLBENCH_SECRET"
     assert first.key == secret_of(info(), {**GIVEN, "HOME": "/nowhere"}).key
-    others = [
-        secret_of(info("job 2"), GIVEN),
-        secret_of(info(ranks=3), GIVEN),
-        secret_of(info(), {"COLLBENCH_SECRET": "another with 16 letters"}),
-    ]
+    another = {"COLLBENCH_SECRET": "another with 16 letters"}
+    others = [secret_of(info("job 2"), GIVEN), secret_of(info(ranks=3), GIVEN), secret_of(info(), another)]
     assert len({first.key, *(other.key for other in others)}) == 4
-
-
-def test_what_is_derived_from_it_is_another_thing_for_each_purpose():
-    secret = secret_of(info(), GIVEN)
-    assert len({secret.key, secret.derived("listener"), secret.derived("caller"), secret.derived("ports")}) == 4
-
-
-def test_nothing_of_it_is_shown():
-    secret = secret_of(info(), GIVEN)
-    keys = Keys.of(secret)
-    shown = f"{secret!r} {secret} {keys!r} {keys}"
-    assert repr(secret.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
+    assert len({first.key, first.derived("listener"), first.derived("caller"), first.derived("ports")}) == 4
+    keys = Keys.of(first)
+    shown = f"{first!r} {first} {keys!r} {keys}"
+    assert repr(first.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
 
 
 def test_both_ends_have_the_same_two_pairs_of_keys():
@@ -54,23 +43,18 @@ def test_both_ends_have_the_same_two_pairs_of_keys():
     assert all(len(key) == 40 for key in (*one.listener, *one.caller))
 
 
-def test_a_token_that_is_a_secret_already():
-    found = secret_of(info("0123456789abcdef", secret="token"), {})
-    assert found.source == "this launch"
-    assert found.key != secret_of(info("0123456789abcdeg", secret="token"), {}).key
-
-
-def test_a_file_of_the_local_start(tmp_path):
+def test_other_sources_are_a_token_a_file_of_the_local_start_one_that_the_user_names_and_settings(tmp_path):
+    token = secret_of(info("0123456789abcdef", secret="token"), {})
+    assert token.source == "this launch"
+    assert token.key != secret_of(info("0123456789abcdeg", secret="token"), {}).key
     path = private(tmp_path / "secret", "made for this one launch")
     assert secret_of(info(secret=str(path)), GIVEN).source == "this launch"
     assert secret_of(info(secret=str(path)), GIVEN).key != secret_of(info(), GIVEN).key
-
-
-def test_a_file_that_the_user_names(tmp_path):
     path = private(tmp_path / "mine", " sixteen or more letters\n")
-    found = secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
-    assert found.source == str(path)
-    assert found.key == secret_of(info(), GIVEN).key
+    named = secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+    assert (named.source, named.key) == (str(path), secret_of(info(), GIVEN).key)
+    secret_of(info(), {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})
+    assert (tmp_path / "collbench/secret").exists()
 
 
 def private(path, text, mode=0o600):
@@ -79,17 +63,13 @@ def private(path, text, mode=0o600):
     return path
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o610])
-def test_a_file_that_others_can_read_is_none(mode, tmp_path):
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o640, -1), (0o604, -1), (0o666, -1), (0o610, -1), pytest.param(0o600, 12345, marks=AS_ROOT)])
+def test_a_file_that_others_can_read_or_have_made_is_none(mode, owner, tmp_path):
     path = private(tmp_path / "mine", "sixteen or more letters", mode)
-    with pytest.raises(UsageError, match="chmod 600"):
-        secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_rejected(tmp_path):
-    path = private(tmp_path / "mine", "sixteen or more letters")
-    os.chown(path, 12345, -1)
+    os.chown(path, owner, -1)
     with pytest.raises(UsageError, match="chmod 600"):
         secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
 
@@ -129,17 +109,9 @@ def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
     assert secret_of(info(), env).source == str(path)
 
 
-def test_another_place_for_settings(tmp_path):
-    secret_of(info(), {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})
-    assert (tmp_path / "collbench/secret").exists()
-
-
-def test_without_a_home_launches_over_hosts_must_be_given_one():
+def test_without_a_home_or_one_that_cannot_be_written_launches_over_hosts_must_be_given_one(tmp_path):
     with pytest.raises(UsageError, match="HOME is not set"):
         secret_of(info(), {})
-
-
-def test_a_home_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
@@ -163,26 +135,24 @@ def test_on_one_host_a_private_folder_serves(tmp_path, monkeypatch):
     assert first.source == str(tmp_path / f"collbench-{os.geteuid()}" / "secret")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("owner", ["another user", "this user"])
-def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(owner, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("case", "why"), [
+    pytest.param("another user's folder", "only its owner", marks=AS_ROOT),
+    pytest.param("a link in it", "cannot be read", marks=AS_ROOT),
+    ("a link to a folder", r"\(Not a directory\)|\(Too many"),
+])  # fmt: skip
+def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(case, why, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    known = private(tmp_path / "known", "text that the other user has read")
-    folder = tmp_path / f"collbench-{os.geteuid()}"
-    folder.mkdir(mode=0o700)
-    (folder / "secret").symlink_to(known)
-    if owner == "another user":
+    folder, elsewhere = tmp_path / f"collbench-{os.geteuid()}", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    known = private(elsewhere / "secret", "text that the other user has read")
+    if case == "a link to a folder":
+        folder.symlink_to(elsewhere)
+    else:
+        folder.mkdir(mode=0o700)
+        (folder / "secret").symlink_to(known)
+    if case == "another user's folder":
         os.chown(folder, 12345, -1)
-    with pytest.raises(UsageError, match="only its owner" if owner == "another user" else "cannot be read"):
-        secret_of(info(local_ranks=2), {})
-
-
-def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    private(tmp_path / "elsewhere/secret", "text that the other user has read")
-    (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"\(Not a directory\)|\(Too many"):
+    with pytest.raises(UsageError, match=why):
         secret_of(info(local_ranks=2), {})
 
 

@@ -45,16 +45,6 @@ def knock(here, *said, stay=False, patience_s=5):
         return answer
 
 
-def converse(here, *said):
-    """Send message by message and wait for the answer to each; returns the last answer, empty if the connection was closed."""
-    with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:
-        answer = b""
-        for one in said:
-            stranger.sendall(one)
-            answer = stranger.recv(65536)
-        return answer
-
-
 def without_curve(here):
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)

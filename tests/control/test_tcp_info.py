@@ -26,28 +26,22 @@ def recorded(size=240, **values):
     return bytes(data)
 
 
-def test_every_field_is_read_from_its_place():
+def test_every_field_is_read_from_its_place_and_an_older_kernel_returns_less():
     values = {name: number for number, name in enumerate(OFFSETS, 1)}
     assert TcpInfo.parse(recorded(**values)) == TcpInfo(**values)
-
-
-def test_an_older_kernel_returns_less():
     assert TcpInfo.parse(recorded(**{"state": 1, "unacked": 3})[:104]) == TcpInfo(state=1, unacked=3)
 
 
-@pytest.mark.parametrize(("info", "stalled"), [
-    (TcpInfo(unacked=3, retransmits=4), True), (TcpInfo(unacked=3, retransmits=1), False), (TcpInfo(unacked=0, retransmits=4), False),
-    (TcpInfo(unacked=90), False),
+@pytest.mark.parametrize(("info", "stalled", "lossy"), [
+    (TcpInfo(unacked=3, retransmits=4), True, False),
+    (TcpInfo(unacked=3, retransmits=1), False, False),
+    (TcpInfo(unacked=0, retransmits=4), False, False),
+    (TcpInfo(unacked=90, sent=99), False, False),
+    (TcpInfo(retransmitted=1), False, True),
+    (TcpInfo(out_of_order=1), False, True),
 ])  # fmt: skip
-def test_a_connection_is_stalled_where_a_segment_timed_out_repeatedly(info, stalled):
-    assert info.stalled is stalled
-
-
-@pytest.mark.parametrize(
-    ("info", "lossy"), [(TcpInfo(retransmitted=1), True), (TcpInfo(out_of_order=1), True), (TcpInfo(unacked=9, sent=99), False)]
-)
-def test_a_connection_is_lossy_where_packets_were_sent_again_or_came_out_of_order(info, lossy):
-    assert info.lossy is lossy
+def test_a_connection_is_stalled_by_repeated_timeouts_and_lossy_by_packets_sent_again_or_out_of_order(info, stalled, lossy):
+    assert (info.stalled, info.lossy) == (stalled, lossy)
 
 
 RECEIVE = """
@@ -145,16 +139,11 @@ def result_of(probe):
 
 def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads():
     server = listener("127.0.0.1")
-    assert server is not None
     with server:
-        found = result_of(Probe("127.0.0.1", server.getsockname()[1]))
-    assert found.limit is None
-
-
-def test_where_no_socket_listens_nothing_is_concluded():
+        assert result_of(Probe("127.0.0.1", server.getsockname()[1])).limit is None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    found = result_of(Probe("127.0.0.1", port))
+    found = result_of(Probe("127.0.0.1", port))  # where no socket listens nothing is concluded
     assert not found.connected and found.limit is None
 
 
