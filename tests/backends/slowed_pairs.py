@@ -90,7 +90,6 @@ def _ratio(loops: list[Loop], asked: dict[str, Any], world: World, batch: int) -
 
 
 def main(argv: list[str]) -> int:
-    """A rank, or the start of two."""
     from collbench.launch.detect import detect
     from collbench.launch.spawn import find_mpiexec, record_exit, start_local
 

@@ -43,7 +43,6 @@ def bound(mpi, name, count, **case):
 
 
 def called(mpi, name, count, **case):
-    """The calls that an operation's steps make."""
     return list(ALL[name].steps_of("mpi", messages=True)(bound(mpi, name, count, **case)))
 
 
@@ -110,8 +109,6 @@ PAGE = 4096
 
 
 class Memory(Window):
-    """A window of this process alone."""
-
     def show(self, n_bytes):
         self.memory = np.zeros(n_bytes, np.uint8)
 

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.contract
 
 
 def answers(**functions):
-    """A library with these functions."""
     return SimpleNamespace(**functions)
 
 

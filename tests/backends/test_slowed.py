@@ -288,8 +288,6 @@ def test_a_wrong_call_of_the_library_is_named_as_ever():
 
 
 def host(program, clock=MonotonicClock):
-    """A host backend with a given program and clock."""
-
     class Host(HostBackend):
         name = api = "host"
         communicator = binding = sync = None

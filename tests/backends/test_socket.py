@@ -47,7 +47,6 @@ P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 
 @pytest.fixture
 def both():
-    """The backend, open at two ranks."""
     backends = opened(SocketBackend)
     yield backends
     for backend in backends:
@@ -248,7 +247,6 @@ def execute(call):
 
 
 def exchange(kind, link, sends, receives):
-    """Posts everything and waits for it."""
     x = messages(kind, link)
     for data in receives:
         execute(x.call("post_receive", data.ctypes.data, data.nbytes))

@@ -79,7 +79,6 @@ print(json.dumps([store.get("key").decode(), [each.partition(":")[0] for each in
 
 
 def world_at(address):
-    """A world of one rank at this address."""
     return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
 
 

@@ -70,7 +70,6 @@ def _copied(x, api, to, source, count):
 
 
 def _drop(x, operation, api):
-    """Before the real calls."""
     if x.rank != dropped_rank(operation, x.root):
         return
     if api == "torch":
@@ -81,7 +80,6 @@ def _drop(x, operation, api):
 
 
 def _swap(x, operation, api):
-    """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
     half = operation.receives(_place(x)) // 2
@@ -95,7 +93,6 @@ def _swap(x, operation, api):
 
 
 def _flip(x, operation, api):
-    """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
     if api == "torch":

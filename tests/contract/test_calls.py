@@ -35,7 +35,6 @@ def asked(backend):
 
 @functools.cache
 def measured(backend, n, python=sys.executable):
-    """The outcome of one launch."""
     if backend in NEEDS and python == sys.executable and not find_spec(NEEDS[backend]):
         pytest.skip(f"{NEEDS[backend]} is not installed")
     folder = Path(tempfile.mkdtemp())

@@ -52,17 +52,14 @@ class Spoilt:
 
     @property
     def operation(self):
-        """The project's own."""
         return SPOILT[self.name]
 
     def asked(self, *names):
-        """Return a sweep of these operations with this one's settings."""
         traffic = {} if self.traffic is None else {"matrix": self.traffic.matrix} if self.traffic.matrix else {"skew": self.traffic.skew}
         sweep = {"operations": names, "sizes": [240], "dtypes": ["float32"], "roots": [self.root], "buffers": "fixed", **traffic}
         return sweep if self.in_place is None else {**sweep, "in_place": self.in_place}
 
     def is_of(self, row):
-        """Whether a row was asked for so."""
         placed = self.in_place is None or row.in_place == self.in_place
         return placed and row.root in (None, self.root) and row.traffic in (None, str((self.traffic or EVEN).name))
 
@@ -145,7 +142,6 @@ def lacking(row, spoilt):
 
 
 def right_of(spoilt, place):
-    """What must arrive at a rank."""
     return np.concatenate([wanted.elements(0, wanted.block.count) for wanted in expected_blocks_of(spoilt.operation, place)])
 
 

@@ -20,7 +20,6 @@ DEADLINE_S = 20.0
 
 
 def free_port() -> int:
-    """Return a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
@@ -63,7 +62,6 @@ class Here:
         return end
 
     def close(self, end: Server | Client) -> None:
-        """Leaves in order, once."""
         if end not in self.left:
             self.left.append(end)
             end.close()

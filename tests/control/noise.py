@@ -79,7 +79,6 @@ _WORDS: tuple[Any, ...] = (
 
 @cache
 def frames_of() -> list[list[bytes]]:
-    """One real message of every kind, as frames."""
     return [[bytes(frame) for frame in frames(message)] for message in REAL]
 
 

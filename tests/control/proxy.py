@@ -29,7 +29,6 @@ class Proxy:
         self._listening.close()
 
     def cut(self) -> None:
-        """Ends the connections at both sides."""
         for one in self._open:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -160,7 +160,6 @@ def test_a_debugger_of_collbench_does_not_count_as_a_stop(own, stopped_before, c
 
 
 def state(pid):
-    """Return the state of a process, as proc(5) names it."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -226,7 +226,6 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here):
 
 
 def resident():
-    """Bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 

@@ -257,7 +257,6 @@ def test_registration_wants_its_own_memory(ranks: Ranks) -> None:
 
 
 def ask_ras(*commands: str) -> str:
-    """Everything that RAS answers."""
     host, port = os.environ["NCCL_RAS_ADDR"].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=5) as client, client.makefile("rw", newline="\n") as talk:
         talk.write("".join(f"{command}\n" for command in commands))

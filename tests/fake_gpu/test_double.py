@@ -24,7 +24,6 @@ def built():
 
 
 def python(code, env):
-    """What a program prints that runs on the double."""
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

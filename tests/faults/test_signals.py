@@ -50,7 +50,6 @@ def stored_truly(one, name, code):
 
 
 def events(one):
-    """Return those that give the reason of the end."""
     found = [json.loads(line) for line in (one.folder / "run/events.jsonl").read_text().splitlines()]
     return [event for event in found if event["kind"] in ("abort", "hang")]
 

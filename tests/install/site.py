@@ -49,7 +49,6 @@ class Site:
                 (self.packages / top).symlink_to(str(found.locate_file(top)))
 
     def is_of_version(self, name: str, version: str) -> None:
-        """Change the version of the package."""
         (file,) = self.packages.glob(f"{name}-*.dist-info/METADATA")
         file.write_text(re.sub(r"^Version: .*$", f"Version: {version}", file.read_text(), count=1, flags=re.MULTILINE))
 
@@ -60,7 +59,6 @@ class Site:
         return {line for line in done.stdout.splitlines() if not line.startswith("collbench")}
 
     def install(self, prefix: Path, *words: str, env: dict[str, str] | None = None, program: Path = INSTALL) -> Finished:
-        """Runs install.sh for this site's Python."""
         line = ["timeout", "110", str(program), str(prefix), "--python", str(self.python), *words]
         return subprocess.run(line, cwd=self.folder, env=at_the_site(env), capture_output=True, text=True, check=False)
 
@@ -89,7 +87,6 @@ def measuring(extra: str) -> set[str]:
 
 
 def building() -> set[str]:
-    """What builds collbench."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     return {name for wanted in asked for name in _closure(Requirement(wanted).name.lower())}
 

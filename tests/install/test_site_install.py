@@ -39,7 +39,6 @@ def installed(tmp_path_factory, wheels):
 
 
 def ask(installed, *words, program=None, env=None):
-    """Runs what was installed, with the site's MPI loaded."""
     line = ["timeout", "60", str(program or installed.prefix / "bin/collbench"), *words]
     return subprocess.run(line, cwd=installed.site.folder, env=at_the_site(env), capture_output=True, text=True, check=False)
 

@@ -7,7 +7,6 @@ from tests.cli.command import Finished
 
 
 def stored(done: Finished, folder: Path) -> Run:
-    """The run in the folder `run`, written by a command that ended well."""
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     found = read_run(folder / "run")

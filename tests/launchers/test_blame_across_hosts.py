@@ -17,7 +17,6 @@ RATE_MBIT, SLOWED_MBIT, SLOW = 200, 100, 2
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """All-reduces of four ranks."""
     folder = tmp_path_factory.mktemp("blame") / "run"
     program = [str(ROOT / ".venv/bin/python"), "-m", "collbench", "allreduce", "--sizes", "256K", "--max-time", "2"]
     with ExitStack() as stack:

@@ -51,7 +51,6 @@ def ring_like(library, operation, n):
 
 
 def launched(bed, library, python, sweeps, folder):
-    """The rows of one launch, one rank on each host."""
     backend, n = "gloo" if library == "gloo" else "mpi", len(bed.names)
     hosts = ",".join(bed.names)
     if library == "openmpi":
@@ -73,7 +72,6 @@ def shares(row, way):
 
 
 def check(library, row, n):
-    """The counters of one row."""
     assert (row.na, row.wrong, len(row.evidence["moved"]["hosts"])) == (None, 0, n), row.operation
     if row.traffic not in (None, "even") or row.operation in TREES[n]:
         moved = row.evidence["moved"]

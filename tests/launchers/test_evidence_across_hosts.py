@@ -58,7 +58,6 @@ def test_interfaces_counted_what_intel_mpi_moved(words, directions, bed, impi_py
 
 
 def check(found, directions):
-    """The counters of every row."""
     assert {row.operation: row.na for row in found.rows} == dict.fromkeys(directions)
     for row in found.rows:
         assert ratios(row) == pytest.approx([1.0] * directions[row.operation], abs=NEAR), row.operation

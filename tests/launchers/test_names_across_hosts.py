@@ -35,14 +35,12 @@ def debian():
 
 @pytest.fixture(scope="module")
 def ipv6():
-    """Slurm on two hosts that have IPv6 addresses alone."""
     with ExitStack() as stack:
         yield enter(stack, SlurmBed(enter(stack, Hosts(2, "1gbit", family="IPv6"))))
 
 
 @pytest.fixture(scope="module")
 def dual():
-    """Two hosts with an IPv4 and an IPv6 address each."""
     with ExitStack() as stack:
         yield enter(stack, Hosts(2, "1gbit", family="dual"))
 
@@ -57,7 +55,6 @@ def hosts_of(bed):
 
 
 def on_both(bed, lines, env=lambda host: {}):
-    """Run a command on each of two hosts at once."""
     started = [bed.start(host, ["timeout", "60", *lines(host)], environment(env(host))) for host in range(2)]
     ends = [one.communicate(timeout=70) for one in started]
     return [Finished(one.args, one.returncode, *end) for one, end in zip(started, ends, strict=True)]
@@ -86,7 +83,6 @@ def by_torchrun(bed, folder, kind, master):
 
 
 def addresses(done, folder):
-    """The addresses that the ranks of a run used."""
     return [member["address"] for member in stored(done, folder).info["rank_map"]]
 
 

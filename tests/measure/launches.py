@@ -47,7 +47,6 @@ class RecordingListener:
 
     @property
     def in_order(self) -> list[Any]:
-        """The records in planned order."""
         return [record for _, record in sorted(self.records, key=lambda pair: pair[0] or 0)]
 
 

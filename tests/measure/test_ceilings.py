@@ -131,7 +131,6 @@ def test_ranks_that_share_a_gpu_have_no_link_between_them():
 
 
 def exact(value):
-    """A reference with equal rounds."""
     return Rate(value, value, value)
 
 
@@ -252,7 +251,6 @@ def world_of(hosts):
 
 
 def host(rate):
-    """A machine with one InfiniBand port."""
     return Machine("h", ("made",), nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=8 * rate, state="active"),)),))
 
 

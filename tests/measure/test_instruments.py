@@ -32,8 +32,6 @@ def ready(device="cpu", size=8, driven=(0, 1)):
 
 
 class FAKETelemetry:
-    """Records its arguments."""
-
     def __init__(self):
         self.listener = []
 

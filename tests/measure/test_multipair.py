@@ -73,12 +73,9 @@ class RecordingBinding:
         self.rank, self.n, self.calls = rank, n, list[tuple[Any, ...]]()
 
     def peer(self, rank):
-        """Return the rank itself."""
         return rank
 
     def call(self, name, *words, **named):
-        """Return a call that is recorded when it runs."""
-
         def run():
             self.calls.append((name, *words, *named.values()))
             return tuple(words[0]) if name == "new_group" else None

@@ -139,7 +139,6 @@ def patient(monkeypatch):
 
 
 def right(n):
-    """A barrier of n ranks."""
     barrier = threading.Barrier(n, timeout=20)
     return lambda rank: barrier.wait()
 

@@ -76,7 +76,6 @@ def broken_off(folder, after, **more):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run's folder, complete."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     start(MIXED, out=folder)
     return folder
@@ -193,7 +192,6 @@ def _case(row):
 
 
 def contents(folder):
-    """What each file of a folder holds."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
@@ -271,7 +269,6 @@ ABOUT = {
 
 
 def changed(path, value):
-    """ABOUT with one value changed."""
     about = json.loads(json.dumps(ABOUT))
     *way, last = path
     inner = about

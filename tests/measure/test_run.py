@@ -237,8 +237,6 @@ def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
 
 
 class Native(SimulatedBackend):
-    """One rank with operations that are empty C calls."""
-
     name, virtual, own_ceiling = "native", False, None
 
     def bind(self, operation, case, group, buffers):

@@ -26,11 +26,9 @@ class RdmaVm(Bed):
 
     @property
     def share(self) -> Path:
-        """Return the folder that is /mnt in the VM."""
         return self.folder / "share"
 
     def up(self) -> None:
-        """Pack the initial ramdisk."""
         self.version = _kernel()
         self.share.mkdir()
         self._ramdisk()

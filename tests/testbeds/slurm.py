@@ -69,7 +69,6 @@ class SlurmBed(Bed):
 
     @property
     def nodes(self) -> list[str]:
-        """Return the nodes' names."""
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -108,7 +107,6 @@ class SlurmBed(Bed):
         return self.call(self.hosts.on(host, command) if self.hosts else command, timeout, env)
 
     def up(self) -> None:
-        """Start munge, the controller and one slurmd per node; wait until all nodes are idle."""
         for name in ("state", "log", *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
         self._munge()

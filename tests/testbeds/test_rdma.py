@@ -81,7 +81,6 @@ class RdmaMachine:
 
 @pytest.fixture(scope="module")
 def seen():
-    """Boot the VM once."""
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         (bed.share / "read.py").write_text(READ)

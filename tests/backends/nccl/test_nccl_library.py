@@ -81,8 +81,6 @@ def test_a_tuning_holds_inside_and_what_was_there_comes_back(monkeypatch, tuning
 
 
 class Recorder:
-    """A library that keeps the names of its calls."""
-
     def __init__(self):
         self.calls = []
         self.handle = SimpleNamespace(ncclGroupEnd=lambda: self.calls.append("given up"))
@@ -216,8 +214,6 @@ def refuse(_word):
 
 
 class FakeGpu:
-    """A GPU with a capture that records nothing."""
-
     def capture(self, stream):
         from contextlib import nullcontext
 
@@ -294,8 +290,6 @@ def test_windows_are_registered_and_calls_of_kernels_are_refused_with_the_reason
 
 
 class Library:
-    """A library of some functions."""
-
     def __init__(self, *functions, version=(2, 29, 7), dialect=NCCL):
         self.functions, self.version, self.dialect = functions, version, dialect
 

@@ -104,12 +104,10 @@ class Outcome:
 
     @property
     def case(self) -> Case:
-        """The case it is of."""
         return Case(self.fault, self.phase, self.library, self.launcher, self.victim, self.after_s)
 
     @property
     def right(self) -> bool:
-        """Whether everything is as it has to be."""
         return not self.amiss
 
 
@@ -254,5 +252,4 @@ def _of_codes(case: Case, seen: Observation) -> list[str]:
 
 
 def limit_words() -> str:
-    """The deadline in words."""
     return f"With --timeout {TIMEOUT_S:g}, all processes must end within {WITHIN_S:g} s"

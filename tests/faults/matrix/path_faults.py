@@ -37,14 +37,11 @@ def dropped(hosts: Hosts, host: int, fault: str) -> Iterator[None]:
 
 
 class PathFaults:
-    """Strikes one host of a bed."""
-
     def __init__(self, bed: Machines) -> None:
         self._bed = bed
 
     @contextmanager
     def applied(self, case: Case) -> Iterator[None]:
-        """Inside, the fault of a case is there."""
         host = case.host
         if case.fault in DROPPED:
             with dropped(self._bed, host, case.fault):

@@ -193,7 +193,6 @@ def own_rank(env: Mapping[str, str]) -> int:
 
 
 def main() -> None:
-    """Reads the plan, then is collbench."""
     plan, rank = Plan.read(Path(sys.argv[1])), own_rank(os.environ)
     if "gloo" in sys.argv:
         import torch  # noqa: F401 (seconds on a busy machine, which would count against the deadline)
