@@ -33,7 +33,7 @@ TESTS: dict[int, str] = {
     **dict.fromkeys((5, 6, 7), f"{_HERE}test_floods.py::test_a_launch_passes_while_foreign_connections_are_open"),
     8: "tests/control/test_secret.py::test_a_foreign_connection_is_reported_and_no_secret_is",
     9: f"{_OURS}test_9_the_folder_of_a_launch_is_private",
-    10: f"{_SECRET}test_a_file_that_others_can_read_is_none",
+    10: f"{_SECRET}test_a_file_that_others_can_read_or_have_made_is_none",
     11: "tests/results/test_environment.py::test_secrets_and_unknown_variables_are_not",
     12: f"{_OURS}test_12_rank_0_listens_at_the_meetings_address_alone",
     13: f"{_OURS}test_13_nothing_that_is_read_is_executed",
