@@ -104,27 +104,26 @@ def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
 
 
 def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
-    before = {file.name: file.read_bytes() for file in whole.iterdir()}
+    before = contents(whole)
     found = start(MIXED, resume=whole)
     assert (found.code, len(found.listener.titles)) == (0, 0)
     assert found.listener.notes[0] == resumed_note(str(whole), len(found.rows), len(found.rows))
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
-    assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
+    assert contents(whole) == before
 
 
-def test_cases_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all_rows(tmp_path):
+def test_cases_that_cannot_be_measured_or_are_wrong_count_as_done_and_the_code_is_that_of_all_rows(tmp_path):
     sweep = replace(PLAN, redops=("band",), dtypes=(DTYPES["float32"],))
-    assert start(sweep, out=tmp_path / "run").code == 2
-    found = start(sweep, resume=tmp_path / "run")
+    assert start(sweep, out=tmp_path / "n/a").code == 2
+    found = start(sweep, resume=tmp_path / "n/a")
     assert (found.code, len(found.listener.titles), len(found.rows)) == (2, 0, 4)
-
-
-def test_rows_with_wrong_data_count_as_done_and_make_the_code_4(tmp_path):
     broken_off(tmp_path / "run", 3)
+    (tmp_path / "run" / "topology.json").unlink()  # as if it had not been written yet
     file = tmp_path / "run" / "cells.jsonl"
     first, *others = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(row) + "\n" for row in [{**first, "wrong": 7}, *others]))
     assert (start(resume=tmp_path / "run").code, start(resume=tmp_path / "run").code) == (4, 4)
+    assert json.loads((tmp_path / "run" / "topology.json").read_text())["schema"] == 1
 
 
 def test_a_run_killed_before_its_end_was_written_is_ended(tmp_path, whole):
@@ -254,10 +253,10 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
 ])  # fmt: skip
 def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, expected):
     broken_off(tmp_path / "run", 2)
-    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    before = contents(tmp_path / "run")
     with pytest.raises(UsageError, match=rf"run .*({expected}).*--resume"):
         start(**{"resume": tmp_path / "run", **change})
-    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+    assert contents(tmp_path / "run") == before
 
 
 ABOUT = {
@@ -360,17 +359,10 @@ def test_a_run_on_other_machines_is_refused_and_left_as_it_was(tmp_path):
     topology = json.loads((tmp_path / "run" / "topology.json").read_text())
     topology["machines"][0]["system"]["cpu_model"] = "another one"
     (tmp_path / "run" / "topology.json").write_text(json.dumps(topology))
-    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    before = contents(tmp_path / "run")
     with pytest.raises(UsageError, match="then has processor another one, now has "):
         start(resume=tmp_path / "run")
-    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
-
-
-def test_a_topology_that_was_not_written_yet_is_written(tmp_path):
-    broken_off(tmp_path / "run", 2)
-    (tmp_path / "run" / "topology.json").unlink()
-    start(resume=tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "topology.json").read_text())["schema"] == 1
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
@@ -420,21 +412,16 @@ def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_we
     assert ["at_s" in row.evidence for row in read_run(tmp_path / "run").rows] == [True] + 7 * [False]
 
 
-def test_a_stored_row_is_used_once():
-    """A plan that has a case twice, of which one was measured before the run broke off."""
+def test_a_stored_row_is_used_once_and_found_by_either_of_its_names():
+    """A plan that has a case twice, of which one was measured before the run broke off. Only an open backend shows what is in place."""
     row, other = make_row(8), make_row(64)
     planned = [(row, row), (other, other), (row, row)]
-    assert rows_by_place([row], planned) == {0: row}
     second = replace(row, n=77)
+    apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
+    assert rows_by_place([row], planned) == {0: row}
     assert rows_by_place([row, second], planned) == {0: row, 2: second}
     assert rows_by_place([], planned) == {}
-
-
-def test_a_case_is_found_by_either_of_its_names():
-    """Until a backend is open it is not known whether a case is in place."""
-    apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
-    assert rows_by_place([in_place], [(apart, in_place)]) == {0: in_place}
-    assert rows_by_place([apart], [(apart, in_place)]) == {0: apart}
+    assert [rows_by_place([stored], [(apart, in_place)]) for stored in (in_place, apart)] == [{0: in_place}, {0: apart}]
 
 
 @pytest.mark.parametrize(("records", "sentence"), [

@@ -26,27 +26,23 @@ class Clock:
         return self.now_s
 
 
-def test_equal_cases_get_equal_shares_and_the_sum_is_the_total():
+@pytest.mark.parametrize(("budget", "sizes", "spent_s", "shares"), [
+    (Budget(total_s=10.0), [8] * 5, [2.0] * 5, [2.0] * 5),  # equal cases: the sum is the total
+    (Budget(total_s=10.0), [8, 64 * MIB], [], [1.0]),  # large messages get more
+    (Budget(total_s=10.0), [64 * MIB, 8], [], [5.0]),  # 9 s, but --max-time comes first
+    (Budget(60.0, total_s=10.0), [1024 * MIB, 64 * MIB], [], [5.0]),
+    (Budget(total_s=10.0), [8] * 10, [0.1], [1.0, 1.1]),  # unused time goes to the cases that follow
+    (Budget(5.0), [8, 64 * MIB], [0.0], [5.0, 5.0]),  # without a total
+    (Budget(5.0, total_s=10.0), [8, 8], [60.0], [5.0, 0.05]),  # late cases
+])  # fmt: skip
+def test_the_total_time_is_divided_among_the_cases(budget, sizes, spent_s, shares):
     clock = Clock()
-    times, shares = SharedTime(Budget(total_s=10.0), [8] * 5, clock), []
-    for _ in range(5):
-        shares.append(times.next().max_time_s)
-        clock.now_s += shares[-1]
-    assert shares == pytest.approx([2.0] * 5, rel=1e-5)
-
-
-def test_large_messages_get_more():
-    small, large = (SharedTime(Budget(total_s=10.0), sizes, Clock()).next().max_time_s for sizes in ([8, 64 * MIB], [64 * MIB, 8]))
-    assert (small, large) == pytest.approx((1.0, 5.0), rel=1e-5)  # 9 s, but --max-time comes first
-    assert SharedTime(Budget(60.0, total_s=10.0), [1024 * MIB, 64 * MIB], Clock()).next().max_time_s == pytest.approx(5.0)
-
-
-def test_unused_time_goes_to_the_cases_that_follow():
-    clock = Clock()
-    times = SharedTime(Budget(total_s=10.0), [8] * 10, clock)
-    assert times.next().max_time_s == pytest.approx(1.0)
-    clock.now_s += 0.1
-    assert times.next().max_time_s == pytest.approx(1.1)
+    times = SharedTime(budget, sizes, clock)
+    given = []
+    for number in range(len(shares)):
+        given.append(times.next())
+        clock.now_s += spent_s[number] if number < len(spent_s) else 0
+    assert [share.max_time_s for share in given] == pytest.approx(shares, rel=1e-5)
 
 
 def test_late_cases_are_still_measured_in_the_same_way():
@@ -54,11 +50,6 @@ def test_late_cases_are_still_measured_in_the_same_way():
     times = SharedTime(Budget(5.0, warmup=3, precision=0.1, total_s=10.0), [8, 8], clock)
     clock.now_s += 60
     assert times.next() == Budget(0.05, warmup=3, precision=0.1, total_s=10.0)
-
-
-def test_without_a_total_every_case_has_the_same_budget():
-    times = SharedTime(Budget(5.0), [8, 64 * MIB], Clock())
-    assert [times.next(), times.next()] == [Budget(5.0)] * 2
 
 
 class TestEnd:
