@@ -50,64 +50,43 @@ def test_one_rank_per_gpu_is_fine(places, k):
     assert not shared(places)
 
 
-def test_more_ranks_than_gpus_is_reported_as_that():
-    said = trouble([place([A]), place([A]), place([A])], 1)
-    assert said.startswith("more ranks than GPUs: 3 ranks on host node1") and "CUDA_VISIBLE_DEVICES" in said
+ON_2 = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
+SEVERAL = [
+    place([A, B], [A, B, C]), place([C, D], [C, D]), place([B, A], [A, B, C, D], host="node2"), place([D, A], [A, D], host="node2"),
+]  # fmt: skip
+ALONE = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
+SAME_ID = [place([A], [A], host_id="same"), place([A], [A], host_id="same")]
+TROUBLE = {
+    "more ranks than GPUs": ([place([A])] * 3, 1, "more ranks than GPUs: 3 ranks on host node1", "CUDA_VISIBLE_DEVICES"),
+    "too few on one host": ([place([A]), place([B]), *ON_2], 1, "more ranks than GPUs: 3 ranks on host node2", ""),
+    "drives more than it sees": ([place([A], [A]), place([B, C], [B, C, D])], 2, "", "host node1 drives 2 ranks and sees 1 GPU"),
+    "two ranks on one GPU": ([place([B], [B], host="node0"), place([A]), place([A])], 1,
+        f"ranks 1 and 2 drive the same GPU, {A} of host node1", "srun --gpus-per-task=1"),
+    "ranks of the job where processes drive several": (SEVERAL, 2, f"ranks 5 and 7 drive the same GPU, {A} of host node2", ""),
+    "an exclusive GPU takes one process": (ALONE, 1, f"ranks 0 and 1 share GPU {A} of host node1", f"nvidia-smi -i {A} -c 0"),
+    "half an agreement": ([place([A], shares=True), place([A])], 1, "", "drive the same GPU"),
+    "one ID for both": (SAME_ID, 1, "", "drive the same GPU"),
+    "an ID for one process": ([place([A, A], [A], host_id="one")], 2, "", "drive the same GPU"),
+}  # fmt: skip
 
 
-def test_the_host_with_too_few_is_named():
-    there = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
-    assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2")
-
-
-def test_a_process_that_sees_fewer_than_it_drives_is_reported():
-    assert "host node1 drives 2 ranks and sees 1 GPU" in trouble([place([A], [A]), place([B, C], [B, C, D])], 2)
-
-
-def test_two_ranks_on_one_gpu_are_named_with_host_gpu_and_remedy():
-    places = [place([B], [B], host="node0"), place([A]), place([A])]
-    said = trouble(places, 1)
-    assert said.startswith(f"ranks 1 and 2 drive the same GPU, {A} of host node1") and "srun --gpus-per-task=1" in said
-
-
-def test_ranks_are_those_of_the_job_where_processes_drive_several():
-    places = [
-        place([A, B], [A, B, C]), place([C, D], [C, D]), place([B, A], [A, B, C, D], host="node2"), place([D, A], [A, D], host="node2"),
-    ]  # fmt: skip
-    assert trouble(places, 2).startswith(f"ranks 5 and 7 drive the same GPU, {A} of host node2")
+@pytest.mark.parametrize(("places", "k", "begins", "has"), TROUBLE.values(), ids=TROUBLE)
+def test_ranks_and_gpus_that_do_not_fit_are_named_with_the_remedy(places, k, begins, has):
+    said = trouble(places, k)
+    assert said.startswith(begins) and has in said
 
 
 @pytest.mark.parametrize("places", [
     [place([A], [A], shares=True), place([A], [A], shares=True)],
     [place([A, A], [A], shares=True)],
     [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
+    [place([A, A], [A], shares=True, alone=(A,))],  # several ranks of one process
 ])  # fmt: skip
 def test_ranks_share_a_gpu_where_the_user_lets_them(places):
     assert trouble(places, len(places[0].driven)) is None
     assert shared(places)
 
 
-@pytest.mark.parametrize(("places", "k"), [
-    ([place([A], shares=True), place([A])], 1),
-    ([place([A], [A], host_id="same"), place([A], [A], host_id="same")], 1),
-    ([place([A, A], [A], host_id="one")], 2),
-])  # fmt: skip
-def test_half_an_agreement_is_none(places, k):
-    assert "drive the same GPU" in trouble(places, k)
-
-
-def test_an_exclusive_gpu_takes_one_process():
-    places = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
-    said = trouble(places, 1)
-    assert said.startswith(f"ranks 0 and 1 share GPU {A} of host node1") and f"nvidia-smi -i {A} -c 0" in said
-
-
-def test_an_exclusive_gpu_takes_several_ranks_of_one_process():
-    assert trouble([place([A, A], [A], shares=True, alone=(A,))], 2) is None
-
-
 def test_a_place_survives_the_control_plane():
-    there = place([A], alone=(A,), host_id="x")
-    assert (
-        ProcessPlace.from_json({"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}) == there
-    )
+    stored = {"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}
+    assert ProcessPlace.from_json(stored) == place([A], alone=(A,), host_id="x")

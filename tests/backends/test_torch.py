@@ -159,27 +159,21 @@ def test_a_torch_without_cuda_reports_its_version():
     assert no_cuda_build(blind) is None
 
 
-@pytest.mark.parametrize(("case", "reason"), [
-    ({}, None),
-    ({"dtype": "float8_e5m2"}, None),
-    ({"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
-    ({"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
-    ({"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
-    ({"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
-    ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
+@pytest.mark.parametrize(("ranks", "case", "reason"), [
+    (4, {}, None),
+    (4, {"dtype": "float8_e5m2"}, None),
+    (4, {"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
+    (4, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
+    (4, {"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
+    (4, {"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
+    (4, {"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
+    (1024, {"dtype": "float8_e4m3fn", "redop": "avg"}, AverageNotRepresentable("float8_e4m3fn", 1024, 512)),  # it has no share for it
 ])  # fmt: skip
-def test_what_it_cannot_do(case, reason):
+def test_what_it_cannot_do(ranks, case, reason):
     backend = TorchNcclBackend()
-    backend.ranks = 4
+    backend.ranks = ranks
     assert isinstance(backend, Backend)
     assert unsupported_reason(backend, ALLREDUCE, make_case(**{"device": "cuda", "in_place": True, **case})) == reason
-
-
-def test_an_average_without_a_share_is_not_asked_for():
-    backend = TorchNcclBackend()
-    backend.ranks = 1024
-    reason = backend.supports(ALLREDUCE, make_case("float8_e4m3fn", redop="avg"))
-    assert reason == AverageNotRepresentable("float8_e4m3fn", 1024, 512)
 
 
 def test_what_is_only_moved_goes_as_a_type_that_is_known_everywhere():
@@ -272,14 +266,17 @@ class FakeTensor:
         return self._array.size
 
 
+def fake_torch(dist):
+    """torch with tensors of bytes on the host, and this torch.distributed."""
+    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    return SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
+
+
 def test_messages_go_out_as_one_batch():
     """Both directions of a window at once: one after the other they would wait for each other."""
-    dist = FakeDist()
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
-    group = Group((4, 7), (0,), "the group")
+    dist, group = FakeDist(), Group((4, 7), (0,), "the group")
     buffers = Buffers(P2P_BIDIRECTIONAL, make_case(redop=None, window=2, count=10), group, 1)
-    calls = list(P2P_BIDIRECTIONAL.by_messages(BatchedBinding(fake, buffers, group, 0)))
+    calls = list(P2P_BIDIRECTIONAL.by_messages(BatchedBinding(fake_torch(dist), buffers, group, 0)))
     for _ in range(2):
         for call in calls:
             call.function()
@@ -288,11 +285,9 @@ def test_messages_go_out_as_one_batch():
 
 
 def test_a_started_batch_is_sent_at_once_and_waited_for_later():
-    dist = FakeDist()
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
-    buffers = Buffers(P2P_MESSAGE, make_case(redop=None, count=10), Group((4, 7), (0,)), 1)
-    start, wait = divided(P2P_MESSAGE.by_messages, BatchedBinding(fake, buffers, Group((4, 7), (0,), "the group"), 0))
+    dist, group = FakeDist(), Group((4, 7), (0,), "the group")
+    buffers = Buffers(P2P_MESSAGE, make_case(redop=None, count=10), group, 1)
+    start, wait = divided(P2P_MESSAGE.by_messages, BatchedBinding(fake_torch(dist), buffers, group, 0))
     for _ in range(2):
         for call in start:
             call.function()
@@ -310,11 +305,9 @@ def test_a_started_collective_is_asynchronous_and_no_batch():
         return SimpleNamespace(wait=lambda: waited.append(len(works)))
 
     dist = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(SUM="sum"))
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
     group = Group((0, 1), (0,), "the group")
     buffers = Buffers(ALLREDUCE, make_case(count=10, in_place=True), group, 1)
-    start, wait = divided(ALLREDUCE.steps["torch"], BatchedBinding(fake, buffers, group, 0))
+    start, wait = divided(ALLREDUCE.steps["torch"], BatchedBinding(fake_torch(dist), buffers, group, 0))
     assert [call.name for call in start] == ["all_reduce"]
     start[0].function()
     assert works == [(10, {"op": "sum", "group": "the group", "async_op": True})] and not waited

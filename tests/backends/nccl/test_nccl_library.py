@@ -52,11 +52,7 @@ def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(
     wheel = tmp_path / "two/nccl/lib/libnccl.so.2"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
-    found = places(monkeypatch, tmp_path / "one", tmp_path / "two")
-    assert found == [("libnccl.so.2", True), (str(wheel), False), ("libnccl.so.2", False)]
-
-
-def test_without_a_wheel_the_system_is_asked(monkeypatch):
+    assert places(monkeypatch, tmp_path / "one", tmp_path / "two") == [("libnccl.so.2", True), (str(wheel), False), ("libnccl.so.2", False)]
     assert places(monkeypatch) == [("libnccl.so.2", True), ("libnccl.so.2", False)]
 
 
@@ -130,17 +126,15 @@ def test_the_header_has_the_same_constants(header):
     assert header["NCCL_UNIQUE_ID_BYTES"] == UNIQUE_ID_BYTES
 
 
-def test_every_type_of_collbench_is_in_the_table():
+def test_every_type_of_collbench_is_in_the_table_and_one_of_its_width_replaces_it():
     assert set(DATATYPES) == set(DTYPES)
+    assert {DTYPES[name].size: name for name in SAME_WIDTH.values()} == SAME_WIDTH
+    assert dotted((2, 32, 3)) == "2.32.3"
 
 
 @pytest.mark.parametrize(("code", "version"), [(2708, (2, 7, 8)), (2832, (2, 8, 32)), (21003, (2, 10, 3)), (23203, (2, 32, 3))])
 def test_versions_are_numbered_in_two_ways(code, version):
     assert (version_of(code), code_of(version)) == (version, code)
-
-
-def test_versions_are_written_with_dots():
-    assert dotted((2, 32, 3)) == "2.32.3"
 
 
 @pytest.mark.parametrize(("name", "version", "reduces", "number"), [
@@ -157,10 +151,6 @@ def test_a_type_that_a_version_lacks_can_be_moved_but_not_reduced(name, version,
     assert datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
 
 
-def test_types_of_one_width_replace_another():
-    assert {DTYPES[name].size: name for name in SAME_WIDTH.values()} == SAME_WIDTH
-
-
 LIBRARY = SimpleNamespace(address=lambda name: 7)
 START, END = "ncclGroupStart", "ncclGroupEnd"
 
@@ -169,35 +159,21 @@ def steps(*names):
     return [NativeCall(name, 1, ()) for name in names]
 
 
-def names(calls):
-    return [call.name for call in calls]
+S, E = START, END
+TOGETHER = {
+    "the steps of one rank stay as they are": ([["allreduce"]], ["allreduce"]),
+    "the same call of several ranks is one group": ([["a0"], ["a1"], ["a2"]], [S, "a0", "a1", "a2", E]),
+    "the answer of a ping-pong goes out after the question": (
+        [["send", "receive"], ["receive", "send"]], [S, "send", "receive", E, S, "receive", "send", E]),
+    "groups of a rank stay whole inside the common one": (
+        [[S, "s", "s", E, "ack"], [S, "r", "r", E, "send"]], [S, S, "s", "s", E, S, "r", "r", E, E, S, "ack", "send", E]),
+    "a rank with fewer steps rests at the end": ([["a", "b"], ["c"]], [S, "a", "c", E, S, "b", E]),
+}  # fmt: skip
 
 
-def test_one_rank_s_steps_stay_as_they_are():
-    assert names(together([steps("allreduce")], LIBRARY)) == ["allreduce"]
-
-
-def test_the_same_call_of_several_ranks_is_one_group():
-    assert names(together([steps("a0"), steps("a1"), steps("a2")], LIBRARY)) == [START, "a0", "a1", "a2", END]
-
-
-def test_a_ping_pong_s_answer_goes_out_after_the_question():
-    assert names(together([steps("send", "receive"), steps("receive", "send")], LIBRARY)) == [
-        START, "send", "receive", END,
-        START, "receive", "send", END,
-    ]  # fmt: skip
-
-
-def test_a_rank_s_own_groups_stay_whole_inside_the_common_one():
-    first, second = steps(START, "s", "s", END, "ack"), steps(START, "r", "r", END, "send")
-    assert names(together([first, second], LIBRARY)) == [
-        START, START, "s", "s", END, START, "r", "r", END, END,
-        START, "ack", "send", END,
-    ]  # fmt: skip
-
-
-def test_a_rank_with_fewer_steps_rests_at_the_end():
-    assert names(together([steps("a", "b"), steps("c")], LIBRARY)) == [START, "a", "c", END, START, "b", END]
+@pytest.mark.parametrize(("ranks", "calls"), TOGETHER.values(), ids=TOGETHER)
+def test_the_steps_of_several_ranks_become_one_program(ranks, calls):
+    assert [call.name for call in together([steps(*names) for names in ranks], LIBRARY)] == calls
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 20, 21, 64, 1024])
