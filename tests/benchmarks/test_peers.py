@@ -141,7 +141,6 @@ def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp
     assert built.library() == [f"LD_LIBRARY_PATH={tmp_path / 'lib'}"]
 
 
-@pytest.mark.system
 @given(st.lists(st.one_of(st.text(max_size=60), st.from_regex(r"[0-9]{1,9}(\s+[-+0-9.eEnaif_]{1,9}){0,9}", fullmatch=True)), max_size=12))
 def test_garbage_is_no_time_and_no_traceback(garbage):
     text = "\n".join(garbage)

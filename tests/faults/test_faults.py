@@ -36,29 +36,20 @@ class TestKilled:
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_a_rank_of_ours_through_mpiexec(self, victim, launch):
         one = launch(*LONG, "--backend", "mpi")
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) == 4
+        assert one.code_after(signal.SIGKILL, victim) == 4
         assert f"rank {victim} (pid {one.pids[victim]})" in one.said and "signal 9 (SIGKILL)" in one.said
-        one.stored()
-        one.everybody_left()
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_mpiexec_without_cleanup_kills_the_ranks_of_that_host_and_no_other_rank_is_named(self, victim, launch):
         """Its proxy kills all ranks of the host within a millisecond of the death: rank 0 may report the victim first, or not at all."""
         one = launch("-disable-auto-cleanup", "-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) in (4, 9)
-        named = set(re.findall(r"(rank \d+) \(\S+, pid \d+\)", one.said))
-        assert named <= {f"rank {victim}"}, one.said
-        one.stored()
-        one.everybody_left()
+        assert one.code_after(signal.SIGKILL, victim) in (4, 9)
+        assert set(re.findall(r"(rank \d+) \(\S+, pid \d+\)", one.said)) <= {f"rank {victim}"}, one.said
 
     def test_a_rank_of_mpiexec_that_kills_all_at_once(self, launch):
         one = launch("-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
-        os.kill(one.pids[1], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) != 0
+        assert one.code_after(signal.SIGKILL, 1) != 0
         assert one.stored().info["launcher"] == "mpirun"
-        one.everybody_left()
 
     @pytest.mark.slurm
     @pytest.mark.parametrize("backend", sample(["gloo", "mpi", "socket"], 1))
@@ -68,13 +59,11 @@ class TestKilled:
         step = ("srun", "-N2", f"--mpi={'pmi2' if backend == 'mpi' else 'none'}", "--kill-on-bad-exit=1", *PROGRAM)
         words = ("p2p" if backend == "socket" else "allreduce", *LONG[1:], "--timeout", "30")  # only the kill ends it
         one = launch(*words, "--backend", backend, program=step, env=slurm_hosts.environment(environment()))
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 20) != 0
+        assert one.code_after(signal.SIGKILL, victim, within_s=TIMEOUT_S + 20) != 0
         assert re.search(rf"srun: error: .*task {victim}: Killed", one.said)
         assert re.search(rf"rank {victim} \({slurm_hosts.nodes[victim]}, pid {one.pids[victim]}\) ended unexpectedly", one.said), one.said
         assert "interrupted by" not in one.said
         assert one.stored().info["launcher"] == "srun"
-        one.everybody_left()
 
     @pytest.mark.often("mpi")
     @pytest.mark.parametrize("backend", ["gloo", "mpi"])
@@ -176,29 +165,21 @@ class TestIntelMpi:
     def test_a_killed_rank_is_named(self, victim, own):
         """By the other rank, or by the parent if mpiexec was faster; its code, 255, does not have the signal."""
         one = own(*LONG)
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) == 4
+        assert one.code_after(signal.SIGKILL, victim) == 4
         assert re.search(rf"rank {victim} \((\S+, )?pid {one.pids[victim]}\) ended (first|unexpectedly)", one.said), one.said
-        one.stored()
-        one.everybody_left()
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_its_mpiexec_ends_all_ranks_and_no_other_one_is_named(self, victim, mpiexec):
         one = mpiexec()
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) != 0
+        assert one.code_after(signal.SIGKILL, victim) != 0
         assert set(re.findall(r"collbench: .*(rank \d+) \(\S+, pid \d+\)", one.said)) <= {f"rank {victim}"}, one.said
         assert one.stored().info["launcher_facts"] == {"mpirun": "Intel MPI"}
-        one.everybody_left()
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_without_cleanup_the_other_rank_reports_the_victim(self, victim, mpiexec):
         one = mpiexec("-disable-auto-cleanup")
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) in (4, 9, 255)  # 255: of the killed rank 0
+        assert one.code_after(signal.SIGKILL, victim) in (4, 9, 255)  # 255: of the killed rank 0
         assert set(re.findall(r"collbench: .*(rank \d+) \(\S+, pid \d+\)", one.said)) == {f"rank {victim}"}, one.said
-        one.stored()
-        one.everybody_left()
 
     @pytest.mark.parametrize("victim", [0, 1])
     def test_a_stopped_rank_is_named_and_the_run_ends(self, victim, own):

@@ -1,6 +1,5 @@
 """A killed MPI run leaves no shared memory: its launcher's parent, its survivors or the next start on the node remove it."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -24,9 +23,7 @@ def test_a_killed_mpi_run_leaves_no_shared_memory(launch):
     before = segments()
     one = launch(*LONG)
     assert _holds_nameless(one.pids[1]), "MPICH shares no memory here: the test proves nothing"
-    os.kill(one.pids[1], signal.SIGKILL)
-    one.end(within_s=TIMEOUT_S + 12)
-    one.everybody_left()
+    one.code_after(signal.SIGKILL, 1)
     assert not segments() - before
 
 

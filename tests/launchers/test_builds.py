@@ -33,7 +33,6 @@ def copy(folder, change):
     return folder
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("change", "rank"), sample([(change, rank) for change in CHANGES for rank in (0, 1)], 3))
 def test_two_builds_end_the_launch_at_once(change, rank, slurm_hosts, tmp_path):
     changed = copy(tmp_path / "another", change)

@@ -54,7 +54,6 @@ def test_a_difference_between_nodes_is_listed(slurm_hosts):
     assert all(value in difference for value in (first, second, "eth0", "1500", "1400"))
 
 
-@pytest.mark.system
 @needs_plugin("drawings")
 def test_bad_input_is_reported_once(slurm_hosts):
     done = slurm_hosts.srun(["-N2"], [*PROGRAM, "probe", "--svg", "/nowhere/x.svg"], env=environment())

@@ -133,7 +133,6 @@ class TestKnownTruth:
         rows = self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K,64M")[1:]], less)
         assert sorted((row.backend, row.size_bytes) for row in rows) == [("gloo", 1024), ("gloo", 64 * M)]
 
-    @pytest.mark.long
     @pytest.mark.timeout(1800)
     @pytest.mark.parametrize("manager", ["none", "pmi2", "pmix"])
     def test_the_whole_sweep(self, manager, python, slurm_hosts, tmp_path):

@@ -160,7 +160,6 @@ def test_ib_write_bw_runs_as_a_wire_tool(seen):
     assert seen.theirs["statistic"] == "mean over 5000 writes (BW average)"
 
 
-@pytest.mark.long
 def test_a_run_over_mpi_leaves_its_packets_on_the_row():
     mpiexec = Path(sys.prefix) / "bin/mpiexec"
     if not mpiexec.exists():

@@ -94,7 +94,6 @@ def measured(run, name):
     return rows
 
 
-@pytest.mark.system
 def test_every_type_and_reduction_is_right_to_the_last_element(run):
     rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
     assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
@@ -248,7 +247,6 @@ def collbench(folder, *words, gpus=2, more=None, **told):
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.system
 def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_path):
     words = ("--ranks", "2", "-g", "2", "-d", "float32,float8_e4m3fn", "--registration", "none,symmetric", "--algorithms", "tree")
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=4)
