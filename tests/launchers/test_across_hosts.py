@@ -7,7 +7,7 @@ import pytest
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.conftest import needs_plugin, sample
-from tests.launchers.stored import measured, stored
+from tests.launchers.stored import measured, reached, stored
 
 pytestmark = pytest.mark.hosts
 
@@ -65,9 +65,7 @@ def test_torchrun(meeting, bed, tmp_path):
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 class TestMpiexec:
     def launch(self, bed, line, env, timeout=60):
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
-        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
-        return bed.run(0, [str(MPICH), *reach, *passed, PROGRAM[0], *line], timeout, environment())
+        return bed.run(0, [str(MPICH), *reached(bed, env, "eno1"), PROGRAM[0], *line], timeout, environment())
 
     @pytest.mark.often
     def test_ranks_meet_over_mpi_itself(self, bed, tmp_path):
@@ -106,11 +104,9 @@ def test_an_interface_of_one_host_only(bed, tmp_path):
 class TestMpiexecOfIntelMpi:
     """Its libfabric chooses TCP between the hosts; it does not find the memory that they share."""
 
-    def launch(self, bed, python, line, env, *flags):
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
-        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
+    def launch(self, bed, python, line, env):
         mpiexec = str(Path(python).parent / "mpiexec")
-        return bed.run(0, [mpiexec, *flags, *reach, *passed, python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))
+        return bed.run(0, [mpiexec, *reached(bed, env, "eno1"), python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))
 
     @pytest.mark.parametrize("more", [{}, {"MASTER_ADDR": "first", "MASTER_PORT": PORT}], ids=["over MPI itself", "MASTER_ADDR"])
     def test_ranks_meet(self, more, bed, impi_python, tmp_path):

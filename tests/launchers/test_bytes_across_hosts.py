@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.conftest import sample
-from tests.launchers.stored import stored
+from tests.launchers.stored import reached, stored
 
 NEAR = 0.02
 SIZE = 6 << 20  # whole elements for 3 and for 4 ranks
@@ -51,15 +51,12 @@ def ring_like(library, operation, n):
 
 
 def launched(bed, library, python, sweeps, folder):
+    """The rows of one launch, one rank on each host."""
     backend, n = "gloo" if library == "gloo" else "mpi", len(bed.names)
-    hosts = ",".join(bed.names)
+    line = [str(BIN / "mpiexec"), *reached(bed, MPICH)]
     if library == "openmpi":
         reach = ["--prtemca", "plm_ssh_agent", bed.rsh, "--prtemca", "prte_if_include", "eth0"]
         line = [str(Path(python).with_name("mpirun")), *reach, "--host", ",".join(f"{name}:1" for name in bed.names), "-n", str(n)]
-    else:
-        passed = [word for name, value in MPICH.items() for word in ("-genv", name, value)]
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", hosts, "-ppn", "1", "-iface", "eth0"]
-        line = [str(BIN / "mpiexec"), *reach, "-n", str(n), *passed]
     asked = json.dumps({"backend": backend, "ranks": n, "out": str(folder / "run"), "sweeps": sweeps})
     done = bed.run(0, [*line, python, str(ROOT / "tests/contract/rank.py"), asked], 90, environment(OPENMPI))
     return stored(done, folder).rows

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import BIN, PROGRAM, environment
-from tests.launchers.stored import stored
+from tests.launchers.stored import reached, stored
 
 MPICH = BIN / "mpiexec"
 OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
@@ -24,9 +24,7 @@ def bed(hosts):
 
 
 def launched(bed, folder, words, env, python=PROGRAM[0]):
-    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
-    passed = [word for name, value in env.items() for word in ("-genv", name, value)]
-    line = [str(Path(python).parent / "mpiexec"), *reach, *passed, python, *PROGRAM[1:], *words, "--out", str(folder / "run")]
+    line = [str(Path(python).parent / "mpiexec"), *reached(bed, env), python, *PROGRAM[1:], *words, "--out", str(folder / "run")]
     return stored(bed.run(0, line, 60, environment()), folder)
 
 

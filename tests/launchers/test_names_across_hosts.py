@@ -15,13 +15,14 @@ import collbench
 from collbench.launch.software import digest_of, own
 from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import enter, sample
-from tests.launchers.stored import measured, stored
+from tests.launchers.stored import measured, reached, stored
 from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(150)]
 
 TORCHRUN, MPIEXEC = BIN / "torchrun", BIN / "mpiexec"
 PORT = "29533"
+OVER_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
 PACKAGE = Path(collbench.__file__).parent
 EVERYWHERE = r"rank 0 listens at every address of its host, because its name '\w+' resolves to loopback there \(127\.0\.1\.1\)"
 
@@ -65,13 +66,6 @@ def by_hand(bed, folder, master, *words):
     return on_both(bed, lambda host: short(folder, *words), lambda host: {**variables, "RANK": str(host)})
 
 
-def mpiexec(bed):
-    """How MPICH's mpiexec starts one rank on each host."""
-    variables = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-n", str(len(bed.names))]
-    return [str(MPIEXEC), *reach, *(word for name, value in variables.items() for word in ("-genv", name, value))]
-
-
 def by_torchrun(bed, folder, kind, master):
     bracketed = f"[{master}]" if ":" in master else master
     how = {
@@ -82,17 +76,23 @@ def by_torchrun(bed, folder, kind, master):
     return on_both(bed, lambda host: [*agent, *how.format(master, bracketed, PORT, host).split(), *short(folder)[1:]])
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+@pytest.mark.parametrize("kind", sample(["static", "c10d"], 1))
+@pytest.mark.parametrize("site", ["debian", "ipv6"])
+def test_torchrun(site, kind, request, tmp_path):
+    bed = hosts_of(request.getfixturevalue(site))
+    done = by_torchrun(bed, tmp_path, kind, bed.names[0] if site == "debian" else bed.addresses[0])
+    assert [one.returncode for one in done] == [0, 0], done
+    assert sorted(addresses(done[0], tmp_path)) == bed.addresses
+
+
 def addresses(done, folder):
     return [member["address"] for member in stored(done, folder).info["rank_map"]]
 
 
 @pytest.mark.long
 class TestOwnNameAtLoopback:
-    def test_srun(self, debian, tmp_path):
-        done = debian.srun(["-N2", "--mpi=pmi2"], short(tmp_path, "allreduce", "--backend", "gloo,mpi"), env=environment())
-        assert addresses(done, tmp_path) == hosts_of(debian).addresses
-        assert re.search(EVERYWHERE, done.stderr)
-
     def test_doctor(self, debian):
         done = debian.srun(["-N2"], [*PROGRAM, "doctor", "--timeout", "20"], env=environment())
         assert done.returncode == 0 and "examined 2 machines" in done.stdout, done.stderr
@@ -114,19 +114,16 @@ class TestOwnNameAtLoopback:
         assert done.returncode == 2 and time.monotonic() - began < 15
         assert "MASTER_ADDR=127.0.0.1 " in done.stderr
 
-    @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
-    @pytest.mark.parametrize("kind", sample(["static", "c10d"], 1))
-    def test_torchrun(self, kind, debian, tmp_path):
-        bed = hosts_of(debian)
-        done = by_torchrun(bed, tmp_path, kind, bed.names[0])
-        assert [one.returncode for one in done] == [0, 0], done
-        assert sorted(addresses(done[0], tmp_path)) == bed.addresses
-
     @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_mpiexec(self, debian, tmp_path):
         bed = hosts_of(debian)
-        done = bed.run(0, [*mpiexec(bed), *short(tmp_path, "allreduce", "--backend", "mpi")], 60, environment())
-        assert addresses(done, tmp_path) == bed.addresses
+        line = [str(MPIEXEC), *reached(bed, OVER_TCP, ""), *short(tmp_path, "allreduce", "--backend", "mpi")]
+        assert addresses(bed.run(0, line, 60, environment()), tmp_path) == bed.addresses
+
+    def test_srun(self, debian, tmp_path):
+        done = debian.srun(["-N2", "--mpi=pmi2"], short(tmp_path, "allreduce", "--backend", "gloo,mpi"), env=environment())
+        assert addresses(done, tmp_path) == hosts_of(debian).addresses
+        assert re.search(EVERYWHERE, done.stderr)
 
     @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_doctor_compares_the_builds_of_hosts_that_meet_over_mpi(self, debian, tmp_path):
@@ -137,7 +134,7 @@ class TestOwnNameAtLoopback:
         script = (
             f"cd /; [ $PMI_RANK = 1 ] && export PYTHONPATH={changed}; exec {shlex.join([*PROGRAM, 'doctor', '--launch'])} --format json"
         )
-        done = bed.run(0, [*mpiexec(bed), "sh", "-c", script], 60, environment())
+        done = bed.run(0, [str(MPIEXEC), *reached(bed, OVER_TCP, ""), "sh", "-c", script], 60, environment())
         assert done.returncode == 1, done.stderr
         actual = json.loads(done.stdout)
         assert [(each["hosts"], each["collbench"]) for each in actual["hosts"]] == [
@@ -170,14 +167,6 @@ class TestIpv6Only:
         done = ipv6.srun(["-N2"], [*short(tmp_path), "--ranks-per-node", "2"], env=environment())
         assert measured(stored(done, tmp_path)) == {"gloo": (4, 2, 0)}
 
-    @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
-    @pytest.mark.parametrize("kind", sample(["static", "c10d"], 1))
-    def test_torchrun(self, kind, ipv6, tmp_path):
-        bed = hosts_of(ipv6)
-        done = by_torchrun(bed, tmp_path, kind, bed.addresses[0])
-        assert [one.returncode for one in done] == [0, 0], done
-        assert sorted(addresses(done[0], tmp_path)) == bed.addresses
-
     def test_open_mpi(self, ipv6, openmpi_python, tmp_path):
         line = [openmpi_python, *short(tmp_path, "allreduce", "--backend", "mpi")[1:]]
         done = ipv6.srun(["-N2", "--mpi=pmix", "--kill-on-bad-exit=1"], line, env=environment())
@@ -192,11 +181,10 @@ class TestIpv6Only:
 class TestBothFamilies:
     MESSAGES = ("p2p", "--backend", "socket,zmq")
 
-    def test_ipv4_is_preferred(self, dual, tmp_path):
-        assert addresses(by_hand(dual, tmp_path, dual.names[0], *self.MESSAGES)[0], tmp_path) == dual.ipv4_addresses
-
-    def test_the_master_address_chooses(self, dual, tmp_path):
-        assert addresses(by_hand(dual, tmp_path, dual.ipv6_addresses[0], *self.MESSAGES)[0], tmp_path) == dual.ipv6_addresses
+    @pytest.mark.parametrize("master", ["name", "IPv6 address"])
+    def test_ipv4_is_preferred_unless_the_master_address_chooses(self, master, dual, tmp_path):
+        place, wanted = (dual.names[0], dual.ipv4_addresses) if master == "name" else (dual.ipv6_addresses[0], dual.ipv6_addresses)
+        assert addresses(by_hand(dual, tmp_path, place, *self.MESSAGES)[0], tmp_path) == wanted
 
     def test_a_host_without_ipv4_decides(self, dual, tmp_path):
         """Gloo prefers the IPv4 address of an interface, so it cannot connect these hosts."""

@@ -13,28 +13,24 @@ pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(200)]
 def probe(bed, *tasks, words=("--format", "json")):
     done = bed.srun(["-N2", *tasks], [*PROGRAM, "probe", *words], env=environment())
     assert done.returncode == 0, done.stderr
-    return done
+    return done.stdout
 
 
-def document(done):
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def probed(slurm_hosts):
+    """What a task per node and two tasks per node print."""
+    return [json.loads(probe(slurm_hosts, *tasks)) for tasks in ((), ("--ntasks-per-node=2",))]
 
 
-def interface(machine):
-    (found,) = (nic for nic in machine["nics"] if nic["name"] == "eth0")
-    return dict(found)
+def test_srun_gives_every_node_once(probed, slurm_hosts):
+    for found in probed:
+        assert [machine["hostname"] for machine in found["machines"]] == slurm_hosts.nodes
+        assert found["differences"] == []
 
 
-@pytest.mark.parametrize("tasks", [(), ("--ntasks-per-node=2",)], ids=["a task per node", "two tasks per node"])
-def test_srun_gives_every_node_once(tasks, slurm_hosts):
-    found = document(probe(slurm_hosts, *tasks))
-    assert [machine["hostname"] for machine in found["machines"]] == slurm_hosts.nodes
-    assert found["differences"] == []
-
-
-def test_a_veth_is_virtual_and_its_shape_is_read(slurm_hosts):
-    for machine in document(probe(slurm_hosts))["machines"]:
-        nic = interface(machine)
+def test_a_veth_is_virtual_and_its_shape_is_read(probed):
+    for machine in probed[0]["machines"]:
+        (nic,) = (nic for nic in machine["nics"] if nic["name"] == "eth0")
         assert nic["virtual"] and "veth" in nic["virtual"]
         (port,) = nic["ports"]
         assert port["rate_bits_per_s"] is None  # the kernel reports 10000 Mb/s
@@ -43,14 +39,13 @@ def test_a_veth_is_virtual_and_its_shape_is_read(slurm_hosts):
 
 
 def test_a_difference_between_nodes_is_listed(slurm_hosts):
-    assert slurm_hosts.hosts
     first, second = slurm_hosts.nodes
     slurm_hosts.must("ip", "-n", second, "link", "set", "eth0", "mtu", "1400")
     try:
-        done = probe(slurm_hosts, words=())
+        shown = probe(slurm_hosts, words=())
     finally:
         slurm_hosts.must("ip", "-n", second, "link", "set", "eth0", "mtu", "1500")
-    (difference,) = (line for line in done.stdout.splitlines() if "MTU" in line)
+    (difference,) = (line for line in shown.splitlines() if "MTU" in line)
     assert all(value in difference for value in (first, second, "eth0", "1500", "1400"))
 
 
