@@ -49,21 +49,12 @@ def ranks(folder, n, then="return 0", broken=None, *, files=False):
     return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
 
 
-def test_alone_it_is_this_machine():
-    actual = []
-
-    def tell(machines):
-        actual.append(machines)
-        return 7
-
-    assert together({}, 5.0, tell) == 7
-    assert [[machine.hostname for machine in machines] for machines in actual] == [[socket.gethostname()]]
-
-
-def test_an_allocation_without_srun_is_this_machine():
-    actual = []
-    assert together({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}, 5.0, lambda machines: actual.extend(machines) or 0) == 0
-    assert [machine.system for machine in actual] == [this_machine().system]
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}], ids=["alone", "allocation without srun"])
+def test_without_a_launcher_it_is_this_machine(environ):
+    told = []
+    assert together(environ, 5.0, lambda machines: told.append(machines) or 7) == 7
+    assert [[machine.hostname for machine in machines] for machines in told] == [[socket.gethostname()]]
+    assert [[machine.system for machine in machines] for machines in told] == [[this_machine().system]]
 
 
 def test_a_broken_launch_is_a_sentence():
@@ -77,20 +68,19 @@ def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path):
     assert others == [[[], 1], [[], 1]]
 
 
-@pytest.mark.system
-def test_files_are_read_once_and_all_ranks_leave_with_that_code(tmp_path):
-    assert ranks(tmp_path, 2, "return 1", files=True) == [[[[]], 1], [[], 1]]
-
-
-@pytest.mark.system
-def test_a_file_that_cannot_be_read_ends_all_alike(tmp_path):
-    first, other = ranks(tmp_path, 2, 'raise UsageError("x is empty")', files=True)
-    assert first[1:] == [2, "x is empty"] and other[1] == 2
-
-
 def test_files_need_no_launcher():
     assert at_rank_0({}, 5.0, lambda: 7) == 7
     assert not launched({}) and not launched({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("then", "first", "others"), [
+    ("return 1", [[[]], 1], [[], 1]),  # they are read once
+    ('raise UsageError("x is empty")', [[[]], 2, "x is empty"], [[], 2]),
+], ids=["read", "not readable"])  # fmt: skip
+def test_files_are_read_once_and_all_ranks_leave_with_that_code(then, first, others, tmp_path):
+    of_rank_0, of_rank_1 = ranks(tmp_path, 2, then, files=True)
+    assert (of_rank_0, of_rank_1[:2]) == (first, others)
 
 
 def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path):
