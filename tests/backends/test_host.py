@@ -42,26 +42,20 @@ def test_buffers_begin_on_a_page_and_never_overlap(count, dtype):
     assert len(buffers.send(0, 0)) == len(buffers.recv(1, 0)) == count
 
 
-def test_in_place_send_and_receive_are_one():
+def test_in_place_send_and_receive_are_one_and_a_rank_that_only_sends_has_nothing_to_receive():
     buffers = make(in_place=True)
     assert ends(buffers.send(0, 0)) == ends(buffers.recv(0, 0))
     gathers = make(ALLGATHER, in_place=True, count=200)
     assert gathers.send(1, 0).ctypes.data == gathers.recv(1, 0).ctypes.data + 100 * 4
     scatters = make(REDUCESCATTER, in_place=True, count=200)
     assert scatters.recv(1, 0).ctypes.data == scatters.send(1, 0).ctypes.data + 100 * 4
+    pair = make(P2P_BANDWIDTH, redop=None)
+    assert [len(part(rank, 0)) for rank in (0, 1) for part in (pair.send, pair.recv)] == [100, 0, 0, 100]
 
 
-def test_a_rank_that_only_sends_has_nothing_to_receive():
-    buffers = make(P2P_BANDWIDTH, redop=None)
-    assert [len(buffers.send(0, 0)), len(buffers.recv(0, 0)), len(buffers.send(1, 0)), len(buffers.recv(1, 0))] == [100, 0, 0, 100]
-
-
-def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has():
+def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has(monkeypatch):
     assert make(count=1000).page_bytes == mmap.PAGESIZE
     assert make(count=2**22).page_bytes in (mmap.PAGESIZE, host._huge_page())
-
-
-def test_where_the_kernel_gives_no_huge_pages_it_is_reported(monkeypatch):
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 0)
     assert make(count=2**21).page_bytes == mmap.PAGESIZE
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 2**30)
@@ -174,30 +168,17 @@ def binding():
     return NativeBinding(LIBC, make_case(root=3), 1, 4, 100)
 
 
-def test_addresses_are_sliced_in_elements():
+def test_addresses_are_sliced_in_elements_and_a_call_has_the_functions_address_and_plain_words():
     address = Address(1000, 8)
-    assert int(address) == 1000
-    assert int(address[3:]) == 1024
-    assert int(address[3:][2:]) == 1040
-    assert int(address[:]) == 1000
-
-
-def test_a_call_has_the_functions_address_and_plain_words():
-    call = binding().call("getpid", Address(7, 1), 5, True)
-    assert (call.name, call.args) == ("getpid", (7, 5, 1))
-    assert call.pointer == ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
-
-
-def test_what_the_library_lacks_can_be_asked_for_first():
-    assert binding().has("getpid")
-    assert not binding().has("MPI_Frobnicate")
-    with pytest.raises(AttributeError):
-        binding().call("MPI_Frobnicate")
-
-
-def test_numbers():
+    assert [int(part) for part in (address, address[3:], address[3:][2:], address[:])] == [1000, 1024, 1040, 1000]
     x = binding()
     assert (x.rank, x.n, x.count, x.root, x.case.dtype.name) == (1, 4, 100, 3, "float32")
+    call = x.call("getpid", Address(7, 1), 5, True)
+    assert (call.name, call.args) == ("getpid", (7, 5, 1))
+    assert call.pointer == ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
+    assert x.has("getpid") and not x.has("MPI_Frobnicate")
+    with pytest.raises(AttributeError):
+        x.call("MPI_Frobnicate")
 
 
 def test_arrays_and_rooms_stay_where_they_are():

@@ -45,11 +45,17 @@ def of_size(size_bytes, **changes):
     return make_case(count=size_bytes // 4, **changes)
 
 
-def test_without_further_words_it_means_every_case_and_rank():
+def test_a_spec_means_the_cases_and_ranks_that_it_names_or_every_one():
     found = only("by=10%")
     assert found.by == Percent("exactly", 10)
     assert found.fits(make_case()) and found.fits(of_size(MIB, operation="broadcast", backend="mpi"))
     assert found.of(0) and found.of(10**6)
+    found = only("by=10% operations=allreduce,p2p backends=mpi sizes=8,1K-64K,1M-")
+    assert found.operations == {"allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
+    of = {size: found.fits(of_size(size, backend="mpi")) for size in (8, 16, KIB, 64 * KIB, 128 * KIB, MIB, 1024 * MIB)}
+    assert of == {8: True, 16: False, KIB: True, 64 * KIB: True, 128 * KIB: False, MIB: True, 1024 * MIB: True}
+    assert not found.fits(of_size(8, backend="gloo")) and not found.fits(of_size(8, backend="mpi", operation="broadcast"))
+    assert [rank for rank in range(9) if only("by=10% ranks=0,4-6").of(rank)] == [0, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("text", "by"), [
@@ -59,19 +65,6 @@ def test_without_further_words_it_means_every_case_and_rank():
 ])  # fmt: skip
 def test_by_how_much(text, by):
     assert only(text).by == by
-
-
-def test_the_cases_that_it_means():
-    found = only("by=10% operations=allreduce,p2p backends=mpi sizes=8,1K-64K,1M-")
-    assert found.operations == {"allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
-    of = {size: found.fits(of_size(size, backend="mpi")) for size in (8, 16, KIB, 64 * KIB, 128 * KIB, MIB, 1024 * MIB)}
-    assert of == {8: True, 16: False, KIB: True, 64 * KIB: True, 128 * KIB: False, MIB: True, 1024 * MIB: True}
-    assert not found.fits(of_size(8, backend="gloo")) and not found.fits(of_size(8, backend="mpi", operation="broadcast"))
-
-
-def test_the_ranks_that_it_means():
-    found = only("by=10% ranks=0,4-6")
-    assert [rank for rank in range(9) if found.of(rank)] == [0, 4, 5, 6]
 
 
 def test_of_several_that_fit_a_case_the_last_counts():
@@ -181,16 +174,12 @@ def test_large_delays_of_ranks_that_wait_for_each_other_do_not_grow(world, perce
     assert found.max() < 2 * np.median(found)
 
 
-def test_only_the_named_ranks_take_longer(world):
+def test_only_the_named_ranks_and_cases_take_longer(world):
+    plain = samples(world, SimulatedBackend, make_case())
     found = samples(world, slowed(SimulatedBackend, parse_slowing(["by=10% ranks=1,3"])), make_case())
-    assert found / samples(world, SimulatedBackend, make_case()) == pytest.approx(
-        np.array([[1], [1.1], [1], [1.1]]) * np.ones(60), rel=1e-9
-    )
-
-
-def test_cases_that_are_not_named_are_not_touched(world):
+    assert found / plain == pytest.approx(np.array([[1], [1.1], [1], [1.1]]) * np.ones(60), rel=1e-9)
     kind = slowed(SimulatedBackend, parse_slowing(["by=10% sizes=1M; by=50% operations=broadcast; by=30% backends=mpi"]))
-    assert np.array_equal(samples(world, kind, make_case()), samples(world, SimulatedBackend, make_case()))
+    assert np.array_equal(samples(world, kind, make_case()), plain)
     large = make_case(count=MIB // 4)
     assert samples(world, kind, large, n=5) == pytest.approx(1.1 * samples(world, SimulatedBackend, large, n=5), rel=1e-9)
 

@@ -57,43 +57,33 @@ def pair_case(operation="p2p_bandwidth", **changes):
     return make_case("int8", 5, operation=operation, backend="socket", redop=None, **changes)
 
 
-def test_it_is_there_everywhere_and_taken_only_when_asked_for():
-    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}, between pairs of ranks")
-    assert "socket" in backend_names() and "socket" not in DEFAULTS
+def closed(groups):
+    return {stream.fileno() for group in groups for stream in group.handle.sockets} == {-1}
 
 
 @pytest.mark.parametrize("streams", [None, 1, 3])
 def test_a_pair_has_the_cases_streams_until_it_is_released(both, streams):
+    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}, between pairs of ranks")
+    assert "socket" in backend_names() and "socket" not in DEFAULTS  # taken only when asked for
     groups = paired(both, pair_case(streams=streams))
     assert [group.driven for group in groups] == [(0,), (1,)]
     assert all(isinstance(group.handle, Connections) and len(group.handle.sockets) == (streams or 1) for group in groups)
     for backend, group in zip(both, groups, strict=True):
         backend.release(group)
-    assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
-
-
-def test_a_rank_outside_has_no_pair(both):
-    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_case()) is None
+    assert closed(groups)
+    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_case()) is None  # a rank outside has no pair
     assert both[0].pair(None, (0, 1), pair_case()) is None
-
-
-def test_what_was_not_released_is_closed_in_the_end(both):
-    groups = paired(both, pair_case())
-    for backend in both:
-        backend.close()
-    assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
 def test_several_connections_of_a_pair_are_open_until_they_are_released_or_the_backend_is_closed(both):
     before, after = paired(both, pair_case()), paired(both, pair_case())
-    assert len({each.fileno() for group in (*before, *after) for each in group.handle.sockets} - {-1}) == 4
+    assert len({stream.fileno() for group in (*before, *after) for stream in group.handle.sockets} - {-1}) == 4
     for backend, group in zip(both, before, strict=True):
         backend.release(group)
-    assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
-    assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
+    assert closed(before) and all(stream.fileno() > 0 for group in after for stream in group.handle.sockets)
     for backend in both:
         backend.close()
-    assert {each.fileno() for group in after for each in group.handle.sockets} == {-1}
+    assert closed(after)
 
 
 def test_versions_show_the_kernel_the_path_and_in_the_end_the_buffers(both):
@@ -335,28 +325,20 @@ def failure(kind, link, way):
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rank_that_is_gone_is_named(kind, streams, way):
+def test_a_rank_that_is_gone_is_named_and_one_that_is_silent_after_the_deadline(kind, streams, way):
+    with linked(streams, deadline_s=0.09) as (link, other):
+        began = time.monotonic()
+        said = failure(kind, link, way)
+        assert "rank 1 (node1, pid 101) for 0.09 s" in said and "--timeout" in said
+        assert time.monotonic() - began > 0.08
     with linked(streams) as (link, other):
         other.close()
         assert failure(kind, link, way).startswith("rank 1 (node1, pid 101) closed the connection")
 
 
-@pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize("streams", [1, 3])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_rank_that_is_silent_is_named_after_the_deadline(kind, streams, way):
-    with linked(streams, deadline_s=0.09) as (link, _):
-        began = time.monotonic()
-        said = failure(kind, link, way)
-        assert "rank 1 (node1, pid 101) for 0.09 s" in said and "--timeout" in said
-        assert time.monotonic() - began > 0.08
-
-
-def test_a_rank_that_goes_in_the_middle_is_named():
+def test_a_rank_that_goes_in_the_middle_is_named_and_other_errors_are_the_kernels_words():
     with linked(3) as (link, other):
-        piece = np.zeros(1000, np.uint8)
-
-        x = messages("python", other)
+        piece, x = np.zeros(1000, np.uint8), messages("python", other)
 
         def go():
             execute(x.call("send", piece.ctypes.data, piece.nbytes))
@@ -364,11 +346,8 @@ def test_a_rank_that_goes_in_the_middle_is_named():
 
         said, _ = at_once(lambda: failure("native", link, "receive"), go)
     assert said.startswith("rank 1 (node1, pid 101) closed the connection")
-
-
-def test_other_errors_are_the_kernels_words():
-    link = SimpleNamespace(peer="rank 1 (node1, pid 101)", deadline_s=9)
-    assert explain(link, 113).startswith("No route to host, ") and link.peer in explain(link, 113)
+    other_error = explain(SimpleNamespace(peer="rank 1 (node1, pid 101)", deadline_s=9), 113)
+    assert other_error.startswith("No route to host, ") and "rank 1 (node1, pid 101)" in other_error
 
 
 def test_more_than_there_is_room_for_is_refused():
@@ -379,14 +358,12 @@ def test_more_than_there_is_room_for_is_refused():
             execute(x.call("post_send", data.ctypes.data, 1))
 
 
-def test_calls_are_native_where_the_code_was_built(monkeypatch):
+def test_calls_are_native_where_the_code_was_built(monkeypatch, tmp_path):
     with linked() as (link, _):
         assert isinstance(messages_over(link, 2), NativeMessages if native() else PythonMessages)
-        monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
-        assert isinstance(messages_over(link, 2), PythonMessages)
-
-
-def test_a_shared_object_that_is_not_there_or_none_is_no_error(monkeypatch, tmp_path):
+        with monkeypatch.context() as patch:
+            patch.setattr("collbench.backends.socket.native", lambda: None)
+            assert isinstance(messages_over(link, 2), PythonMessages)
     monkeypatch.setattr("collbench.backends.socket._NATIVE", tmp_path / "_loop.so")
     assert native.__wrapped__() is None
     (tmp_path / "_loop.so").write_text("not a library")
@@ -402,14 +379,10 @@ def test_streams_come_in_the_same_order_at_both_ends(streams):
 
 def test_small_messages_go_out_at_once_and_calls_block_for_less_than_the_deadline():
     with linked(2) as ends:
-        for each in (each for end in ends for each in end.sockets):
-            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and each.getblocking()
+        for stream in (stream for end in ends for stream in end.sockets):
+            assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and stream.getblocking()
         assert [end.deadline_s for end in ends] == [0.9 * PATIENCE_S] * 2  # so that this end reports before the watchdog does
-
-
-def test_the_kernel_has_its_buffers():
-    with linked() as (link, _):
-        assert all(int(size) >= 2048 for size in link.facts().values())
+        assert all(int(size) >= 2048 for size in ends[0].facts().values())
 
 
 def test_pairs_are_made_again_and_in_any_order():
@@ -468,7 +441,7 @@ def test_what_listens_there_must_know_the_key_too():
         assert "rejected this rank" in str(refused)
 
 
-def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again():
+def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again_and_so_is_one_that_does_not_come():
     with meeting() as (first, second):
         second.close()
         refused = at_once(lambda: first.connect(1, 4))[0]
@@ -478,13 +451,9 @@ def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again():
         assert "refused" in str(refused) and "firewall" in str(refused)
         first._ports[1] = 0
         assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
-
-
-def test_a_rank_that_does_not_come_is_named():
     with meeting(timeout_s=0.2) as (_, second):
         missed = at_once(lambda: second.connect(0, 2))[0]
-        assert isinstance(missed, RunFailed)
-        assert "(0 of 2 streams came within 0.18 s" in str(missed)
+    assert isinstance(missed, RunFailed) and "(0 of 2 streams came within 0.18 s" in str(missed)
 
 
 def test_an_address_that_is_not_the_hosts_ends_all_ranks_with_the_same_sentence():
