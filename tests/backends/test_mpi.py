@@ -140,18 +140,15 @@ def test_rank_0_calls_and_flushes_once_and_rank_1_calls_nothing(mpi, name, windo
     assert called_on_window(mpi, name, 1, window=window)[1] == []
 
 
-def test_the_words_of_a_put(mpi):
+def test_the_words_of_a_put_a_get_and_an_accumulate(mpi):
     x, (put, flush) = called_on_window(mpi, "put_latency", 0, slot=1)
     there = buffers_of("put_latency", 1, 2).there(1)
     handle = mpi._handleof(mpi.WIN_NULL)
     assert put.args == (int(x.send), 100, int(x.type), 1, there, 100, int(x.type), handle)
     assert flush.args == (1, handle)
-
-
-def test_the_words_of_a_get_and_of_an_accumulate(mpi):
     x, (get, _) = called_on_window(mpi, "get_latency", 0)
     assert get.args[:5] == (int(x.recv), 100, int(x.type), 1, x.there)
-    x, (accumulate, _) = called_on_window(mpi, "accumulate", 0, redop="max")
+    _, (accumulate, _) = called_on_window(mpi, "accumulate", 0, redop="max")
     assert accumulate.args[7] == mpi._handleof(mpi.MAX)
 
 
@@ -177,7 +174,7 @@ def test_rank_1s_elements_are_there_before_others_are_added():
         assert set(both[0].send(0, 0)) == set(both[1].recv(0, 0)) == {neutral}
 
 
-def test_what_a_rank_reads_and_writes_is_put_in_order():
+def test_what_a_rank_reads_and_writes_is_put_in_order_and_memory_is_let_go_with_its_window():
     target = buffers_of("put_latency", 1)
     assert not hasattr(target._window, "synced")
     target.fill(0, for_check=True)
@@ -185,9 +182,6 @@ def test_what_a_rank_reads_and_writes_is_put_in_order():
     del target._window.synced
     (wrong,) = target.check(0)
     assert target._window.synced and (wrong.wrong, wrong.hint) == (100, "nothing arrived there")
-
-
-def test_memory_is_let_go_with_its_window():
     window = Memory(None, SimpleNamespace(Free=lambda: None))
     window.show(PAGE)
     window.free()
@@ -200,24 +194,19 @@ def test_memory_is_let_go_with_its_window():
     ("aaaa", 3, 2**20, SharedMemoryTooSmall("/dev/shm", 2, 2**21, 2**20)),
     ("ab", 0, 0, None),  # no memory is shared
     ("aaab", 1, 2**20, None),  # of the pairs 0-2 and 1-3 one is inside a host
+    ("aa", 0, None, None),  # what cannot be asked is not refused
 ])  # fmt: skip
 def test_a_window_that_the_hosts_shared_memory_cannot_hold_is_refused(monkeypatch, hosts, rank, free, says):
-    monkeypatch.setattr(mpi_window.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    def usage(path):
+        if free is None:
+            raise FileNotFoundError(path)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(mpi_window.shutil, "disk_usage", usage)
     case = make_case(count=2**18, operation="put_latency", redop=None)
     assert no_window(ALL["put_latency"], case, list(hosts), rank) == says
-
-
-def test_what_cannot_be_asked_is_not_refused(monkeypatch):
-    def no_such_place(path):
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(mpi_window.shutil, "disk_usage", no_such_place)
-    assert no_window(ALL["put_latency"], make_case(operation="put_latency", redop=None), ["a", "a"], 0) is None
-
-
-def test_windows_are_of_the_hosts_memory():
-    case = make_case(operation="put_latency", redop=None, device="cuda")
-    assert isinstance(no_window(ALL["put_latency"], case, ["a", "a"], 0), DeviceUnsupported)
+    on_gpu = make_case(operation="put_latency", redop=None, device="cuda")
+    assert isinstance(no_window(ALL["put_latency"], on_gpu, ["a", "a"], 0), DeviceUnsupported)
 
 
 def test_neighbours_have_a_ring_of_their_own(mpi):

@@ -84,13 +84,10 @@ def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_
     instruments.close()
 
 
-def test_a_rank_that_is_not_its_hosts_first_reads_nothing(world, readings):
+def test_gpus_are_read_for_cases_of_gpus_only_and_nothing_by_a_rank_that_is_not_its_hosts_first(world, readings):
     instruments = Instruments(reads=False)
     instruments.begin(ready(), world)
     assert instruments.end(ready())["moved"] is None and readings == []
-
-
-def test_gpus_are_read_for_cases_of_gpus_only(world, readings):
     instruments = Instruments(reads=True, gpus="FAKE GPUs")
     for device in ("cpu", "cuda"):
         instruments.begin(ready(device), world)

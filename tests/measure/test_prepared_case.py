@@ -143,17 +143,13 @@ def right(n):
     return lambda rank: barrier.wait()
 
 
-def test_a_barrier():
+def test_a_barrier_is_right_and_one_that_ranks_do_not_wait_in_is_reported_once_a_rank():
     assert Ranks(right(3)).verify() == (1, [])
-
-
-def test_one_that_a_rank_does_not_wait_in():
+    assert Ranks(right(1), processes=[(0, 1, 2)]).verify() == (0, []), "ranks of one process have no time of their own"
+    assert Ranks(right(1), groups=((0,),)).verify() == (1, []), "one rank alone cannot leave early"
     barrier = threading.Barrier(2, timeout=20)
     checked, early = Ranks(lambda rank: None if rank == 1 else barrier.wait()).verify()
     assert (checked, [(one.rank, one.late) for one in early]) == (1, [(0, 1), (1, 0), (2, 1)])
-
-
-def test_one_that_is_too_early_is_reported_once_a_rank():
     checked, early = Ranks(lambda rank: None).verify(calls=2)
     assert (checked, [(one.rank, one.wrong) for one in early]) == (2, [(0, 1), (1, 1), (2, 1)])
     assert all(0 <= one.after_s < one.delay_s for one in early)
@@ -177,17 +173,9 @@ def test_groups_at_the_same_time_each_have_a_late_rank():
     assert (checked, [(one.rank, one.late) for one in early]) == (1, [(2, 3), (3, 2)])
 
 
-def test_ranks_of_one_process_have_no_time_of_their_own():
-    assert Ranks(right(1), processes=[(0, 1, 2)]).verify() == (0, [])
-    assert Ranks(right(1), groups=((0,),)).verify() == (1, []), "one rank alone cannot leave early"
-
-
-def test_of_many_ranks_four_are_late():
+def test_of_many_ranks_four_are_late_and_the_sentence_names_them():
     ready = SimpleNamespace(groups=(tuple(range(100)),), case=make_case(seed=3))
     assert len(set(verification._late_ranks(ready))) == 4 and verification._late_ranks(ready) == verification._late_ranks(ready)
-
-
-def test_the_sentence():
     assert LeftEarly(1, 0, 210e-6, 0.01).sentence().startswith("rank 1 left after 210.0 µs, ")
 
 
@@ -215,16 +203,13 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
 NAMES = tuple("abcdef")
 
 
-def test_the_notes_depend_on_their_number():
+def test_the_notes_depend_on_their_number_and_of_many_the_first_are_reported():
     met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
     assert wrong_data(NAMES, met, "group") == [
         "wrong data between a and b: 7 elements differ from what was sent (first at 3)",
         "wrong data inside c: 1 element differs from what was sent",
         "wrong data among a, b, c, d and 2 more: 2 elements differ from what was sent",
     ]
-
-
-def test_of_many_the_first_are_reported_and_the_others_counted():
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == ["wrong data in 2 more pairs"]
 
