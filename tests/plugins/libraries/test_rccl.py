@@ -17,7 +17,7 @@ from collbench.plugins.libraries.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8
 from collbench.report.answer import answers
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
-from tests.backends.nccl.test_creation import Library
+from tests.backends.nccl.test_nccl_library import Library
 from tests.fake_gpu import amd_environment
 from tests.fake_gpu.facts import exported, header_facts
 

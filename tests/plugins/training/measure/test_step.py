@@ -32,7 +32,7 @@ from collbench.plugins.training.step_task import (
 )
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.helpers import make_case
-from tests.measure.test_verification_phases import Watched, prepared
+from tests.measure.test_prepared_case import Watched, prepared
 
 ALL = ((0, 1, 2, 3),)
 MIB = 1 << 20

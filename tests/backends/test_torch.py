@@ -1,18 +1,27 @@
-"""torch with NCCL on a machine without a GPU: why it is not available, its clock of events, its batches of messages, its limits."""
+"""torch: how it is loaded, where its store listens, and its NCCL without a GPU: events, batches of messages, limits."""
 
+import gc
+import json
+import os
+import socket
 import subprocess
 import sys
-from types import SimpleNamespace
+from contextlib import suppress
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
+from collbench.addresses import is_own
 from collbench.backends import torch_distributed
 from collbench.backends.backend import Available, Backend, Group, Unavailable, unsupported_reason
 from collbench.backends.clock import EventClock
 from collbench.backends.host import Buffers
 from collbench.backends.nonblocking import divided
-from collbench.backends.torch_distributed import BatchedBinding, TorchNcclBackend, no_cuda_build, torch_type
+from collbench.backends.torch_distributed import BatchedBinding, TorchNcclBackend, load_torch, no_cuda_build, store_of, torch_type
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed
@@ -27,6 +36,83 @@ from collbench.operations.unsupported import (
     OptionUnsupported,
 )
 from tests.helpers import make_case
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_the_collector_is_as_it_was_and_looks_at_torch_no_more(monkeypatch, looked):
+    torch, calls = ModuleType("torch"), []
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for name in ("enable", "disable", "freeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(gc, "isenabled", lambda: looked)
+    assert load_torch() is torch
+    assert calls == ["disable", *(["enable"] if looked else []), "freeze"]
+
+
+def test_where_it_does_not_load_the_collector_looks_again(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError):
+        load_torch()
+    assert gc.isenabled()
+
+
+# A process of its own: torch must not be loaded into that of the tests.
+STORE = """
+import json, sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+import torch.distributed as dist
+from collbench.backends.torch_distributed import store_of
+
+address = sys.argv[1]
+world = SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
+store = store_of("gloo", world, timedelta(seconds=10))
+other = dist.TCPStore(address, store.port, None, is_master=False, timeout=timedelta(seconds=10))
+other.set("key", "value")
+lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
+listening = [fields[1] for fields in lines if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == store.port]  # TCP_LISTEN
+print(json.dumps([store.get("key").decode(), [each.partition(":")[0] for each in listening]]))
+"""
+
+
+def world_at(address):
+    return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], broadcast=lambda value, what: value)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
+@pytest.mark.parametrize(("address", "raw"), [("127.0.0.1", "0100007F"), ("::1", "00000000000000000000000001000000")])
+def test_the_store_listens_at_one_address(address, raw):
+    if not is_own(address):
+        pytest.skip(f"{address} is not an address of this machine")
+    done = subprocess.run([sys.executable, "-c", STORE, address], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    assert json.loads(done.stdout) == ["value", [raw]]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(("takes", "how"), [("libuv", {}), ("sockets", {"use_libuv": False}), ("none", None)])
+def test_a_torch_that_takes_no_listening_socket_opens_its_store_itself(monkeypatch, takes, how):
+    made = []
+
+    class Store:
+        def __init__(self, host, port, ranks, master_listen_fd=None, **options):
+            given = master_listen_fd is not None
+            if given and (takes == "none" or (takes == "sockets" and "use_libuv" not in options)):
+                with suppress(OSError):
+                    os.close(master_listen_fd)
+                raise RuntimeError("not supported")
+            self.port = port
+            made.append((given, options.get("use_libuv", True)))
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=SimpleNamespace(TCPStore=Store)))
+    monkeypatch.setattr(torch_distributed, "listen_at", lambda address, backlog: socket.create_server((address, 0)))
+    store = store_of("gloo", world_at("127.0.0.1"), timedelta(seconds=1))
+    assert made == [(how is not None, (how or {}).get("use_libuv", True))]
+    assert (store.port > 0) == (how is not None)
+
 
 NO_DRIVER = Unavailable.because(NoDriver())
 
@@ -43,18 +129,15 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(
-    ("expected", "wanted"),
-    [
-        ({"no_gpu": NO_DRIVER}, NO_DRIVER),
-        ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
-        (
-            {"torch": "2.13.0+cpu"},
-            Unavailable.because(WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)),
-        ),
-        ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
-    ],
-)
+@pytest.mark.parametrize(("expected", "wanted"), [
+    ({"no_gpu": NO_DRIVER}, NO_DRIVER),
+    ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
+    (
+        {"torch": "2.13.0+cpu"},
+        Unavailable.because(WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)),
+    ),
+    ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
+])  # fmt: skip
 def test_whether_it_is_at_hand(machine, expected, wanted):
     machine(**expected)
     assert TorchNcclBackend.probe() == wanted
@@ -76,30 +159,21 @@ def test_a_torch_without_cuda_reports_its_version():
     assert no_cuda_build(blind) is None
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ({}, None),
-        ({"dtype": "float8_e5m2"}, None),
-        ({"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
-        ({"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
-        ({"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
-        ({"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
-        ({"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
-    ],
-)
-def test_what_it_cannot_do(case, reason):
+@pytest.mark.parametrize(("ranks", "case", "reason"), [
+    (4, {}, None),
+    (4, {"dtype": "float8_e5m2"}, None),
+    (4, {"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
+    (4, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
+    (4, {"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),
+    (4, {"algorithm": "ring"}, OptionUnsupported(("--algorithms",), "torch-nccl", "nccl")),
+    (4, {"in_place": False}, OperationUnsupported("torch-nccl", "allreduce", "in place")),
+    (1024, {"dtype": "float8_e4m3fn", "redop": "avg"}, AverageNotRepresentable("float8_e4m3fn", 1024, 512)),  # it has no share for it
+])  # fmt: skip
+def test_what_it_cannot_do(ranks, case, reason):
     backend = TorchNcclBackend()
-    backend.ranks = 4
+    backend.ranks = ranks
     assert isinstance(backend, Backend)
     assert unsupported_reason(backend, ALLREDUCE, make_case(**{"device": "cuda", "in_place": True, **case})) == reason
-
-
-def test_an_average_without_a_share_is_not_asked_for():
-    backend = TorchNcclBackend()
-    backend.ranks = 1024
-    reason = backend.supports(ALLREDUCE, make_case("float8_e4m3fn", redop="avg"))
-    assert reason == AverageNotRepresentable("float8_e4m3fn", 1024, 512)
 
 
 def test_what_is_only_moved_goes_as_a_type_that_is_known_everywhere():
@@ -129,7 +203,7 @@ class FakeEvent:
         return other.at_ms - self.at_ms
 
 
-recorded: list[FakeEvent] = []
+recorded = []
 FAKE_TORCH = SimpleNamespace(cuda=SimpleNamespace(Event=FakeEvent))
 
 
@@ -192,14 +266,17 @@ class FakeTensor:
         return self._array.size
 
 
+def fake_torch(dist):
+    """torch with tensors of bytes on the host, and this torch.distributed."""
+    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    return SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
+
+
 def test_messages_go_out_as_one_batch():
     """Both directions of a window at once: one after the other they would wait for each other."""
-    dist = FakeDist()
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
-    group = Group((4, 7), (0,), "the group")
+    dist, group = FakeDist(), Group((4, 7), (0,), "the group")
     buffers = Buffers(P2P_BIDIRECTIONAL, make_case(redop=None, window=2, count=10), group, 1)
-    calls = list(P2P_BIDIRECTIONAL.by_messages(BatchedBinding(fake, buffers, group, 0)))
+    calls = list(P2P_BIDIRECTIONAL.by_messages(BatchedBinding(fake_torch(dist), buffers, group, 0)))
     for _ in range(2):
         for call in calls:
             call.function()
@@ -208,11 +285,9 @@ def test_messages_go_out_as_one_batch():
 
 
 def test_a_started_batch_is_sent_at_once_and_waited_for_later():
-    dist = FakeDist()
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
-    buffers = Buffers(P2P_MESSAGE, make_case(redop=None, count=10), Group((4, 7), (0,)), 1)
-    start, wait = divided(P2P_MESSAGE.by_messages, BatchedBinding(fake, buffers, Group((4, 7), (0,), "the group"), 0))
+    dist, group = FakeDist(), Group((4, 7), (0,), "the group")
+    buffers = Buffers(P2P_MESSAGE, make_case(redop=None, count=10), group, 1)
+    start, wait = divided(P2P_MESSAGE.by_messages, BatchedBinding(fake_torch(dist), buffers, group, 0))
     for _ in range(2):
         for call in start:
             call.function()
@@ -230,11 +305,9 @@ def test_a_started_collective_is_asynchronous_and_no_batch():
         return SimpleNamespace(wait=lambda: waited.append(len(works)))
 
     dist = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(SUM="sum"))
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
-    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
     group = Group((0, 1), (0,), "the group")
     buffers = Buffers(ALLREDUCE, make_case(count=10, in_place=True), group, 1)
-    start, wait = divided(ALLREDUCE.steps["torch"], BatchedBinding(fake, buffers, group, 0))
+    start, wait = divided(ALLREDUCE.steps["torch"], BatchedBinding(fake_torch(dist), buffers, group, 0))
     assert [call.name for call in start] == ["all_reduce"]
     start[0].function()
     assert works == [(10, {"op": "sum", "group": "the group", "async_op": True})] and not waited

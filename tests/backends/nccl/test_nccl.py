@@ -1,12 +1,14 @@
-"""NCCL in one process that drives several GPUs, on the test double: right results, and one clear sentence for what goes wrong."""
+"""NCCL on the test double: one process that drives several GPUs, and several processes."""
 
 import json
 import re
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
+from collbench.device.unavailable import NoDriver
 from collbench.operations.dtypes import BITWISE
 from collbench.operations.unsupported import (
     NotPowerOfTwo,
@@ -92,7 +94,6 @@ def measured(run, name):
     return rows
 
 
-@pytest.mark.system
 def test_every_type_and_reduction_is_right_to_the_last_element(run):
     rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
     assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
@@ -101,19 +102,24 @@ def test_every_type_and_reduction_is_right_to_the_last_element(run):
     }
 
 
-@pytest.mark.system
-def test_all_modes_give_the_same_right_results_in_and_out_of_place(run):
-    rows = measured(run, "modes")
-    assert sorted((row.mode, row.in_place) for row in rows) == [
-        (mode, in_place) for mode in ("batched", "graph", "isolated") for in_place in (False, True)
-    ]
-    assert [row.na for row in rows] == [None] * 6
+# By case the columns of its rows, and the values that these must have; none is n/a.
+RIGHT = {
+    "modes": ("mode in_place", [*product(("batched", "graph", "isolated"), (False, True))]),
+    "rotation": ("mode buffers", [*product(("graph", "pipelined"), ["rotating"])]),
+    "registrations": ("mode registration", [*product(("graph", "pipelined"), KINDS)]),
+    "moves": ("in_place root", [*product((False, True), (0, 2))]),
+    "collectives": ("operation mode", [*product(sorted(COLLECTIVES["operations"]), ("graph", "pipelined"))]),
+    "pairs": ("operation mode", [*product(sorted(P2P["operations"]), ("graph", "isolated", "pipelined"))]),
+}
 
 
-def test_buffers_rotate_within_graphs_too(run):
-    assert {(row.mode, row.buffers, row.na) for row in measured(run, "rotation")} == {
-        (mode, "rotating", None) for mode in ("graph", "pipelined")
-    }
+@pytest.mark.parametrize("case", RIGHT)
+def test_results_are_right_in_every_mode_placing_and_registration_from_every_root(run, case):
+    columns, values = RIGHT[case]
+    rows = measured(run, case)
+    assert [row.na for row in rows] == [None] * len(values)
+    assert sorted(tuple(getattr(row, column) for column in columns.split()) for row in rows) == values
+    assert case != "pairs" or {row.group for row in rows} == {"0-2,1-3"}
 
 
 def test_of_a_thousand_slots_only_those_that_are_verified_have_a_graph_of_their_own(run):
@@ -121,24 +127,6 @@ def test_of_a_thousand_slots_only_those_that_are_verified_have_a_graph_of_their_
     assert (answer["slots"], answer["timed"]) == (1024, 52)
     assert answer["launched"] == sorted({0, *answer["checked"]})
     assert len(answer["checked"]) == 16
-
-
-def test_buffers_are_right_however_nccl_knows_them(run):
-    rows = measured(run, "registrations")
-    assert sorted((row.mode, row.registration, row.na) for row in rows) == [
-        (mode, registration, None) for mode in ("graph", "pipelined") for registration in KINDS
-    ]
-
-
-def test_moving_is_right_from_every_root(run):
-    rows = measured(run, "moves")
-    assert sorted((row.in_place, row.root, row.na) for row in rows) == [(place, root, None) for place in (False, True) for root in (0, 2)]
-
-
-def test_the_ranks_of_one_process_are_right_in_every_collective(run):
-    assert sorted((row.operation, row.mode, row.na) for row in measured(run, "collectives")) == [
-        (operation, mode, None) for operation in sorted(COLLECTIVES["operations"]) for mode in ("graph", "pipelined")
-    ]
 
 
 def test_in_place_is_had_where_nccl_defines_it(run):
@@ -162,14 +150,6 @@ def test_what_nccl_makes_of_messages_takes_no_algorithm(run):
     assert {na.options for na in reasons.values() if na} == {("--algorithms",)}
 
 
-def test_pairs_of_one_process_are_right_in_every_mode(run):
-    rows = measured(run, "pairs")
-    assert {row.group for row in rows} == {"0-2,1-3"}
-    assert sorted((row.operation, row.mode, row.na) for row in rows) == [
-        (operation, mode, None) for operation in sorted(P2P["operations"]) for mode in ("graph", "isolated", "pipelined")
-    ]
-
-
 def test_a_choice_that_nccl_cannot_follow_is_a_row_with_its_reason(run):
     rows = measured(run, "tunings")
     reasons = {(row.algorithm, row.protocol): row.na for row in rows if row.operation == "allreduce"}
@@ -189,29 +169,17 @@ def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
     assert all(row.wrong_detail.count("(rank 1's share ") == 3 for row in rows)
 
 
-def test_a_hang_is_aborted_and_named(run):
-    answer, rows = run("hang")
-    assert (answer["code"], rows) == (4, [])
-    assert re.match(r"allreduce 1000 B on nccl \(float32, sum\): ncclAllReduce .* 2\.25 s \(iteration ", answer["error"])
-    assert "rank 0 on GPU 0000:10:00.0, rank 1 on GPU 0000:20:00.0 of " in answer["error"]
-
-
-def test_a_hang_in_a_graph_is_aborted_although_nccl_waits_for_graphs(run):
-    answer, _ = run("hang in a graph")
-    assert answer["code"] == 4
-    assert re.search(r"cuGraphLaunch .* 2\.25 s \(iteration ", answer["error"])
-
-
-def test_a_hang_is_aborted_although_other_communicators_have_work_on_the_same_gpus(run):
-    answer, _ = run("hang beside pairs")
-    assert answer["code"] == 4
-    assert " 2.25 s (iteration " in answer["error"]
-
-
-def test_an_asynchronous_error_is_reported_in_nccl_s_words(run):
-    answer, rows = run("async")
-    assert (answer["code"], rows) == (4, [])
-    assert ": ncclRemoteError (6): " in answer["error"]
+@pytest.mark.parametrize(("case", "said"), [
+    ("hang", r"allreduce 1000 B on nccl \(float32, sum\): ncclAllReduce .* 2\.25 s \(iteration .*"
+        r"rank 0 on GPU 0000:10:00\.0, rank 1 on GPU 0000:20:00\.0 of "),
+    ("hang in a graph", r".*cuGraphLaunch .* 2\.25 s \(iteration "),  # although NCCL waits for graphs
+    ("hang beside pairs", r".* 2\.25 s \(iteration "),  # although other communicators have work on the same GPUs
+    ("async", r".*: ncclRemoteError \(6\): "),
+])  # fmt: skip
+def test_a_hang_is_aborted_and_named_and_an_asynchronous_error_is_reported_in_nccl_s_words(run, case, said):
+    answer, rows = run(case)
+    assert answer["code"] == 4 and re.match(said, answer["error"], re.DOTALL), answer
+    assert case == "hang beside pairs" or rows == []
 
 
 def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
@@ -224,25 +192,18 @@ def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
     }
 
 
-def test_a_process_drives_as_many_ranks_as_configured(run):
+def test_a_process_drives_as_many_ranks_as_configured_and_frees_their_communicators(run):
     answer, _ = run("open")
     assert (answer["ranks"], answer["driven"], answer["flags"]) == (3, [0, 1, 2], [])
     assert answer["gpus"] == [f"0000:{bus}:00.0" for bus in ("10", "20", "30")]
     assert answer["versions"]["nccl"] == "2.32.3"
     assert answer["versions"]["nccl_path"].endswith("libnccl.so.2")
     assert answer["versions"]["gpus"] == "FAKE GPU (test double)"
-
-
-def test_communicators_are_freed_when_they_are_released_and_at_the_end(run):
-    answer, _ = run("open")
     assert (answer["comms"], answer["comms after"]) == ([6, 3], 0)
 
 
-def test_a_tuning_is_forgotten_once_its_communicator_is_made(run):
+def test_a_tuning_is_forgotten_once_its_communicator_is_made_and_one_that_nccl_refuses_is_reported(run):
     assert run("tuned")[0]["tuning left"] == []
-
-
-def test_a_tuning_that_nccl_refuses_is_reported(run):
     answer, _ = run("refused")
     assert answer["error"].startswith("rank 0 (")
     assert "ncclInvalidUsage (5)" in answer["error"]
@@ -273,3 +234,88 @@ def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
     assert "2.7 and newer" in run("too old")[0]["error"]
     assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 ")
     assert "libm.so.6" in run("no nccl")[0]["error"]
+
+
+QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
+
+
+def collbench(folder, *words, gpus=2, more=None, **told):
+    """Runs a command where the doubles are found; (exit code, rows, stderr)."""
+    env = {**environment(gpus, **told), **(more or {})}
+    line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
+    return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
+
+
+def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_path):
+    words = ("--ranks", "2", "-g", "2", "-d", "float32,float8_e4m3fn", "--registration", "none,symmetric", "--algorithms", "tree")
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=4)
+    assert (code, [row["ranks"] for row in rows]) == (0, [4] * 8), stderr
+    assert [(row["na"], row["wrong"], row["in_place"]) for row in rows] == [(None, 0, False)] * 8
+    chosen = [[(each["collective"], each["bytes"], each["algorithm"]) for each in row["evidence"]["nccl"]["choices"]] for row in rows]
+    assert chosen == [[("AllReduce", 1000, "TREE")]] * 8  # the case's own calls, not the ranks' meeting before them
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["pipelined", "graph"])
+def test_pairs_across_processes_with_one_that_rests(tmp_path, mode):
+    code, rows, stderr = collbench(tmp_path, "p2p", *QUICK, "--ranks", "3", "--window", "3", "--mode", mode, gpus=3)
+    assert (code, {row["group"] for row in rows}) == (0, {"0-1"}), stderr
+    assert [(row["na"], row["wrong"]) for row in rows] == [(None, 0)] * 3
+
+
+@pytest.mark.long
+def test_a_rank_whose_work_never_ends_is_given_up_within_the_deadline(tmp_path):
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--timeout", "6", hang="1:3")
+    assert (code, rows) == (4, [])
+    assert re.search(r"ncclAllReduce .* 4\.5 s \(iteration 0\), .*rank [01] on GPU 0000:[0-9a-f]+:00\.0 of ", stderr), stderr
+
+
+@pytest.mark.long
+def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(tmp_path):
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", init_error="1:2")
+    assert (code, rows) == (4, [])
+    assert "collbench: rank 1 (" in stderr
+    assert "ncclSystemError (2): " in stderr
+    assert "ncclRemoteError" not in stderr
+
+
+@pytest.mark.long
+def test_one_gpu_carries_two_processes_where_the_user_allows_it(tmp_path):
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
+
+
+BAD = {
+    "more ranks than GPUs: 3 ": {"words": ("--ranks", "3")},
+    "more ranks than GPUs: 2 ": {"words": ("--ranks", "2"), "more": {"CUDA_VISIBLE_DEVICES": "0"}},
+    "(libnccl.so.2: ": {"nccl": False},
+    NoDriver().render(): {"driver": False},
+    "'collbench[cuda13]'": {"cupy": False},
+    "CUDA 11.8": {"driver_version": 11080},
+    "CUDA_VISIBLE_DEVICES is empty": {"more": {"CUDA_VISIBLE_DEVICES": ""}},
+    "GPU '7'": {"more": {"CUDA_VISIBLE_DEVICES": "7"}},
+    "'prohibited'": {"compute_mode": "prohibited"},
+    "GPU 1 (FAKE GPU (test double)) is busy": {"busy": "1", "words": ("--ranks", "2")},
+    "exclusive mode": {
+        "compute_mode": "exclusive", "gpus": 1, "words": ("--ranks", "2"), "more": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sentence", BAD)
+def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
+    how = dict(BAD[sentence])
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *how.pop("words", ("--ranks", "1")), **how)
+    assert (code in (2, 4), rows) == (True, []), stderr
+    assert sentence in stderr
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_size_that_does_not_fit_is_reported_before_anything_is_allocated(tmp_path):
+    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--sizes", "8,64M", memory=96 << 20)
+    assert (code, rows) == (2, [])
+    assert stderr.startswith("collbench: allreduce 64 MiB on nccl (float32, sum) needs ")
+    assert " is free: " in stderr

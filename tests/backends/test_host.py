@@ -1,5 +1,6 @@
-"""Host buffers: page-aligned, with the page size the kernel really gave, slots that never touch, inputs that do not grow."""
+"""Host memory and C calls: buffers on pages, slots that never touch, inputs that do not grow, addresses that are sliced."""
 
+import ctypes
 import mmap
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from collbench.backends import host
 from collbench.backends.backend import Group
-from collbench.backends.host import Buffers
+from collbench.backends.host import Address, Buffers, NativeBinding
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -41,26 +42,20 @@ def test_buffers_begin_on_a_page_and_never_overlap(count, dtype):
     assert len(buffers.send(0, 0)) == len(buffers.recv(1, 0)) == count
 
 
-def test_in_place_send_and_receive_are_one():
+def test_in_place_send_and_receive_are_one_and_a_rank_that_only_sends_has_nothing_to_receive():
     buffers = make(in_place=True)
     assert ends(buffers.send(0, 0)) == ends(buffers.recv(0, 0))
     gathers = make(ALLGATHER, in_place=True, count=200)
     assert gathers.send(1, 0).ctypes.data == gathers.recv(1, 0).ctypes.data + 100 * 4
     scatters = make(REDUCESCATTER, in_place=True, count=200)
     assert scatters.recv(1, 0).ctypes.data == scatters.send(1, 0).ctypes.data + 100 * 4
+    pair = make(P2P_BANDWIDTH, redop=None)
+    assert [len(part(rank, 0)) for rank in (0, 1) for part in (pair.send, pair.recv)] == [100, 0, 0, 100]
 
 
-def test_a_rank_that_only_sends_has_nothing_to_receive():
-    buffers = make(P2P_BANDWIDTH, redop=None)
-    assert [len(buffers.send(0, 0)), len(buffers.recv(0, 0)), len(buffers.send(1, 0)), len(buffers.recv(1, 0))] == [100, 0, 0, 100]
-
-
-def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has():
+def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has(monkeypatch):
     assert make(count=1000).page_bytes == mmap.PAGESIZE
     assert make(count=2**22).page_bytes in (mmap.PAGESIZE, host._huge_page())
-
-
-def test_where_the_kernel_gives_no_huge_pages_it_is_reported(monkeypatch):
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 0)
     assert make(count=2**21).page_bytes == mmap.PAGESIZE
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 2**30)
@@ -78,17 +73,10 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "buffers", "slots"),
-    [
-        (8, "fixed", 1),
-        (8, "rotating", 1024),
-        (2**20, "rotating", 64),
-        (2**26, "rotating", 1),
-        (2**27, "rotating", 1),
-        (3 * 2**20, "rotating", 21),
-    ],
-)
+@pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [
+    (8, "fixed", 1), (8, "rotating", 1024), (2**20, "rotating", 64), (2**26, "rotating", 1), (2**27, "rotating", 1),
+    (3 * 2**20, "rotating", 21),
+])  # fmt: skip
 def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
     assert slots_for(make_case("int8", size_bytes, buffers=buffers)) == slots
 
@@ -171,3 +159,36 @@ def test_each_slot_has_digits_of_its_own():
     buffers.recv(0, 1)[:] = buffers.send(0, 1) + buffers.send(1, 1)
     buffers.recv(1, 1)[:] = buffers.send(0, 0) + buffers.send(1, 0)
     assert [found is None for found in buffers.check(1)] == [True, False]
+
+
+LIBC = ctypes.CDLL(None)
+
+
+def binding():
+    return NativeBinding(LIBC, make_case(root=3), 1, 4, 100)
+
+
+def test_addresses_are_sliced_in_elements_and_a_call_has_the_functions_address_and_plain_words():
+    address = Address(1000, 8)
+    assert [int(part) for part in (address, address[3:], address[3:][2:], address[:])] == [1000, 1024, 1040, 1000]
+    x = binding()
+    assert (x.rank, x.n, x.count, x.root, x.case.dtype.name) == (1, 4, 100, 3, "float32")
+    call = x.call("getpid", Address(7, 1), 5, True)
+    assert (call.name, call.args) == ("getpid", (7, 5, 1))
+    assert call.pointer == ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
+    assert x.has("getpid") and not x.has("MPI_Frobnicate")
+    with pytest.raises(AttributeError):
+        x.call("MPI_Frobnicate")
+
+
+def test_arrays_and_rooms_stay_where_they_are():
+    x = binding()
+    counts = x.array([1, 2, 3])
+    x.integer = ctypes.c_int64
+    wide = x.array([2**40])
+    room = x.room(256)
+    assert list((ctypes.c_int * 3).from_address(int(counts))) == [1, 2, 3]
+    assert int(counts[2:]) == int(counts) + 8
+    assert ctypes.c_int64.from_address(int(wide)).value == 2**40
+    assert bytes((ctypes.c_char * 256).from_address(room)) == bytes(256)
+    assert len(x.keep) == 3
