@@ -83,8 +83,12 @@ def test_a_run_without_a_row_leaves_the_header_to_the_next(tmp_path):
 def page_of(folder, *runs):
     """Return the text of each section of the page of these runs, by its key."""
     assert report_run(runs, None, "table", io.StringIO(), html=folder / "page.html", err=io.StringIO()) == 0
-    markup = (folder / "page.html").read_text(encoding="utf-8")
-    found = re.findall(r'<section aria-labelledby="([^"]+)-heading">(.*?)</section>', markup, re.DOTALL)
+    return sections(folder / "page.html")
+
+
+def sections(path):
+    """Return the text of each section of a page, by its key."""
+    found = re.findall(r'<section aria-labelledby="([^"]+)-heading">(.*?)</section>', path.read_text(encoding="utf-8"), re.DOTALL)
     return {key: unescape(re.sub(r"<[^>]+>", " ", text)) for key, text in found}
 
 
