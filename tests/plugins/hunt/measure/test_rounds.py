@@ -20,7 +20,7 @@ from collbench.plugins.hunt.tasks import PairsTask
 from collbench.results.reader import read_run
 from tests.cli.command import run_here
 from tests.helpers import make_case
-from tests.measure.test_slowed import test_every_measuring_command_has_it_and_its_twin as check_command
+from tests.measure.test_run import test_every_measuring_command_has_it_and_its_twin as check_command
 
 SWEEP = Sweep((), None, ())
 GROUPS = ((0, 2), (1, 3), (4, 6), (5, 7))  # two pairs of nodes with two ranks each
