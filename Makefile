@@ -24,6 +24,7 @@ help:
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
+	@echo 'make mutants    measure whether the tests detect deliberate defects: make mutants ONLY=gate SAMPLE=150'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       build the site into build/site; open build/site/index.html, without a server or a network'
 	@echo 'make clean      remove the environments and everything built'
@@ -61,6 +62,14 @@ dist-environment:
 
 gpu-check:
 	$(PYTHON) tools/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
+
+# Hours without SAMPLE, so CI does not run it. JOBS: so many mutants at a time.
+.PHONY: mutants mutants-environment
+mutants: mutants-environment
+	.venv/bin/python tools/mutants $(ONLY) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(JOBS),--jobs $(JOBS))
+
+mutants-environment: test-environment
+	@BORROW=.venv tools/environment .venv-mutants mutants
 
 lint: test-environment
 	.venv/bin/ruff check . $(TOOLS)
@@ -120,6 +129,6 @@ test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/contract tests/faults tests/launchers -m impi --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl .venv-mutants build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find collbench tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -146,6 +146,7 @@ def test_no_process_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch:
     assert list(host.mixed_mpiexec(None, {"PATH": ""})) == []
 
 
+@pytest.mark.system
 def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) -> None:
     site = made_up_torch(tmp_path / "site", OTHER_TORCH)
     made_up_package(site, "cupy-cuda12x", "14.2.0")

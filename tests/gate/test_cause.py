@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gating.cause import cause_of, ranked
+from collbench.gating.cause import cause_of, pattern_of, ranked
 from collbench.gating.conditions import ExpectedChange
 from collbench.gating.reasons import (
     CarriesAll,
@@ -127,6 +127,14 @@ def test_patterns_that_several_causes_or_none_explain() -> None:
     assert cause_of(unlike.suspicions, unlike.groups, unlike.cases) is None
 
 
+def test_where_only_all_cases_together_are_suspects_the_groups_above_half_of_the_slowdown_are_slower() -> None:
+    known = judged(cases(sizes=ALL, operations=THREE), lambda case: 1.1 if big(case) else 1.02)
+    (whole,) = (each for each in known.suspicions if each.kind == "whole")
+    pattern = pattern_of([replace(whole, factors=(1.1, 1.1, 1.1))], known.groups, known.cases)
+    assert pattern is not None and {each.group.size_class for each in pattern.touched} == {"large"}
+    assert pattern_of([replace(whole, factors=(None,))], known.groups, known.cases) is None
+
+
 @pytest.mark.parametrize("state", [CLEARED, ACCEPTED])
 def test_cleared_and_accepted_suspicions_have_no_cause(state: str) -> None:
     known = judged(cases(sizes=ALL), lambda case: 1.1 if big(case) else 1.0)
@@ -206,3 +214,9 @@ def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None
     assert found[0].announced is None
     assert found[1].announced == announced.announcement
     assert ranked([MPI], [announced], date(2026, 12, 2), [], None)[0].announced is None
+
+
+def test_a_rate_below_one_is_a_rate() -> None:
+    found = changed([Difference(Item.of("topology", RATE.what), "1.0", "0.9"), KERNEL], big)
+    assert isinstance(found[0].plausible, MatchingRate)
+    assert why(changed([Difference(Item.of("topology", RATE.what), "0", "0.9"), KERNEL], big), RATE) == LinkOfAll()

@@ -127,6 +127,11 @@ def test_an_announcement_of_every_change_is_rejected(tmp_path: Path, kind: str, 
         expected(tmp_path, GOOD.replace('"software"', f'"{kind}"').replace('"nccl *"', f'"{what}"'))
 
 
+def test_an_announcement_of_some_changes_of_every_kind_is_read(tmp_path: Path) -> None:
+    (found,) = expected(tmp_path, GOOD.replace('"software"', '"*"').replace('"nccl *"', '"X*"'))
+    assert (found.kind, found.what) == ("*", "X*")
+
+
 VALUE = st.one_of(st.text(max_size=9), st.integers(), st.floats(), st.booleans(), st.just(date(2026, 12, 1)))
 KEYS = st.sampled_from(["kind", "what", "reason", "reviewer", "expires", "sizes", "operation", "slower_percent", "else"])
 

@@ -70,3 +70,15 @@ def test_a_group_of_which_no_suite_can_name_a_case_is_noted() -> None:
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes
     assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl experts.csv:1f2e3d4c"
+
+
+def test_pairs_have_a_key() -> None:
+    document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="multipair_bandwidth", group="3 pairs"))]))
+    check_form(document, "confirm.toml")
+    assert document["sweeps"][0]["pairs"] == 3
+
+
+def test_cases_that_the_baseline_lacks_come_in_the_order_of_their_texts() -> None:
+    new = [case_of(make_row(16, root=root)) for root in (1, None)]
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in new]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == sorted(new, key=str)

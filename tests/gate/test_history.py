@@ -190,6 +190,7 @@ QUIET = {"noise": 1e-4}
     (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
     (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
     (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
+    (series((10, 0.0), (10, 0.1), (10, 0.115), **QUIET), FLOOR, [(9, 10)]),  # the second one is small
     # a level takes three allocations
     (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []), (series((8, 0.0), (2, 0.1)), FLOOR, []),
     (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]), (series((3, 0.0), (2, 0.1)), FLOOR, []), (np.full((8, 1), np.nan), FLOOR, []),
@@ -330,8 +331,10 @@ def test_unreadable_runs_are_left_out_with_a_note(tmp_path: Path) -> None:
 def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
     began(launch(tmp_path / "undated", {8: 1e-6}, "undated"), None)
     launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
+    launch(tmp_path / "slowed", {8: 1e-6}, "slowed", flags=("slowed",))
     found, notes = dated_in(tmp_path)
-    assert ([each.name for each in found], [note.split(": ")[0] for note in notes[:2]]) == (["wrong"], ["undated", "wrong"])
+    assert {each.name for each in found} == {"wrong", "slowed"}
+    assert notes[:3] == ["undated: no start time; left out", "wrong: wrong data", "slowed: slowed on purpose"]
 
 
 @pytest.mark.parametrize(("made", "words"), [

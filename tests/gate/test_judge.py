@@ -332,7 +332,7 @@ NOTED: dict[str, tuple[list[Allocation], Baseline, tuple[GateNote, ...]]] = {
     "no state probe in the baseline": ([allocation("new")], base(*PROBELESS), (BaselineWithoutProbe(6, 6),)),
     "no start": ([allocation("new", began_utc="")], BASE, (WithoutStart("new", several=False),)),
     "no start on both sides": (
-        [slow("a"), slow("b"), replace(slow("c"), began_utc="")],
+        [slow("a"), replace(slow("c"), began_utc="")],
         base(replace(BASE.allocations[0], began_utc=""), *BASE.allocations[1:]),
         (BaselineWithoutStart(1, 6, "good-0"), WithoutStart("c", several=True)),
     ),
@@ -370,3 +370,11 @@ PIPED = replace(allocation("new"), cases={in_mode(name, None, "pipelined"): each
 def test_what_cannot_be_compared_is_rejected(candidate: list[Allocation], baseline: Baseline, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         judged(*candidate, baseline=baseline)
+
+
+def test_a_group_has_the_state_of_its_suspicion_and_its_worst_case() -> None:
+    alike = judged(allocation("a", dict.fromkeys(SIZES, 1.018)))
+    suspects = {each.name for each in alike.suspicions if each.kind == "group"}
+    assert suspects and {each.name for each in alike.groups if each.state == "suspected"} == suspects
+    (group,) = (each for each in judged(slow("a")).groups if each.state == "suspected")
+    assert (group.worst, group.worst_factor, group.worst_limit) == ("allreduce 64 MiB nccl", pytest.approx(1.1), pytest.approx(1.02))

@@ -152,49 +152,55 @@ LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
 OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
 NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
 OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
-UNEQUAL = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
-OTHER_NAME = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
 ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
-JUDGED: dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]] = {
-    "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
-    "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
-    "other nodes": (
-        [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
-        "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
-    ),
-    "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
-    "another stack in the second allocation": (
-        [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
-        "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
-    ),
-    "allocations of one job": (
-        [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
-    ),
-    "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
-    "one stack after the other": (
-        [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
-    ),
-    "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
-    "launches without a partner": ([UNEQUAL], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
-    "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
-    "other allocations": ([OTHER_NAME], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
-    "pairs in another machine state": ([FLIPPED_PAIRS], "passed", (), (PairsLeftOut("a", 2, 7),)),
-    "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
-    "too many pairs in another state": ([turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
-    "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
-    "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
-    "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
-    "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
-    "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
-    "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
-    "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", JUDGED)
+def cases_to_judge() -> dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]]:
+    """Made anew for each test, so that it shows what the code does now."""
+    flipped_pairs = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
+    unequal = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
+    other_name = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
+    return {
+        "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
+        "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
+        "other nodes": (
+            [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
+            "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
+        ),
+        "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
+        "another stack in the second allocation": (
+            [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
+            "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
+        ),
+        "allocations of one job": (
+            [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
+        ),
+        "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
+        "one stack after the other": (
+            [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
+        ),
+        "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
+        "launches without a partner": ([unequal], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
+        "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
+        "other allocations": ([other_name], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
+        "pairs in another machine state": ([flipped_pairs], "passed", (), (PairsLeftOut("a", 2, 7),)),
+        "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
+        "too many pairs in another state": (
+            [turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), (),
+        ),
+        "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
+        "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
+        "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
+        "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
+        "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
+        "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
+        "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases_to_judge())
 def test_the_result_with_its_reasons_and_notes(name: str) -> None:
-    both, result, reasons, notes = JUDGED[name]
+    both, result, reasons, notes = cases_to_judge()[name]
     verdict = judged(*both)
     assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
 

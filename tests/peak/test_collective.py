@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ceilings, like, pairs_by_node
 from collbench.machine.peak.comparison import assumed, doubtful_input
+from collbench.machine.peak.job import check_ranks
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from collbench.operations.case import Case
@@ -244,6 +245,27 @@ def test_a_message_between_nodes_uses_the_nic_of_its_gpu(operation, nic, options
     job = Job((typed(nic, 450.0),) * 2, **options)
     assert rates(operation, job)[0] == expected
     assert any("each GPU has its own NIC" in sentence for sentence in assumed(operation, job)) == (nic != "4x400Gb")
+
+
+def test_more_pairs_than_ranks_make_are_rejected():
+    job = Job((typed("8x400Gb", 450.0),) * 2, pairs=9)
+    check_ranks("multipair", replace(job, pairs=8))
+    check_ranks("p2p", job)
+    with pytest.raises(UsageError, match="16 ranks make at most 8 pairs"):
+        check_ranks("multipair", job)
+    with pytest.raises(UsageError, match="two ranks"):
+        check_ranks("p2p", Job((typed(each=1),)))
+
+
+def test_an_unknown_rate_is_a_ring_and_a_hard_limit_without_a_rate():
+    found = ceilings("allreduce", Job((typed("", None),) * 2))
+    assert (found.expected.model, found.bound.model, found.bound.bytes_per_s) == ("ring", "bound", None)
+    assert (found.bound.as_json(complete=True)["limited_by_parts"], "limited_by_parts" in found.bound.as_json()) == ([], False)
+
+
+@pytest.mark.parametrize(("nvls", "text"), [(None, "NVLink 450 GB/s with NVLink SHARP"), (False, "NVLink 450 GB/s")])
+def test_a_hard_limit_names_nvls_where_switches_reduce(nvls, text):
+    assert ceilings("allreduce", Job((typed(None, 450.0, nvls=nvls),))).bound.limited_by == text
 
 
 @pytest.mark.parametrize(("ranks_of_a_node", "share"), [(2, 0.75), (4, 7 / 16)])

@@ -103,13 +103,17 @@ def test_nics_that_are_none(text):
 
 def test_pcie_as_typed():
     assert parse_pcie("gen4x16").bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
-    assert parse_pcie("PCIe Gen5 x8").name == "PCIe Gen5 x8"
+    assert (parse_pcie("PCIe Gen5 x8").name, parse_pcie("gen5x8").source) == ("PCIe Gen5 x8", "--pcie")
     for text in ("", "gen7x16", "gen4x3", "16", "gen4"):
         with pytest.raises(UsageError, match="gen4x16"):
             parse_pcie(text)
 
 
-@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", ""])
+def test_rates_as_typed():
+    assert parse_gigabytes("--nvlink", " 300GB/s") == parse_gigabytes("--nvlink", "300") == 300e9
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", "300GB", "３"])
 def test_rates_that_no_hardware_has(text):
     with pytest.raises(UsageError, match=r"--nvlink '.*' is not a valid rate"):
         parse_gigabytes("--nvlink", text)

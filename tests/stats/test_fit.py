@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.fit import Bounds, Fit, FitSegment, _without_bad, fit
+from collbench.stats.fit import Bounds, Fit, FitSegment, _without_bad, determined, fit, points
 
 SIZES = 8.0 * 2.0 ** np.arange(28)  # 8 B to 1 GiB
 
@@ -160,3 +160,20 @@ def test_at_most_one_point_in_six_is_left_out_as_bad(points, bad, left_out):
     weights, marks = np.ones((1, points)), np.zeros((1, points), bool)
     marks[0, :bad] = True
     assert np.count_nonzero(_without_bad(weights, marks)) == (points - bad if left_out else points)
+
+
+def test_points_left_out_are_counted_line_by_line():
+    kept = _without_bad(np.ones((2, 12)), np.array([[True] * 2 + [False] * 10, [True] * 3 + [False] * 9]))
+    assert np.count_nonzero(kept, axis=1).tolist() == [10, 12]
+
+
+def test_noise_is_the_misfit_to_the_line_through_both_neighbors():
+    """At 1.1 between 1 and 1, the misfit is 0.1 / 1.1, whose deviation has shares of three times' noise."""
+    noise = 1.4826 * (0.1 / 1.1) / np.sqrt(1 + 2 * (0.5 / 1.1) ** 2)
+    assert points([8, 16, 24], [1.0, 1.1, 1.0]).noise == pytest.approx(noise)
+    assert points([8, 16, 48], [1.0, 1.1, 1.5]).noise == points([8, 16], [1.0, 1.1]).noise == 1e-9
+
+
+def test_a_determinant_stays_above_zero():
+    entries = (np.array([4.0, 4.0]), np.array([6.0, 5.0]), np.array([9.0, 9.0]))
+    assert determined(*entries).tolist() == pytest.approx([36e-14, 11.0], rel=1e-6, abs=0)

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.launches import Ratio, Spread, over_launches, ratio_by_scatter, ratio_of_launches, ratio_of_medians, ratio_of_pairs
+from collbench.stats.launches import (
+    Ratio,
+    Spread,
+    inverse,
+    over_launches,
+    ratio_by_scatter,
+    ratio_of_launches,
+    ratio_of_medians,
+    ratio_of_pairs,
+)
 from collbench.stats.median import Median
 
 
@@ -169,3 +178,20 @@ def test_the_other_way_round_it_is_the_inverse(before, after):
     assert forth.value == pytest.approx(1 / back.value)
     if forth.low is not None:
         assert math.log(forth.low) == pytest.approx(-math.log(back.high), rel=1e-6, abs=1e-6)
+
+
+def test_the_interval_by_scatter_is_students_and_that_of_the_launches_in_quadrature():
+    others = [math.exp(-0.01), 1.0, math.exp(0.01)]  # a standard deviation of 0.01 on ln scale
+    half = 4.3026527297 * 0.01 * math.sqrt(1 + 1 / 4)
+    without, low, both = (
+        ratio_by_scatter(Ratio(2.0, low, high, 60), others, (1, 4))
+        for low, high in ((None, None), (2 * math.exp(-0.03), None), (2 * math.exp(-0.03), 2 * math.exp(0.04)))
+    )
+    assert {known.n for known in (without, low, both)} == {3}
+    assert [math.log(known.low / 2) for known in (without, low, both)] == pytest.approx([-half, *[-math.hypot(half, 0.03)] * 2])
+    assert [math.log(known.high / 2) for known in (without, low, both)] == pytest.approx([half, half, math.hypot(half, 0.04)])
+
+
+def test_an_inverse_has_its_interval():
+    assert inverse(Ratio(2.0, 1.6, 2.5, 6)) == Ratio(0.5, 0.4, 0.625, 6)
+    assert inverse(Ratio(4.0, None, None, 1)) == Ratio(0.25, None, None, 1)

@@ -126,6 +126,13 @@ def test_six_samples_give_min_and_max_and_fewer_nothing_but_quantiles():
         assert (few.value, few.ci_low, few.ci_high, few.n_eff, few.half_width) == ((n + 1) / 2, None, None, None, None)
     assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
     assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
+    assert quantiles(np.array([3.0, 1.0])) == {"min": 1.0, "p95": 2.9, "p99": 2.98, "max": 3.0}
+
+
+def test_more_confidence_needs_more_ranks():
+    """Samples below and above the median in turn: the ranks are 1.96 and 2.576 times √400 / 2 from the middle."""
+    alternating = np.stack([np.arange(1.0, 201), np.arange(201.0, 401)], axis=1).ravel()
+    assert [(known.ci_low, known.ci_high) for known in (median(alternating), median(alternating, 0.99))] == [(181, 220), (175, 226)]
 
 
 @pytest.mark.parametrize("n", [6, 10, 11, 50])
@@ -364,3 +371,9 @@ def test_two_sides_are_apart_by_the_scatter_of_the_wider_one():
     assert not _apart(narrow, wide + 0.4) and not _apart(wide, narrow + 0.4)
     assert _apart(narrow, wide + 0.5) and _apart(wide, narrow + 0.5)
     assert not _apart(narrow / 100, narrow / 100 + 0.04) and _apart(narrow / 100, narrow / 100 + 0.06)
+
+
+def test_a_narrow_interval_of_the_whole_shows_a_drift_that_the_thirds_hide():
+    scattered = np.tile(np.linspace(0.5, 1.5, 20), 6) * np.repeat([1.0, 1.015, 1.03], 40)
+    assert drift(scattered, 0.005) == pytest.approx(0.03)
+    assert drift(scattered, 0.02) is None and drift(scattered, 0.2) is None

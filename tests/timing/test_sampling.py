@@ -1,5 +1,8 @@
 """How often a case is run: budget before counts, warm-up by a test, stop by the median's interval; the short plan of one of many."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -229,6 +232,71 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     assert stub.looks == [(1, 1), (1, 1), (3, 20)]
     assert found.samples.tolist() == [[2e-3] * 3]
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept
+
+
+NEXT = "a case: the next samples"
+
+
+def test_ranks_are_told_each_batch_and_the_end():
+    class Stub:
+        iterations = 2
+
+        def run(self, n, batch):
+            self.starts_ns = np.zeros((2, n))
+            return np.full((2, n), 4e-3)
+
+    told = []
+    dog = SimpleNamespace(phase=lambda what: nullcontext())
+    gather = SimpleNamespace(watchdog=dog, broadcast=lambda value, what: told.append((value, what)) or value)
+    gather.gather_array = lambda array, what: told.append(what) or [array]
+    found = measure(Stub(), gather, schedule(Stopping(Budget(5.0, 3, 2), 8, [0]), lambda: 0.0), "a case")
+    looks = [[1, 1, True], [1, 1, True], [3, 1, False]]
+    assert told == [*(text for look in looks for text in ((look, NEXT), "a case: gathering samples")), ([0, 0, False], NEXT)]
+    assert found.samples.tolist() == [[2e-3] * 3] * 2 and found.durations == [("warm-up", 4e-3)] * 2 + [("timed", 4e-3)] * 3
+    assert [phase.name for phase in found.phases] == ["warm-up", "samples"] and 0 <= found.loop_s < 5
+
+
+@pytest.mark.parametrize("said", [[0, 0, False], [0, 1, True]])
+def test_a_rank_without_a_plan_ends_when_it_is_told(said):
+    world = SimpleNamespace(broadcast=lambda value, what: said if value == [0, 0, False] else None)
+    assert measure(None, world, None, "a case") is None
+
+
+def test_only_whole_rounds_of_sound_turns_count():
+    samples = np.array([[1.0, 3.0, 2.0, np.nan, 4.0, 5.0], [0.5, 6.0, 2.0, 2.0, 4.0, 1.0], [9.0] * 6])
+    assert slowest(samples, [0, 1], 2).tolist() == [[1, 6], [4, 5]]
+    rule = Stopping(Budget(5.0), 8, [0, 1], turns=2)
+    assert (rule.rounds(samples), rule.times(samples).tolist(), rule.mean_s(samples)) == (3, [7, 9], 8)
+    assert Stopping(Budget(5.0), 8, [0, 1]).times(samples).tolist() == [1, 6, 2, 4, 5]
+
+
+def test_rounds_of_several_turns_are_warmed_up_and_taken_whole():
+    looks, now = [], SimpleNamespace(s=0.0)
+    plan = schedule(Stopping(Budget(5.0), 8, [0], turns=3), lambda: now.s)
+    look = next(plan)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            looks.append(look)
+            now.s += 1e-3 * look[0]
+            look = plan.send(np.full((1, look[0]), 1e-3))
+    assert looks == [(3, 1), (60, 1), (60, 1), (18, 1), (162, 1)]
+    assert (stop.value.value.warmups, stop.value.value.stopped, stop.value.value.flags) == (120, "precision", [])
+
+
+@pytest.mark.parametrize(("turns", "stopped"), [(1, "out_of_reach"), (2, None)])
+def test_rounds_of_several_turns_are_not_given_up(turns, stopped):
+    measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-4, (1, 100 * turns)), 1e-4)
+    assert _enough(Stopping(Budget(1.0), 8, [0], turns=turns), measured, (0.4, 4e-3)) == stopped
+
+
+def test_many_warm_ups_are_taken_only_if_they_fit_into_half_of_the_time():
+    rule = Stopping(Budget(1.0), 8, [0], warmup=40)
+    for call_s, looks in ((0.01, [(1, 1), (39, 1), (6, 1)]), (0.02, [(1, 1), (6, 1)])):
+        plan = schedule(rule, lambda: 0.0)
+        found = [next(plan)]
+        while found[-1] != (6, 1):
+            found.append(plan.send(np.full((1, found[-1][0]), call_s)))
+        assert found == looks
 
 
 def test_the_watchdog_knows_which_batches_are_warm_up():

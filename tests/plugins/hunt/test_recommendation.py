@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import pages
+from collbench.plugins import hunt
 from collbench.plugins.hunt.managers import (
     LONGEST_REASON,
     MARK,
@@ -215,7 +216,7 @@ class TestFile:
         assert actual["run"] == str(Path("runs/20261122T031500Z-hunt-a1b2c3").resolve()) and actual["allocation"] == "cluster-42"
 
     def test_the_schema_of_the_package_is_the_declared_one(self):
-        file = Path(recommendation.__code__.co_filename).with_name("recommendation.schema.json")
+        file = Path(str(hunt.__file__)).with_name("recommendation.schema.json")
         if os.environ.get("COLLBENCH_GOLDEN") == "1":
             file.write_text(json.dumps(SCHEMA, indent=2) + "\n", encoding="utf-8")
         assert json.loads(file.read_text(encoding="utf-8")) == SCHEMA
