@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from tests.cli.command import run_here
 from tests.conftest import line_of_command
+from tests.stored import stored_reports
 
 pytestmark = pytest.mark.system
 
 REPORTS = Path(__file__).parents[2] / "reports"
 TO_COPY = ("  collbench ", "  what = ")  # commands and files that `gate` proposes stay whole
 COMMANDS = (
-    "compare {reports}/shaped-1gbit-pmi2 {reports}/shaped-1gbit-pmix",
+    "compare {stored}/shaped-1gbit-pmi2 {stored}/shaped-1gbit-pmix",
     "compare {reports}/regression/before {reports}/regression/after",
     "report {reports}/pairs-trials/host-0",
     "report {reports}/training",
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(folder: Path, command: str, width: int | None = None) -> list[str]:
-    words = command.format(reports=REPORTS).split()
+    words = command.format(reports=REPORTS, stored=stored_reports()).split()
     size = os.terminal_size((width or 80, 24))
     with patch("os.get_terminal_size", lambda *_: size):
         done = run_here(folder, *words, env={"COLLBENCH_TTY": "stdout" if width else "0", "NO_COLOR": "1"})

@@ -84,12 +84,13 @@ def test_shared_memory_of_dead_processes_is_removed(built):
 
 @pytest.mark.parametrize(("required", "ending"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
 @pytest.mark.parametrize("hook", [conftest.pytest_runtest_setup, conftest.pytest_runtest_call])
-def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(hook, required, ending, monkeypatch, tmp_path):
+def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(hook, required, ending, monkeypatch, tmp_path, request):
     monkeypatch.setenv(conftest.REQUIRED, required)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Missing) as missing:
         build._made(tmp_path / "none", lambda folder: None)
-    next(around := hook())
+    around = hook(request.node)
+    next(around)
     with pytest.raises(ending, match=r"apt-get install g\+\+"):
         around.throw(missing.value)
 
