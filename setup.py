@@ -1,4 +1,7 @@
-"""Builds the native timing loop, the manual page and the version file, and ships the CUDA kernels; pyproject.toml has everything else.
+"""Builds the native timing loop, and adds three files to what pyproject.toml and MANIFEST.in describe.
+
+These are the version file, since setuptools-scm writes it without the whole commit and into checkouts, too, where it would be out of date
+after the next commit; the manual page, which is made from the parsers; and the CUDA kernels, which are not below the package's folder.
 
 The loop is plain C without Python.h, loaded with ctypes: one file named `_loop.so` serves every Python, and so does one wheel. A machine
 without a C compiler still gets a working install: the loop then runs in Python and says so. COLLBENCH_PURE=1 leaves the loop out.
@@ -22,7 +25,6 @@ from setuptools.command.sdist import sdist
 from distutils.command.install_data import install_data  # setuptools' copy: it replaces the standard library's
 
 MAN_PAGE = Path("build/man/collbench.1")
-ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "tools/man_page")
 LOOP = "collbench.native._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
 COMMIT_FILE = Path(".commit")  # in copies of a checkout without .git: deploy/install writes it
@@ -57,14 +59,12 @@ def write_version(folder: str, version: str) -> None:
     Path(folder, VERSION_FILE).write_text(text, encoding="utf-8")
 
 
-class ArchiveSources(sdist):
-    """Puts what the package is built from into the source archive, and the version file; setuptools-scm proposes every file of git."""
+class ArchiveVersion(sdist):
+    """Puts the version file into the source archive; MANIFEST.in lists its other files."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy the files of the top folder without dotfiles, the package, the kernels and tools/man_page."""
-        plain = {Path(file).as_posix() for file in files}  # without "./", which package-dir adds
-        wanted = [file for file in plain if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
-        super().make_release_tree(base_dir, sorted(wanted))
+        """Write it after the other files."""
+        super().make_release_tree(base_dir, files)
         write_version(base_dir, self.distribution.get_version())
 
 
@@ -120,6 +120,6 @@ setup(
         "build_ext": BuildLoop,
         "build_py": ShipKernels,
         "install_data": InstallManPage,
-        "sdist": ArchiveSources,
+        "sdist": ArchiveVersion,
     },
 )

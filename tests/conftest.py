@@ -161,7 +161,7 @@ outside: list[str] = []  # what the running test did outside its process
 
 def _note_outside(event: str, arguments: tuple[object, ...]) -> None:
     if event in OUTSIDE:
-        outside.append(f"{event} {arguments[0]}")
+        outside.append(" ".join(map(str, (event, *arguments[:1]))))  # os.fork has no arguments
 
 
 sys.addaudithook(_note_outside)

@@ -37,6 +37,9 @@ esac
 """
 
 
+COPIED = ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py")
+
+
 class Machine:
     """A copy of the project's build files, with replacements of python3 and apt-get."""
 
@@ -45,9 +48,17 @@ class Machine:
         self.tree = folder / "tree"
         (self.tree / "tools").mkdir(parents=True)
         (self.tree / "collbench/native").mkdir(parents=True)
-        for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "tools/environment"):
+        (self.tree / "deploy").mkdir()
+        for name in (
+            "pyproject.toml",
+            "constraints.txt",
+            "setup.py",
+            "collbench/__init__.py",
+            "tools/environment",
+            "tools/locked",
+            "deploy/requirements.lock",
+        ):
             shutil.copy(ROOT / name, self.tree / name)
-        shutil.copytree(ROOT / "deploy/locks", self.tree / "deploy/locks")
         (folder / "ensurepip").touch()
         self.python_is((3, 11))
         self.pip_exits(0)
@@ -94,9 +105,9 @@ def test_an_environment_is_made_once(machine: Machine) -> None:
     assert code == 0, said
     assert asked[0] == "-P -m venv --clear .venv"
     assert [line.partition("version-check ")[2] for line in asked[1:]] == [
-        "--require-hashes --only-binary :all: -r deploy/locks/build.txt",
-        "--require-hashes --no-build-isolation -r deploy/locks/torch.txt",
-        "--require-hashes --no-build-isolation -r deploy/locks/mpich.txt",
+        "--require-hashes --only-binary :all: -r .venv/build.lock",
+        "--require-hashes --no-build-isolation -r .venv/base+torch.lock",
+        "--require-hashes --no-build-isolation -r .venv/base+mpich.lock",
         "--no-deps --no-build-isolation -e .",
     ]
     assert machine.environment("torch", "mpich") == (0, "", [])
@@ -107,26 +118,38 @@ def test_where_pip_has_another_source_torch_alone_is_not_checked_by_its_hash(mac
     _, _, asked = machine.environment("torch")
     assert [line.partition("version-check ")[2] for line in asked[2:4]] == [
         "--no-deps -c constraints.txt torch",
-        "--require-hashes --no-build-isolation -r deploy/locks/torch-cpu.txt",
+        "--require-hashes --no-build-isolation -r .venv/base+torch-cpu.lock",
     ]
 
 
-def locked(name: str) -> dict[str, list[str]]:
-    """The blocks of a lock file: `name==version` of each package, and its hashes."""
-    blocks = re.split(r"^(?=[a-z])", (ROOT / f"deploy/locks/{name}.txt").read_text(), flags=re.MULTILINE)[1:]
+def locked(*extras: str) -> dict[str, list[str]]:
+    """The part of the lock for these extras: `name==version` of each package, and its hashes."""
+    done = subprocess.run([ROOT / "tools/locked", *extras], capture_output=True, text=True, check=True)
+    blocks = re.split(r"^(?=[a-z])", done.stdout, flags=re.MULTILINE)[1:]
     return {re.split(r"[ \\]", block)[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}\b", block) for block in blocks}
 
 
-LOCKS = sorted(path.stem for path in (ROOT / "deploy/locks").glob("*.txt"))
+LOCK = (ROOT / "deploy/requirements.lock").read_text()
+PARTS = sorted({name for line in re.findall(r"^#: (.*)", LOCK, re.MULTILINE) for name in line.split()})
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_pins_every_package_with_hashes_and_agrees_with_the_constraints(name: str) -> None:
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_the_lock_pins_every_package_with_hashes_and_agrees_with_the_constraints(name: str) -> None:
     found = locked(name)
     assert found and all(found.values())
     pinned = {plain(line.partition("==")[0]): line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     assert not {one for one in found if one.partition("==")[0] in pinned and one != plain(pinned[one.partition("==")[0]])}
-    assert not re.search(r"https?:|--(extra-)?index-url|/opt/", (ROOT / f"deploy/locks/{name}.txt").read_text())
+
+
+def test_the_lock_names_no_index_and_no_folder_and_each_package_belongs_to_an_extra() -> None:
+    assert not re.search(r"https?:|--(extra-)?index-url|/opt/", LOCK)
+    assert len(re.findall(r"^#: \S+(?: \S+)*\n[a-z]", LOCK, re.MULTILINE)) == len(re.findall(r"^[a-z]", LOCK, re.MULTILINE))
+
+
+def test_an_extra_that_the_lock_lacks_is_one_sentence() -> None:
+    done = subprocess.run([ROOT / "tools/locked", "base", "mpi.h"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "collbench: mpi.h is not in deploy/requirements.lock: tools/lock writes it\n"
 
 
 def plain(name: str) -> str:
@@ -135,12 +158,12 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", head).lower() + sign + version
 
 
-def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
+def test_every_extra_has_a_part_with_all_that_it_asks_for_directly() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extra, wanted in project["optional-dependencies"].items():
-        names = {one.partition("==")[0] for one in locked(extra)}
+        names = {one.partition("==")[0] for one in locked("base", extra)}
         assert {plain(re.split(r"[<>=;\[ ]", word)[0]) for word in [*project["dependencies"], *wanted]} <= names, f"run tools/lock: {extra}"
-    assert {"torch-cpu", "build", "nixl", *project["optional-dependencies"]} == set(LOCKS)  # nixl: for tools/nixl
+    assert {"base", "build", "nixl", "torch-cpu", *project["optional-dependencies"]} == set(PARTS)  # nixl: for tools/nixl
     cuda = {one for one in locked("torch") if re.match("torch=|triton|cuda-|nvidia-(?!ml-py)", one)}
     assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 
@@ -148,7 +171,7 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
 def test_missing_packages_of_an_environment_are_added(machine: Machine) -> None:
     machine.environment("torch", "mpich")
     _, _, asked = machine.environment("torch", "mpich", "test")
-    assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r deploy/locks/mpich.txt -r deploy/locks/test.txt")
+    assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r .venv/base+mpich+test.lock")
     assert machine.environment("mpich") == (0, "", [])
 
 

@@ -45,6 +45,7 @@ from tests.pages import (
     text_of,
     write_output,
 )
+from tests.stored import stored_reports
 from tests.testbeds import Hosts, SlurmBed
 from tools.benchmarks.trials.gallery import links_table, table
 
@@ -335,13 +336,13 @@ def test_the_node_is_drawn_from_its_files() -> None:
 
 def test_the_gallery_has_the_figures_of_its_runs() -> None:
     text = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
-    assert "\n".join(table(ROOT / "reports")) in text
+    assert "\n".join(table(stored_reports())) in text
     shares = [float(share) for share in re.findall(r"--mpi=\w+ \| gloo \| [\d.]+ MB/s \| ([\d.]+) \|", text)]
     assert len(shares) == 3 and all(0.92 <= share <= 0.97 for share in shares)
 
 
 def test_over_links_of_known_rates_the_rate_is_read() -> None:
-    text, lines = (ROOT / "reports" / "README.md").read_text(encoding="utf-8"), links_table(ROOT / "reports")
+    text, lines = (ROOT / "reports" / "README.md").read_text(encoding="utf-8"), links_table(stored_reports())
     assert "\n".join(lines) in text
     shares = {line: float(line.split("|")[-2]) for line in lines[2:]}
     assert len(shares) == 18 and all(0.95 <= share <= 1.01 for share in shares.values())

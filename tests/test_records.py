@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,7 +27,9 @@ from collbench.columns import (
     unit_of,
     value_columns,
 )
-from collbench.records import Record, RecordKind, document, flat_document
+from collbench.plugin import RecordFile
+from collbench.reason import Text, as_json
+from collbench.records import Record, RecordKind, document, flat_document, stored, stored_field
 from collbench.report.forms import FORMATS, frame_of, with_columns, write
 from collbench.report.writers import Metric, column_samples
 from collbench.report.writers import Sample as OpenMetricsSample
@@ -75,6 +78,18 @@ class Sample(Record, frozen=True, kw_only=True):
         return self.blocks / self.time_s.value if self.time_s.value else None
 
 
+class Plain(msgspec.Struct):
+    """A value of this test that is not a record."""
+
+    count: int = 3
+
+
+class Renamed(Record, frozen=True, kw_only=True, rename={"count": "n"}):
+    """A record of this test with another name in files."""
+
+    count: int = 3
+
+
 KIND = RecordKind("sample", Sample, lambda records: f"{len(records)} samples", lambda records: ["a remark"])
 ONE = Sample(name="a", time_s=Estimate(2e-6, 1e-6, 3e-6), blocks=4, outcome="good", by_side={"left": Side(8)}, flags=("drift",))
 
@@ -100,6 +115,36 @@ def test_values_of_a_record_are_those_of_its_fields_and_parts() -> None:
         "name": "a", "blocks_ratio": 4 / 7, "time_s": 2e-6, "time_low_s": 1e-6, "time_high_s": 3e-6, "blocks_per_s": 2e6, "blocks": 4,
         "outcome": "good", "left_moved_bytes": 8, "right_moved_bytes": None, "left_again_bytes": 8, "flags": ("drift",),
     }  # fmt: skip
+
+
+def test_a_value_is_stored_with_its_nested_records_as_objects() -> None:
+    side = {"moved_bytes": 8, "note": "not a column"}
+    assert (
+        stored([Side(8), (Side(8), 3)]) == [side, [side, 3]]
+        and stored({"a": Side(8)}) == {"a": side}
+        and stored((Renamed(), Plain())) == [{"n": 3}, {"count": 3}]
+    )
+    assert stored(Estimate(2e-6, 1e-6, 3e-6)) == {"value": 2e-6, "low": 1e-6, "high": 3e-6}
+    assert stored(ONE) == ONE.as_json() and stored(Text("a")) == as_json(Text("a"))
+    whole = Whole(Side(8), None, None, ())
+    assert (stored_field("side")(whole), stored_field("inside")(whole)) == (side, {})
+
+
+def test_records_of_a_folder_are_read_up_to_the_last_complete_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.records.record_files", lambda: {"sample": RecordFile("samples.jsonl", "sample")})
+    assert KIND.read(tmp_path) == ([], [])
+    line = json.dumps(ONE.as_json())
+    (tmp_path / "samples.jsonl").write_text(f'{line}\n{{"name": 3}}\n{line}\n{line[:9]}')
+    records, warnings = KIND.read(tmp_path)
+    assert records == [ONE, ONE] and len(warnings) == 2
+
+
+def test_a_field_of_csv_has_the_names_of_flags() -> None:
+    assert KIND.fields_of(ONE.replace(flags=("no_interval",)))["flags"] == ("no interval",)
+
+
+def test_a_copy_has_other_values() -> None:
+    assert ONE.replace(name="b", blocks=5) == KIND.decoded({**ONE.as_json(), "name": "b", "blocks": 5}) != ONE
 
 
 def test_a_stored_record_is_read_again() -> None:

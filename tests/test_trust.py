@@ -13,6 +13,7 @@ from collbench.control.path import PathFault, PathProblem
 from collbench.operations.registry import commands
 from tests.launch.test_launch_sentences import WORDS as LAUNCH
 from tests.operations.test_operations_sentences import WORDS as OPERATIONS
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[1]
 DOCS, REPORTS = ROOT / "docs", ROOT / "reports"
@@ -65,7 +66,7 @@ def test_the_trials_of_the_gate_are_those_of_the_stored_table() -> None:
 
 
 def test_the_trials_of_hunt_and_pairs_are_counted_right() -> None:
-    lines = [json.loads(line) for line in (REPORTS / "verdict-trials/trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in (stored_reports() / "verdict-trials/trials.jsonl").read_text(encoding="utf-8").splitlines()]
     trials = Counter((each["command"], each["truth"]) for each in lines)
     open_ = Counter((each["command"], each["truth"]) for each in lines if each["code"] == errors.NO_VERDICT)
     truths = {"healthy": "healthy", "one host at half the rate": "half"}
@@ -82,7 +83,7 @@ def test_the_fault_sets_are_counted_right() -> None:
         if "reports/" in row[0]
     }
     for folder, (runs, passed) in shown.items():
-        lines = [json.loads(line) for line in (REPORTS / folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in (stored_reports() / folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
         assert (runs, passed) == (len(lines), sum(not each["amiss"] for each in lines)), folder
     assert len(shown) == 3
 

@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.units import (
+    first_of,
     format_bytes,
     format_duration,
+    format_float,
     format_percent,
     format_rate,
     format_size,
     format_span,
     format_time,
+    listed,
     parse_duration,
     parse_size,
     parse_sizes,
+    plural,
     size_steps,
 )
 
@@ -44,6 +48,8 @@ def test_a_text_that_is_not_a_whole_number_of_bytes_is_rejected(text: str) -> No
         ("8,1K", [8, KIB]),
         ("1K,8,8", [8, KIB]),
         ("8-64", [8, 16, 32, 64]),
+        ("8-64:", [8, 16, 32, 64]),
+        ("8-64:X4", [8, 32]),
         ("8-64:x4", [8, 32]),
         ("8-32:x4", [8, 32]),
         ("1K-4K:+1K", [KIB, 2 * KIB, 3 * KIB, 4 * KIB]),
@@ -54,13 +60,24 @@ def test_sizes_include_both_ends_of_a_range(text: str, sizes: list[int]) -> None
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["64-8", "8-", "-8", "8-64:x1", "8-64:", "8-64:y2", "8-64:+", "1-1G:+1", "1-1G:x1.0000001"])
-def test_a_range_that_cannot_be_stepped_through_is_rejected(text: str) -> None:
-    if text == "8-64:":  # nothing behind the colon is the usual factor
-        assert parse_sizes(text) == [8, 16, 32, 64]
-        return
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("64-8", "8-64"), ("8-", "'8-'"), ("-8", "'-8'"), ("8-64:x1", "x1"), ("8-64:y2", "y2"), ("8-64:+", "step"), ("8-64:x２", "x２"),
+        ("8-64:1", "'1'"), ("1-1G:+1", "100000"), ("1-100002:+1", "100000"), ("1-1G:x1.0000001", "100000"),
+        ("1-60K:+1,60001-120K:+1", "100000"),
+    ],
+)  # fmt: skip
+def test_a_range_that_cannot_be_stepped_through_is_rejected(text: str, part: str) -> None:
+    with pytest.raises(UsageError) as error:
         parse_sizes(text)
+    assert part in str(error.value)
+
+
+def test_a_range_may_have_a_hundred_thousand_sizes() -> None:
+    assert len(parse_sizes("1-100000:+1")) == len(size_steps(1, 100_001, "+1")) - 1 == 100_000
+    assert len(size_steps(1, 200_002, "+2")) == 100_001
+    assert parse_sizes("1-50000:+1,50001-100000:+1")[-1] == 100_000
 
 
 def test_a_small_factor_gives_each_size_once() -> None:
@@ -89,10 +106,62 @@ def test_a_size_is_shown_without_rounding(size: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (KIB, "1 KiB"), (GIB, "1 GiB"), (20.94 * GIB, "20.9 GiB"), (1010 * MIB, "1010 MiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (KIB, "1 KiB"),
+        (GIB, "1 GiB"),
+        (20.94 * GIB, "20.9 GiB"),
+        (999.6 * MIB, "1e+03 MiB"),
+        (1000 * MIB, "1000 MiB"),
+        (1010 * MIB, "1010 MiB"),
+        (1000.5 * MIB, "1000 MiB"),
+        (1 << 40, "1 TiB"),
+        (1536 * GIB, "1.5 TiB"),
+    ],
 )
 def test_memory_has_three_digits(amount: float, text: str) -> None:
     assert format_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (6.8571, "6.857"),
+        (0.00012, "0.00012"),
+        (999.96, "1000"),
+        (1000.4, "1000"),
+        (12345.6, "12346"),
+        (-12345.6, "-12346"),
+        (1e15, "1e+15"),
+    ],
+)
+def test_a_number_has_four_digits(value: float, text: str) -> None:
+    assert format_float(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (0, "rank", "0 ranks"), (1, "rank", "1 rank"), (2, "rank", "2 ranks"), (1, "switch", "1 switch"), (3, "switch", "3 switches"),
+        (2, "bus", "2 buses"), (2, "mesh", "2 meshes"), (2, "box", "2 boxes"), (5000, "path", "5,000 paths"),
+    ],
+)  # fmt: skip
+def test_a_count_has_its_noun(count: int, noun: str, text: str) -> None:
+    assert plural(count, noun) == text
+
+
+def test_many_names_are_cut() -> None:
+    names = list("abcdefghi")
+    assert [listed(names[:number]) for number in range(3)] == ["", "a", "a and b"]
+    assert listed(names[:8]) == "a, b, c, d, e, f, g and h" and listed(names) == "a, b, c, d, e, f, g, h and 1 more"
+    assert listed(names[:3], 2, "or") == "a, b or 1 more" and listed(["n"] * 5000, 1) == "n and 4,999 more"
+    assert listed(["node1", "node2"]) == "node1 and node2" and listed(["one"]) == "one"
+    assert (
+        first_of(iter("ab"), 2) == "a, b"
+        and first_of(iter("abcdef"), 2) == "a, b and 4 more"
+        and first_of("abc", 2, "+") == "a+b and 1 more"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,6 +173,7 @@ def test_memory_has_three_digits(amount: float, text: str) -> None:
         (123.45e-6, "123.5"),
         (1234.5e-6, "1234"),
         (0.104912, "104912"),
+        (1e9, "1e+15"),
         (1e14, "1e+20"),
         (0.0, "0.0000"),
     ],
@@ -113,7 +183,8 @@ def test_a_time_has_four_digits(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [
-    (0.25e-6, "0.2500 µs"), (999.94e-6, "999.9 µs"), (1e-3, "1.000 ms"), (0.1402, "140.2 ms"), (9.5, "9500 ms"), (12.5, "12.50 s"),
+    (0.25e-6, "0.2500 µs"), (999.94e-6, "999.9 µs"), (1e-3, "1.000 ms"), (0.1402, "140.2 ms"), (9.5, "9500 ms"), (10, "10.00 s"),
+    (12.5, "12.50 s"),
 ])  # fmt: skip
 def test_a_time_with_its_unit(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
@@ -195,9 +266,17 @@ def test_any_text_is_a_time_or_a_sentence(text: str) -> None:
         assert "not a valid time" in str(error)
 
 
-def test_a_letter_that_looks_like_a_unit_is_named() -> None:
-    with pytest.raises(UsageError, match=r"CYRILLIC CAPITAL LETTER KA"):
+def test_letters_that_look_like_units_are_named() -> None:
+    with pytest.raises(UsageError, match=r"\(it contains CYRILLIC CAPITAL LETTER KA\)"):
         parse_sizes("8,1К")
+    with pytest.raises(UsageError, match=r"CYRILLIC CAPITAL LETTER KA and CYRILLIC CAPITAL LETTER EM\)"):
+        parse_sizes("1КМ")
+    with pytest.raises(UsageError, match=r"CYRILLIC CAPITAL LETTER EM and 1 more\)"):
+        parse_sizes("1КМТ")
+    for text in ("1Q", "1\x80"):  # a control character has no name
+        with pytest.raises(UsageError) as error:
+            parse_sizes(text)
+        assert "contains" not in str(error.value)
 
 
 def test_a_duration_without_a_meaning_is_short() -> None:

@@ -136,7 +136,7 @@ install_it() {
     # for the environment in which pip builds collbench; newer versions of pip use the second name
     export PIP_CONSTRAINT="$work/constraints.txt" PIP_BUILD_CONSTRAINT="$work/constraints.txt"
     # shellcheck disable=SC2086  # $where is several words
-    "$prefix/venv/bin/python" -P -m pip install -q --disable-pip-version-check $where -c "$work/constraints.txt" "${source}[$extras]" ||
+    "$prefix/venv/bin/python" -P -m pip install -q --disable-pip-version-check $where -c "$work/constraints.txt" "${source}[$extras,completion,store]" ||
         stop "pip could not install collbench with the site's packages ($(kept_names)), see its error above; $prefix has been removed"
     "$prefix/venv/bin/python" "$here/kept.py" >"$work/after"
     # every package from before must be unchanged, at the same path; mpi4py may be new

@@ -38,7 +38,7 @@ fi
 (cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
 set -- "$work"/source/dist/collbench-*.tar.gz
 # setuptools, setuptools-scm: pip builds collbench from source in an isolated environment, which needs them
-pip download -d "$there" "${1}[$extras]" setuptools setuptools-scm || stop "pip could not download all packages, see its error above"
+pip download -d "$there" "${1}[$extras,completion,store]" setuptools setuptools-scm || stop "pip could not download all packages, see its error above"
 cp "$1" "$here/../../constraints.txt" "$here/install.sh" "$here/kept.py" "$here/collbench" "$there"
 cp -R "$here/modulefiles" "$there"
 (cd "$there" && find . -type f -exec sha256sum {} + >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)

@@ -41,17 +41,14 @@ def test_a_switch_of_protocol_is_located_and_the_last_one_gives_the_bandwidth() 
     assert found.half_size == pytest.approx(40e-6 * 20e9, rel=0.02)  # 10 GB/s is beyond the first protocol
 
 
-def test_a_size_off_the_fit_is_named() -> None:
+def test_a_size_off_the_fit_is_named_and_the_largest_has_then_no_percentage() -> None:
     rows = [case(size) for size in SIZES]
     at = SIZES.index(1 << 20)
     rows[at] = case(1 << 20, ALPHA * 1.4, RATE / 1.4)
     (found,) = line_fits(rows)
     assert [size for size, _ in found.fit.off] == [1 << 20]
     assert found.fit.off[0][1] == pytest.approx(0.4, abs=0.05)
-
-
-def test_a_largest_size_off_the_fit_has_no_percentage() -> None:
-    """Out of the cache: large messages approach no such rate, and the ceiling there is another."""
+    # Out of the cache: large messages approach no such rate, and the ceiling there is another.
     rows = [*(case(size) for size in SIZES[:-1]), case(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
     (found,) = line_fits(rows)
     assert [size for size, _ in found.fit.off] == [SIZES[-1]]
@@ -69,16 +66,13 @@ def test_cases_without_one_honest_time_are_left_out_and_reported(flag: str) -> N
     assert found.alpha_s.value == pytest.approx(ALPHA, rel=1e-3)
 
 
-@pytest.mark.parametrize("flag", ["target_missed", "warmup_unsettled", "few_samples", "skew_limited"])
-def test_less_certain_medians_are_fitted_all_the_same(flag: str) -> None:
-    (found,) = line_fits([case(size, flags=(flag,)) for size in SIZES])
+@pytest.mark.parametrize("changes", [
+    *({"flags": (flag,)} for flag in ("target_missed", "warmup_unsettled", "few_samples", "skew_limited")),
+    {"flags": ("drift",), "launches": 5},
+], ids=str)  # fmt: skip
+def test_less_certain_medians_are_fitted_all_the_same(changes: dict[str, Any]) -> None:
+    (found,) = line_fits([case(size, **changes) for size in SIZES])
     assert found.left_out == ()
-
-
-def test_a_drift_within_one_of_several_launches_is_fitted() -> None:
-    (found,) = line_fits([case(size, flags=("drift",), launches=5) for size in SIZES])
-    assert found.left_out == ()
-    assert line_fits([case(size, flags=("drift",)) for size in SIZES]) == []
 
 
 def test_each_series_has_its_own_fit_in_the_order_of_the_rows() -> None:
@@ -89,33 +83,20 @@ def test_each_series_has_its_own_fit_in_the_order_of_the_rows() -> None:
     assert series_of(case(8)) == series_of(case(16)) != series_of(case(8, redop="max"))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ranks": 1, "busbw_bytes_per_s": 0.0},
-        {"busbw_bytes_per_s": None},
-        {"time_s": None},
-        {"time_s": make_times(-1.0)},
-        {"time_s": replace(make_times(1.0), p50=None)},  # type: ignore[arg-type]
-        {"size_bytes": 0},
-        {"size_bytes": 8},
-        {"flags": ("oversubscribed",)},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"ranks": 1, "busbw_bytes_per_s": 0.0}, {"busbw_bytes_per_s": None}, {"time_s": None}, {"time_s": make_times(-1.0)},
+    {"time_s": replace(make_times(1.0), p50=None)}, {"size_bytes": 0}, {"size_bytes": 8}, {"flags": ("oversubscribed",)},
+    {"flags": ("drift",)},
+])  # fmt: skip
 def test_what_has_no_line_has_no_fit(changes: dict[str, Any]) -> None:
     assert line_fits([replace(case(size), **changes) for size in SIZES]) == []
 
 
-def test_three_sizes_are_too_few_and_a_percentage_that_was_withheld_stays_so() -> None:
-    assert line_fits([case(size) for size in SIZES[:3]]) == []
-    assert line_fits([]) == []
+def test_three_sizes_are_too_few_a_withheld_percentage_stays_so_and_times_that_do_not_grow_have_no_bandwidth() -> None:
+    assert line_fits([case(size) for size in SIZES[:3]]) == line_fits([]) == []
     (found,) = line_fits([case(size, percent_of_ceiling=None) for size in SIZES])
     assert found.percent is None
-
-
-def test_times_that_do_not_grow_have_no_bandwidth() -> None:
-    for fit in line_fits([case(size, time_s=make_times(1e-6 * 64 / size)) for size in SIZES]):
-        assert fit.busbw.value > 0
+    assert all(fit.busbw.value > 0 for fit in line_fits([case(size, time_s=make_times(1e-6 * 64 / size)) for size in SIZES]))
 
 
 def test_the_slow_end_of_a_time_is_the_low_end_of_a_bandwidth() -> None:

@@ -1,40 +1,39 @@
-"""Peaks, and the library's own choice compared with forced ones."""
+"""Peaks, the library's own choice compared with forced ones, and operations that take longer than what can replace them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collbench.analysis.best import JudgedChoice, headlines, judged
+from collbench.analysis.guidelines import ALTERNATIVES, GuidelineCheck, guideline_checks
+from collbench.operations.registry import operations
+from collbench.report.guidelines import compared_consistency, consistency_frame
 from collbench.report.headlines import figure
+from collbench.report.material import Material
+from collbench.report.runs import markdown_text
+from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
-from tests.results.rows import make_row, make_times, not_measured
+from tests.results.rows import make_row, make_times, not_measured, store
 
 MIB = 1 << 20
 
 
-def test_the_largest_reliable_size_and_the_time_of_the_smallest() -> None:
+def test_the_largest_reliable_size_counts_and_larger_ones_are_named() -> None:
     small, large = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(64 * MIB, busbw_bytes_per_s=40e9)
     in_cache = make_row(MIB, busbw_bytes_per_s=45e9)
     (headline,) = headlines([in_cache, small, large])
     assert (headline.row, headline.smallest, headline.cases, headline.sound, headline.left_out) == (large, small, 3, 3, ())
-
-
-def test_larger_sizes_that_are_unreliable_are_left_out_and_named() -> None:
     rows = [make_row(size * MIB, flags=flags) for size, flags in ((1, ()), (4, ()), (16, ("oversubscribed",)), (64, ("oversubscribed",)))]
     (headline,) = headlines(rows)
     assert (headline.row.size_bytes, headline.left_out) == (4 * MIB, (16 * MIB, 64 * MIB))
-
-
-def test_without_a_reliable_large_size_the_largest_is_shown() -> None:
     rows = [make_row(4096), make_row(16384, flags=("oversubscribed",)), make_row(MIB, flags=("oversubscribed",))]
     assert headlines(rows)[0].row.size_bytes == MIB
     assert headlines(rows[:2])[0].row.size_bytes == 16384
-
-
-def test_of_equal_bandwidths_the_larger_size_counts() -> None:
     (headline,) = headlines([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
     assert headline.row.size_bytes == 1 << 30
 
@@ -47,21 +46,18 @@ def test_one_for_each_operation_backend_and_number_of_ranks_and_the_best_placing
     assert [each.cases for each in found] == [2, 1, 1, 1, 1]
 
 
-def test_wrong_data_is_never_a_headline() -> None:
+def test_wrong_data_or_another_path_is_a_headline_only_where_there_is_nothing_else() -> None:
     right = make_row(1024, busbw_bytes_per_s=1e9)
     (headline,) = headlines([make_row(2048, wrong=3), right])
     assert (headline.row, headline.sound) == (right, 1)
     (headline,) = headlines([wrong := make_row(wrong=3)])
     assert (headline.row, headline.smallest, headline.sound) == (wrong, None, 0)
-
-
-def test_what_took_another_path_is_a_peak_only_where_there_is_nothing_else() -> None:
     beyond = make_row(1 << 20, busbw_bytes_per_s=90e9, flags=("above_bound",), percent_of_ceiling=None)
     assert headlines([beyond])[0].row == beyond
     assert headlines([beyond, slow := make_row(8, busbw_bytes_per_s=1e6)])[0].row == slow
 
 
-def test_without_a_bandwidth_the_shortest_time_counts() -> None:
+def test_without_a_bandwidth_the_shortest_time_counts_as_of_a_ping_pong() -> None:
     barriers = [
         make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
     ]
@@ -69,6 +65,10 @@ def test_without_a_bandwidth_the_shortest_time_counts() -> None:
     assert (headline.row, headline.smallest) == (barriers[1], None)
     alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]
     assert headlines(alone)[0].row == alone[1]
+    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
+    (headline,) = headlines(rows)
+    assert headline.row.size_bytes == 8
+    assert figure(headline.row) == "2.000 µs"
 
 
 def test_nothing_measured_and_figures_that_cannot_be() -> None:
@@ -79,17 +79,10 @@ def test_nothing_measured_and_figures_that_cannot_be() -> None:
     assert headlines([]) == []
 
 
-def test_a_ping_pong_is_reported_by_its_shortest_time_not_by_a_bandwidth() -> None:
-    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
-    (headline,) = headlines(rows)
-    assert headline.row.size_bytes == 8
-    assert figure(headline.row) == "2.000 µs"
-
-
 K = 1024
 
 
-def row(p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
+def choice(p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
     """A row of 4 KiB with an interval of ±1 % of its median."""
     values = {"time_s": make_times(p50), "registration": "none", "algorithm": algorithm, "protocol": protocol, **changes}
     return make_row(**{"size_bytes": 4 * K, **values})
@@ -101,7 +94,7 @@ def only(rows: list[Row]) -> JudgedChoice:
 
 
 def test_a_forced_choice_that_is_clearly_faster_is_named_with_what_is_lost() -> None:
-    rows = [row(100e-6), row(97e-6, "ring"), row(88e-6, "tree", "ll128"), row(89e-6, "tree", "ll")]
+    rows = [choice(100e-6), choice(97e-6, "ring"), choice(88e-6, "tree", "ll128"), choice(89e-6, "tree", "ll")]
     (loss,) = only(rows).losses
     assert (loss.better.algorithm, loss.better.protocol, loss.better.size_bytes) == ("tree", "ll128", 4 * K)
     assert loss.part == pytest.approx(0.12)
@@ -110,55 +103,39 @@ def test_a_forced_choice_that_is_clearly_faster_is_named_with_what_is_lost() -> 
 
 @pytest.mark.parametrize("forced", [98.5e-6, 100e-6, 130e-6])
 def test_overlapping_intervals_and_slower_ones_claim_nothing(forced: float) -> None:
-    found = only([row(100e-6), row(forced, "tree")])
+    found = only([choice(100e-6), choice(forced, "tree")])
     assert (found.losses, found.as_good, found.unknown) == ((), (4 * K,), ())
     assert found.within == pytest.approx(max(0.0, 1 - forced / 100e-6 * 0.986), abs=1e-3)
 
 
-def test_a_fast_but_wrong_row_is_no_better_choice() -> None:
-    assert only([row(100e-6), row(50e-6, "tree", wrong=3), row(101e-6, "ring")]).as_good == (4 * K,)
-
-
-@pytest.mark.parametrize("flag", ["two_modes", "drift", "state_flip", "oversubscribed", "budget_exceeded"])
-def test_a_time_that_is_not_one_number_is_left_out(flag: str) -> None:
-    assert only([row(100e-6), row(50e-6, "tree", flags=(flag,))]).unknown == (4 * K,)
-    assert only([row(100e-6, flags=(flag,)), row(50e-6, "tree")]).unknown == (4 * K,)
-
-
-def test_without_an_interval_nothing_is_claimed() -> None:
+def test_wrong_rows_several_times_refused_choices_and_rows_without_an_interval_are_no_better_choice() -> None:
+    assert only([choice(100e-6), choice(50e-6, "tree", wrong=3), choice(101e-6, "ring")]).as_good == (4 * K,)
     bare = Times(50e-6, None, None, 40e-6, 60e-6, 60e-6, 60e-6)
-    assert only([row(100e-6), row(1.0, "tree", time_s=bare)]).unknown == (4 * K,)
-
-
-def test_a_choice_that_the_library_refuses_is_left_out() -> None:
     refused = not_measured("no nvls here", size_bytes=4 * K, registration="none", algorithm="nvls")
-    assert only([row(100e-6), refused, row(90e-6, "tree")]).losses[0].better.algorithm == "tree"
-    assert only([row(100e-6), refused]).unknown == (4 * K,)
+    assert only([choice(100e-6), refused, choice(90e-6, "tree")]).losses[0].better.algorithm == "tree"
+    unknown = [[choice(100e-6), choice(1.0, "tree", time_s=bare)], [choice(100e-6), refused]]
+    for flag in ("two_modes", "drift", "state_flip", "oversubscribed", "budget_exceeded"):
+        unknown += [[choice(100e-6), choice(50e-6, "tree", flags=(flag,))], [choice(100e-6, flags=(flag,)), choice(50e-6, "tree")]]
+    assert [only(rows).unknown for rows in unknown] == [(4 * K,)] * 12
+    assert judged([choice(1e-6), choice(2e-6, backend="mpi")]) == []
 
 
-def test_sizes_are_judged_each_and_ascend() -> None:
-    rows = [made for size in (64 * K, 8, K) for made in (row(100e-6, size_bytes=size), row(80e-6, "tree", size_bytes=size))]
-    rows += [row(100e-6, size_bytes=16), row(120e-6, "tree", size_bytes=16), row(90e-6, "tree", size_bytes=32)]
+def test_sizes_are_judged_each_and_only_like_is_set_against_like() -> None:
+    rows = [made for size in (64 * K, 8, K) for made in (choice(100e-6, size_bytes=size), choice(80e-6, "tree", size_bytes=size))]
+    rows += [choice(100e-6, size_bytes=16), choice(120e-6, "tree", size_bytes=16), choice(90e-6, "tree", size_bytes=32)]
     found = only(rows)
     assert [loss.better.size_bytes for loss in found.losses] == [8, K, 64 * K]
     assert (found.as_good, found.unknown) == ((16,), (32,))
-
-
-def test_only_like_is_set_against_like() -> None:
-    rows = [row(100e-6), row(50e-6, "tree", registration="symmetric"), row(60e-6, registration="symmetric"), row(99e-6, "ring")]
-    rows += [row(10e-6, backend="mpi", registration=None)]
+    rows = [choice(100e-6), choice(50e-6, "tree", registration="symmetric"), choice(60e-6, registration="symmetric"), choice(99e-6, "ring")]
+    rows += [choice(10e-6, backend="mpi", registration=None)]
     first, second = judged(rows)
     assert (first.row.registration, first.losses, first.as_good) == ("none", (), (4 * K,))
     assert (second.row.registration, second.losses[0].better.algorithm) == ("symmetric", "tree")
 
 
-def test_without_anything_forced_there_is_nothing_to_judge() -> None:
-    assert judged([row(1e-6), row(2e-6, backend="mpi")]) == []
-
-
 def launches(medians: list[float], **changes: Any) -> Row:
     times = Times(medians[1], min(medians), max(medians), 0.0, 1.0, 1.0, 1.0)
-    return row(1.0, **{**changes, "time_s": times, "launches": len(medians), "evidence": {"launch_medians_s": medians}})
+    return choice(1.0, **{**changes, "time_s": times, "launches": len(medians), "evidence": {"launch_medians_s": medians}})
 
 
 def test_over_launches_the_interval_is_theirs() -> None:
@@ -173,5 +150,61 @@ def test_over_launches_the_interval_is_theirs() -> None:
 
 @pytest.mark.parametrize("medians", [None, "x", [1e-4], [1e-4, "x"], [1e-4, float("nan")]])
 def test_medians_that_a_file_has_wrong_fall_back_to_the_intervals(medians: Any) -> None:
-    own, better = row(100e-6, launches=2, evidence={"launch_medians_s": medians}), row(80e-6, "tree")
+    own, better = choice(100e-6, launches=2, evidence={"launch_medians_s": medians}), choice(80e-6, "tree")
     assert only([own, better]).losses[0].part == pytest.approx(0.2)
+
+
+KIB = 1 << 10
+
+
+def row(operation: str, p50: float, size: int = 64 * KIB, **changes: Any) -> Row:
+    """A row with an interval of ±1 % of its median."""
+    values = {"ranks": 4, "flags": (), "time_s": make_times(p50), **changes}
+    return make_row(size, operation=operation, **values)
+
+
+def violated(rows: list[Row]) -> list[GuidelineCheck]:
+    return [check for check in guideline_checks(rows) if check.is_violated]
+
+
+BAD_ALLREDUCE = [row("allreduce", 80e-6), row("reduce", 20e-6), row("broadcast", 20e-6)]
+
+
+def test_what_takes_longer_than_what_replaces_it_or_than_a_larger_size_is_a_violation() -> None:
+    (violation,) = violated(BAD_ALLREDUCE)
+    assert violation.row.operation == "allreduce"
+    assert [part.operation for part in violation.instead] == ["reduce", "broadcast"]
+    assert violation.instead_s == pytest.approx(40e-6)
+    assert violation.ratio == pytest.approx(2.0)
+    assert violation.low == pytest.approx(2 * 0.99 / 1.01, rel=1e-3) and violation.high == pytest.approx(2 * 1.01 / 0.99, rel=1e-3)
+    (violation,) = violated([row("allgather", 50e-6, 4 * KIB), row("allgather", 30e-6, 16 * KIB)])
+    assert violation.larger
+    assert (violation.row.size_bytes, violation.instead[0].size_bytes) == (4 * KIB, 16 * KIB)
+    names = {operation for operation, _ in ALTERNATIVES} | {part for _, parts in ALTERNATIVES for part in parts}
+    assert names <= operations().keys()
+
+
+@pytest.mark.parametrize("changes", [
+    pytest.param({"backend": "gloo"}, id="another backend"), pytest.param({"ranks": 8}, id="other ranks"),
+    pytest.param({"mode": "batched"}, id="another mode"), pytest.param({"flags": ("drift",)}, id="doubtful"),
+    pytest.param({"wrong": 3}, id="wrong data"), pytest.param({"algorithm": "tree"}, id="a forced algorithm"),
+    pytest.param({"time_s": replace(make_times(20e-6), ci_low=None, ci_high=None)}, id="no interval"),
+    pytest.param({"time_s": make_times(59e-6)}, id="within what launches differ by"),
+])  # fmt: skip
+def test_what_proves_no_violation(changes: dict[str, Any]) -> None:
+    rows = [row("allreduce", 80e-6), row("reduce", 20e-6), replace(row("broadcast", 20e-6), **changes)]
+    assert violated(rows) == []
+
+
+def test_the_table_and_the_comparison_show_it(tmp_path: Path) -> None:
+    healthy = [replace(BAD_ALLREDUCE[0], time_s=make_times(35e-6)), *BAD_ALLREDUCE[1:]]
+    frame = consistency_frame(BAD_ALLREDUCE)
+    assert len(frame.records) == 1
+    assert consistency_frame(healthy) is None
+    assert consistency_frame([row("allreduce", 80e-6)]) is None, "one operation of one size has nothing to compare"
+    assert len(compared_consistency(healthy, BAD_ALLREDUCE)) == 1
+    assert compared_consistency(BAD_ALLREDUCE, BAD_ALLREDUCE) == []
+    nearly = [replace(BAD_ALLREDUCE[0], time_s=replace(make_times(41e-6), ci_high=82e-6)), *BAD_ALLREDUCE[1:]]
+    assert compared_consistency(nearly, BAD_ALLREDUCE) == [], "the intervals of both ratios overlap"
+    run = read_run(store(tmp_path / "run", BAD_ALLREDUCE))
+    assert "reduce + broadcast" in markdown_text(Material([run], Path()))

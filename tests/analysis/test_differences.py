@@ -37,12 +37,14 @@ def differences_of(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
     return [(each.kind, each.what, each.a, each.b) for each in differences(a, b)]
 
 
-def test_what_is_equal_is_not_reported_nor_what_is_new_at_each_start(tmp_path: Path) -> None:
+def test_equal_runs_and_repeated_options_differ_in_nothing(tmp_path: Path) -> None:
     other = run(
         tmp_path, environment={"MPICH_CH4_NETMOD": "ofi", "SLURM_STEP_ID": "2", "PMI_FD": "9"}, rank_map=[{**p, "pid": 7} for p in PLACES],
         command=["collbench", "allreduce", "--sizes", "8", "--iterations", "20", "--out", "b", "--quiet"], started_utc="later",
     )  # fmt: skip
     assert differences_of(run(tmp_path), other) == []
+    twice = run(tmp_path, command=["collbench", "allreduce", "--sizes", "4", "--sizes", "8", "-n", "20"])
+    assert differences_of(run(tmp_path), twice) == []
 
 
 def test_machines_that_one_run_alone_reports_are_one_difference(tmp_path: Path) -> None:
@@ -61,34 +63,21 @@ def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> Non
     )  # fmt: skip
     found = differences_of(run(tmp_path), other)
     assert found == [
-        ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"),
-        ("software", "kernel", "6.1", "6.2"),
-        ("environment", "MPICH_CH4_NETMOD", "ofi", "–"),
-        ("hosts", "names", "n1", "n2"),
-        ("ranks", "number", "2", "1"),
+        ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"), ("software", "kernel", "6.1", "6.2"),
+        ("environment", "MPICH_CH4_NETMOD", "ofi", "–"), ("hosts", "names", "n1", "n2"), ("ranks", "number", "2", "1"),
         ("ranks", "CPUs", "local rank 0 on [0]; local rank 1 on [1]", "local rank 0 on [0]"),
-        ("machine", "governor", "performance", "powersave"),
-        ("launcher", "name", "srun", "mpirun"),
-        ("launcher", "srun_mpi", "pmi2", "–"),
-        ("options", "--sizes", "8", "8,16"),
+        ("machine", "governor", "performance", "powersave"), ("launcher", "name", "srun", "mpirun"),
+        ("launcher", "srun_mpi", "pmi2", "–"), ("options", "--sizes", "8", "8,16"),
         ("libraries", "libmpi", "/opt/a/libmpi.so.12", "/opt/b/libmpi.so.12"),
         ("libraries", "in one run only", "libnuma", "libucp"),
-    ]
+    ]  # fmt: skip
     assert [KINDS.index(each[0]) for each in found] == sorted(KINDS.index(each[0]) for each in found)
 
 
-def test_the_last_of_an_option_typed_twice_counts(tmp_path: Path) -> None:
-    twice = run(tmp_path, command=["collbench", "allreduce", "--sizes", "4", "--sizes", "8", "-n", "20"])
-    assert differences_of(run(tmp_path), twice) == []
-
-
-def test_equal_changes_of_many_links_are_reported_once(tmp_path: Path) -> None:
+def test_equal_changes_are_reported_once_and_long_texts_from_where_they_part(tmp_path: Path) -> None:
     links = [{"schema": 1, "members": [], "interfaces": [{"name": f"eth{n}", "mtu": mtu} for n in range(3)]} for mtu in (1500, 9000)]
     a, b = run(tmp_path / "a", links[0]), run(tmp_path / "b", links[1])
     assert differences_of(a, b) == [("topology", "interfaces * mtu (3 times)", "1500", "9000")]
-
-
-def test_long_texts_are_reported_from_where_they_part(tmp_path: Path) -> None:
     names = [f"node{n:03d}" for n in range(200)]
     found = differences(run(tmp_path, hosts=names[:-1]), run(tmp_path, hosts=names))
     known, number = ((each.a, each.b) for each in found)
@@ -105,25 +94,16 @@ def test_no_run_json_is_an_obstacle(junk: Any) -> None:
     assert all(isinstance(each, Difference) for each in differences(Run(Path("none"), info), Run(Path("none"), INFO)))
 
 
-def machine(**changes: object) -> dict[str, object]:
+def machine(rate: float = 400000000000.0, lid: int = 7, down: int = 0, firmware: str = "28.39", speed: float = 32.0, **changes: object):
     """A machine of topology.json, much shortened."""
-    gpu = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": 32.0}}
-    nic = {
-        "name": "mlx5_0",
-        "ports": [{"number": 1, "rate_bits_per_s": 4e11, "lid": 7, "counters": {"link_downed": 0}}],
-        "firmware": "28.39",
-    }
-    return {"hostnames": ["node1"], "sources": ["Linux"], "pci": [gpu], "nics": [nic], "unknown": {}, "origins": {}, **changes}
+    gpu = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": speed}}
+    port = {"number": 1, "rate_bits_per_s": rate, "lid": lid, "counters": {"link_downed": down}}
+    nics = [{"name": "mlx5_0", "ports": [port], "firmware": firmware}]
+    return {"hostnames": ["node1"], "sources": ["Linux"], "pci": [gpu], "nics": nics, "unknown": {}, "origins": {}, **changes}
 
 
 def test_a_machine_differs_in_its_parts_by_name_and_not_in_what_passes(tmp_path: Path) -> None:
-    nic = {
-        "name": "mlx5_0",
-        "ports": [{"number": 1, "rate_bits_per_s": 2e11, "lid": 9, "counters": {"link_downed": 3}}],
-        "firmware": "28.40",
-    }
-    idle = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": 2.5}}
-    changed = machine(nics=[nic], pci=[idle], hostnames=["node2"], sources=["lspci"], unknown={"system/driver": "why"})
+    changed = machine(2e11, 9, 3, "28.40", 2.5, hostnames=["node2"], sources=["lspci"], unknown={"system/driver": "why"})
     a, b = (run(tmp_path / name, {"schema": 1, "machines": [one]}) for name, one in (("a", machine()), ("b", changed)))
     assert differences_of(a, b) == [
         ("topology", "machines 0 nics mlx5_0 ports 1 rate_bits_per_s", "400000000000.0", "200000000000.0"),
@@ -166,26 +146,22 @@ def nic(name: str, virtual: str | None, machine: int = 0, **more: str) -> Facts:
     return {Item.of("topology", f"machines {machine} nics {name} {what}"): text for what, text in actual.items()}
 
 
-def test_what_comes_and_goes_is_left_out_and_hardware_stays() -> None:
-    idle = {**nic("veth1a2b", "veth or the like"), **nic("docker0", "bridge"), **nic("tap0", "tap"), **nic("tun0", "tunnel or the like")}
-    real = {**nic("mlx5_0", None), **nic("0000:00:03.0", "virtio"), **nic("bond0", "bond"), **nic("rxe0", "tap", rdma="True")}
-    assert without_idle({**LO, **idle, **real}) == {**LO, **real}
+IDLE = {**nic("veth1a2b", "veth or the like"), **nic("docker0", "bridge"), **nic("tap0", "tap"), **nic("tun0", "tunnel or the like")}
+REAL = {**nic("mlx5_0", None), **nic("0000:00:03.0", "virtio"), **nic("bond0", "bond"), **nic("rxe0", "tap", rdma="True")}
+USED = {**ETH0, **nic("eth0", "veth or the like", shaped_bits_per_s="450000000.0")}
+BRIDGE = {**USED, Item.of("environment", "UCX_NET_DEVICES"): "mlx5_0:1,br0", **nic("br0", "bridge")}
+ALIKE = {**nic("mlx5_0", None), **nic("mlx5_0", None, 1), **nic("veth1", "veth or the like", 1), **nic("mlx5_1", None, 2)}
 
 
-def test_one_that_ranks_or_settings_use_stays_with_its_rate() -> None:
-    eth0 = {**ETH0, **nic("eth0", "veth or the like", shaped_bits_per_s="450000000.0")}
-    assert without_idle({**eth0, **nic("veth9", "veth or the like")}) == eth0
-    setting = {Item.of("environment", "UCX_NET_DEVICES"): "mlx5_0:1,br0"}
-    assert without_idle({**eth0, **setting, **nic("br0", "bridge")}) == {**eth0, **setting, **nic("br0", "bridge")}
-
-
-def test_where_nothing_shows_what_is_used_all_stay() -> None:
-    assert without_idle(nic("veth1", "veth or the like")) == nic("veth1", "veth or the like")
-
-
-def test_machines_that_differed_in_nothing_else_are_one() -> None:
-    three = {**nic("mlx5_0", None), **nic("mlx5_0", None, 1), **nic("veth1", "veth or the like", 1), **nic("mlx5_1", None, 2)}
-    assert without_idle({**LO, **three}) == {**LO, **nic("mlx5_0", None), **nic("mlx5_1", None, 1)}
+@pytest.mark.parametrize(("facts", "kept"), [
+    pytest.param({**LO, **IDLE, **REAL}, {**LO, **REAL}, id="what comes and goes"),
+    pytest.param({**USED, **nic("veth9", "veth or the like")}, USED, id="ranks use the other one"),
+    pytest.param(BRIDGE, BRIDGE, id="a setting names it"),
+    pytest.param(nic("veth1", "veth or the like"), nic("veth1", "veth or the like"), id="nothing shows what is used"),
+    pytest.param({**LO, **ALIKE}, {**LO, **nic("mlx5_0", None), **nic("mlx5_1", None, 1)}, id="then two machines are one"),
+])  # fmt: skip
+def test_interfaces_without_traffic_are_left_out(facts: Facts, kept: Facts) -> None:
+    assert without_idle(facts) == kept
 
 
 RATE = "nics mlx5_0 ports 1 rate_text"
@@ -201,17 +177,14 @@ def facts_of(number: int, rate: str = "400 Gb/sec (4X NDR)", **more: str) -> dic
     return {f"machines {number} {what}": text for what, text in actual.items()}
 
 
-def test_a_rate_that_changed_on_all_machines_is_one_change() -> None:
-    found = changes(allocation(facts_of(0)), allocation(facts_of(0, "200 Gb/sec (2X NDR)")))
-    assert found == [Difference(Item.of("topology", f"machines 0 {RATE}"), "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)")]
-
-
-def test_one_machine_of_many_is_compared_with_what_it_was() -> None:
-    slow = "200 Gb/sec (2X NDR)"
+def test_a_rate_that_changed_on_all_machines_or_on_one_of_them_is_one_change() -> None:
+    fast, slow = "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)"
+    found = changes(allocation(facts_of(0)), allocation(facts_of(0, slow)))
+    assert found == [Difference(Item.of("topology", f"machines 0 {RATE}"), fast, slow)]
     found = changes(allocation(facts_of(0)), allocation({**facts_of(0), **facts_of(1, slow)}))
-    assert [(each.a, each.b) for each in found] == [("400 Gb/sec (4X NDR)", slow)]
+    assert [(each.a, each.b) for each in found] == [(fast, slow)]
     mended = changes(allocation({**facts_of(0), **facts_of(1, slow)}), allocation(facts_of(0)))
-    assert [(each.a, each.b) for each in mended] == [(slow, "400 Gb/sec (4X NDR)")]
+    assert [(each.a, each.b) for each in mended] == [(slow, fast)]
 
 
 @pytest.mark.parametrize("read", [{"nics mlx5_0 rdma_missing": "False"}, {"gpus 0 c2c_links": "5"}, {"nics mlx5_0 ports 1 max_lanes": "4"}])
@@ -219,42 +192,32 @@ def test_a_fact_that_an_earlier_collbench_did_not_read_is_no_change(read: dict[s
     assert changes(allocation(facts_of(0)), allocation(facts_of(0, **read))) == []
 
 
-def test_facts_of_later_releases_that_both_have_are_compared() -> None:
-    lanes = "nics mlx5_0 ports 1 lanes"
-    assert changes(allocation(facts_of(0, **{lanes: "4"})), allocation(facts_of(0, **{lanes: "1"}))) == [
-        Difference(Item.of("topology", f"machines 0 {lanes}"), "4", "1")
-    ]
-    lost = changes(allocation(facts_of(0)), allocation(facts_of(0, **{"nics mlx5_0 rdma_missing": "True"})))
-    assert [each.b for each in lost] == ["True"]
-
-
-def test_machines_in_another_order_are_the_same() -> None:
+def test_machines_in_another_order_and_what_names_a_node_are_no_change() -> None:
     other = {**facts_of(0, "100"), **facts_of(1)}
     assert changes(allocation({**facts_of(0), **facts_of(1, "100")}), allocation(other)) == []
-
-
-def test_a_shaper_on_the_interface_is_seen() -> None:
-    before, after = ({"interfaces 0 name": "eth0", "interfaces 0 shaped_bits_per_s": rate} for rate in ("500000000.0", "450000000.0"))
-    assert changes(allocation(before), allocation(after)) == [
-        Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
-    ]
-
-
-def test_what_names_a_node_is_no_change() -> None:
     line = "BOOT_IMAGE=/vmlinuz-6.1 {} mitigations=off"
     before = facts_of(0, **{"system command_line": line.format("BOOTIF=01-aa root=UUID=1"), "system shm_bytes": "25276510208"})
     after = facts_of(0, **{"system command_line": line.format("BOOTIF=01-bb root=UUID=2"), "system shm_bytes": "25276400000"})
     assert changes(allocation(before, {"socket address": "10.0.0.1"}), allocation(after, {"socket address": "10.0.0.9"})) == []
 
 
-@pytest.mark.parametrize(
-    ("what", "a", "b"),
-    [
-        ("system command_line", "quiet mitigations=off", "quiet"),
-        ("system shm_bytes", "25276510208", "64000000"),
-        ("system shm_bytes", "1", "x"),
-    ],
-)
+def test_facts_and_rates_that_both_runs_have_are_compared() -> None:
+    lanes = "nics mlx5_0 ports 1 lanes"
+    assert changes(allocation(facts_of(0, **{lanes: "4"})), allocation(facts_of(0, **{lanes: "1"}))) == [
+        Difference(Item.of("topology", f"machines 0 {lanes}"), "4", "1")
+    ]
+    lost = changes(allocation(facts_of(0)), allocation(facts_of(0, **{"nics mlx5_0 rdma_missing": "True"})))
+    assert [each.b for each in lost] == ["True"]
+    before, after = ({"interfaces 0 name": "eth0", "interfaces 0 shaped_bits_per_s": rate} for rate in ("500000000.0", "450000000.0"))
+    assert changes(allocation(before), allocation(after)) == [
+        Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
+    ]
+
+
+@pytest.mark.parametrize(("what", "a", "b"), [
+    ("system command_line", "quiet mitigations=off", "quiet"), ("system shm_bytes", "25276510208", "64000000"),
+    ("system shm_bytes", "1", "x"),
+])  # fmt: skip
 def test_what_steers_a_node_is(what: str, a: str, b: str) -> None:
     assert len(changes(allocation(facts_of(0, **{what: a})), allocation(facts_of(0, **{what: b})))) == 1
 

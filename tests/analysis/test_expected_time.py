@@ -61,7 +61,7 @@ def origins(rows: list[Row], run: Run = NO_RUN) -> list[type]:
 
 
 class TestTheLineOfARun:
-    def test_the_ends_make_it_and_the_others_are_compared_with_it(self) -> None:
+    def test_the_ends_make_it_in_any_order_and_the_others_are_compared_with_it(self) -> None:
         found = expected(series({64 * K: 1.25}))
         assert [type(each.origin) for each in found.values()] == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
         assert found[64].percent_of_expected_time is None and found[16 * M].percent_of_expected_time is None
@@ -71,16 +71,20 @@ class TestTheLineOfARun:
         assert found[64 * K].percent_of_expected_time_low == pytest.approx(80 / 1.01)
         assert found[64 * K].percent_of_expected_time_high == pytest.approx(80 / 0.99)
         assert found[M].origin == FromRunSizes(smallest=64, largest=16 * M)
-
-    def test_the_order_of_the_rows_does_not_matter(self) -> None:
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
 
-    def test_imported_rows_have_percentages_without_intervals(self) -> None:
+    def test_unreliable_imported_and_other_rows_have_no_percentage_or_none_with_an_interval(self) -> None:
         bare = [replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None), flags=("imported",)) for row in series()]
         found = expected(bare)[M]
         assert found.percent_of_expected_time == pytest.approx(100)
         assert (found.percent_of_expected_time_low, found.percent_of_expected_time_high) == (None, None)
+        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
+        found = expected(rows)[M]
+        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
+        assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
+        rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
+        assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
     @pytest.mark.parametrize("sizes", [(64,), (64, M)])
     def test_fewer_than_three_sizes_are_no_model(self, sizes: tuple[int, ...]) -> None:
@@ -94,56 +98,38 @@ class TestTheLineOfARun:
         assert found[16 * M].origin == OutsideOfSizes(smallest=64, largest=M)
         assert found[16 * M].expected_time_s is None
 
-    def test_an_unreliable_row_has_no_percentage(self) -> None:
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
-        found = expected(rows)[M]
-        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
-        assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
-
-    def test_rows_without_a_time_of_their_own_have_none(self) -> None:
-        rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
-        assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
-
-    def test_series_that_differ_in_anything_else_have_their_own_line(self) -> None:
+    def test_times_that_do_not_grow_are_a_flat_line_and_other_series_have_their_own(self) -> None:
+        rows = [replace(row, time_s=make_times(ALPHA_S * (0.999 if row.size_bytes == 256 else 1))) for row in series(sizes=(8, 64, 256))]
+        assert expected(rows)[64].percent_of_expected_time == pytest.approx(100)
         slow = series(dict.fromkeys(SIZES, 4.0), in_place=True)
         found = with_expectations([*series(), *slow], NO_RUN)
         assert all(row.expectation.percent_of_expected_time in (None, pytest.approx(100)) for row in found if row.expectation)
-
-    def test_times_that_do_not_grow_are_a_flat_line(self) -> None:
-        rows = [replace(row, time_s=make_times(ALPHA_S * (0.999 if row.size_bytes == 256 else 1))) for row in series(sizes=(8, 64, 256))]
-        assert expected(rows)[64].percent_of_expected_time == pytest.approx(100)
 
 
 class TestNoModel:
     """The rule of `expected_time`: what is off the line by more than a factor of 1.5, beyond its interval."""
 
-    def test_one_slower_size_among_others_on_the_line_is_slow(self) -> None:
+    def test_one_slower_size_is_slow_unless_most_are_off(self) -> None:
         found = expected(series({64 * K: 3.0}))
         assert found[64 * K].percent_of_expected_time == pytest.approx(100 / 3)
         assert found[4 * K].percent_of_expected_time == pytest.approx(100)
+        found = expected(series({4 * K: 2.0, M: 0.5}))
+        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
+        assert type(found[64].origin) is SmallestOfRun
 
-    def test_neighbors_that_are_slower_are_a_switch_of_the_library(self) -> None:
+    def test_neighbors_that_are_slower_are_a_switch_of_the_library_also_an_unreliable_one(self) -> None:
         found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=(*SIZES, 256 * K, 512 * K)))
         assert found[4 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
         assert found[64 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
         assert (found[64 * K].expected_time_s, found[64 * K].percent_of_expected_time) == (None, None)
         assert found[M].percent_of_expected_time == pytest.approx(100)
-
-    def test_one_faster_size_is_not_on_the_line(self) -> None:
-        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
-
-    def test_if_most_sizes_are_off_none_has_a_model(self) -> None:
-        found = expected(series({4 * K: 2.0, M: 0.5}))
-        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
-        assert type(found[64].origin) is SmallestOfRun
-
-    def test_a_single_size_between_the_ends_is_not_accused(self) -> None:
-        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
-
-    def test_an_unreliable_neighbor_that_is_slow_supports_a_switch(self) -> None:
         sizes = (*SIZES, 256 * K, 512 * K)
         rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == 4 * K else row for row in series({4 * K: 3, 64 * K: 3}, sizes)]
         assert isinstance(expected(rows)[64 * K].origin, OffTheLine)
+
+    def test_one_faster_size_and_a_single_one_between_the_ends_are_off_the_line(self) -> None:
+        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
+        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
 
     @pytest.mark.parametrize(("factor", "is_off"), [(HOLDS_WITHIN * 0.99, False), (1.02 * HOLDS_WITHIN, True)])
     def test_the_factor_holds_beyond_the_interval(self, factor: float, is_off: bool) -> None:
@@ -208,30 +194,25 @@ class TestConstantsOfNccl:
             assert each.expected_time_s == pytest.approx(time.seconds)
             assert each.percent_of_expected_time == pytest.approx(100 * time.seconds / row.time_s.p50)
 
-    def test_one_size_is_enough(self, tmp_path: Path) -> None:
+    def test_one_size_is_enough_and_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
         rows = h100_rows(sizes=(G,))
-        assert origins(rows, h100_run(tmp_path, rows)) == [FromNcclConstants]
-
-    def test_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
+        assert origins(rows, h100_run(tmp_path / "one", rows)) == [FromNcclConstants]
         rows = h100_rows(algorithm="ring", protocol="simple")
-        found = expected(rows, h100_run(tmp_path, rows))
+        found = expected(rows, h100_run(tmp_path / "forced", rows))
         assert {each.origin for each in found.values()} == {FromNcclConstants(choice="ring/Simple")}
 
-    @pytest.mark.parametrize(
-        ("changes", "info"),
-        [
-            pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
-            pytest.param({"algorithm": "collnetdirect"}, {}, id="an algorithm without latencies"),
-            pytest.param({"group": "MOD 2", "ranks": 4}, {}, id="a part of the machine"),
-            pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"),
-            pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
-            pytest.param({"nodes": 10**12, "ranks": 10**12}, {}, id="an impossible number of nodes"),
-            pytest.param({"ceiling": Ceiling("topology", 100e9, "NIC")}, {}, id="another expected rate than the machine's"),
-            pytest.param({"ceiling": Ceiling("given", 480e9, "the ceiling given")}, {}, id="a given ceiling"),
-            pytest.param({}, {"environment": {"NCCL_ALGO": "Ring"}}, id="the user forces an algorithm"),
-            pytest.param({"backend": "mpi"}, {}, id="another library"),
-        ],
-    )
+    @pytest.mark.parametrize(("changes", "info"), [
+        pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
+        pytest.param({"algorithm": "collnetdirect"}, {}, id="an algorithm without latencies"),
+        pytest.param({"group": "MOD 2", "ranks": 4}, {}, id="a part of the machine"),
+        pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"),
+        pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
+        pytest.param({"nodes": 10**12, "ranks": 10**12}, {}, id="an impossible number of nodes"),
+        pytest.param({"ceiling": Ceiling("topology", 100e9, "NIC")}, {}, id="another expected rate than the machine's"),
+        pytest.param({"ceiling": Ceiling("given", 480e9, "the ceiling given")}, {}, id="a given ceiling"),
+        pytest.param({}, {"environment": {"NCCL_ALGO": "Ring"}}, id="the user forces an algorithm"),
+        pytest.param({"backend": "mpi"}, {}, id="another library"),
+    ])  # fmt: skip
     def test_otherwise_the_runs_own_sizes_are_the_model(self, tmp_path: Path, changes: dict[str, Any], info: dict[str, Any]) -> None:
         rows = h100_rows(**{"operation": "allreduce", **({} if "operation" in changes else changes)})
         rows = [replace(row, **changes) for row in rows]
@@ -245,33 +226,25 @@ class TestConstantsOfNccl:
 
 
 TABLE = [
-    ["AllReduce", "Tree", "LL", 10.0, 5.0],
-    ["AllReduce", "Ring", "LL", 15.0, 20.0],
-    ["AllReduce", "Ring", "Simple", 40.0, 200.0],
+    ["AllReduce", "Tree", "LL", 10.0, 5.0], ["AllReduce", "Ring", "LL", 15.0, 20.0], ["AllReduce", "Ring", "Simple", 40.0, 200.0],
     ["AllGather", "Ring", "Simple", 20.0, 300.0],
-]
+]  # fmt: skip
 ENTRIES = [TunedRate(*values) for values in TABLE]
 
 
 class TestTableOfNccl:
-    @pytest.mark.parametrize(
-        ("size", "microseconds", "choice"),
-        [
-            (64, 10 + 64 / 5e3, "Tree/LL"),
-            (64 * K, 15 + 64 * K / 20e3, "Ring/LL"),
-            (G, 40 + G / 200e3, "Ring/Simple"),
-        ],
-    )
+    @pytest.mark.parametrize(("size", "microseconds", "choice"), [
+        (64, 10 + 64 / 5e3, "Tree/LL"), (64 * K, 15 + 64 * K / 20e3, "Ring/LL"), (G, 40 + G / 200e3, "Ring/Simple"),
+    ])  # fmt: skip
     def test_the_fastest_choice_counts(self, size: int, microseconds: float, choice: str) -> None:
         found = time_of_table(ENTRIES, "allreduce", 8, 1, size)
-        assert found is not None
         assert (found.seconds * 1e6, found.choice) == (pytest.approx(microseconds), choice)
 
     def test_a_tree_has_its_share_and_a_ring_between_nodes_its_longer_latency(self) -> None:
         tree = time_of_table(ENTRIES, "allreduce", 8, 1, 64 * K, forced=("TREE", "LL"))
-        assert tree is not None and tree.seconds * 1e6 == pytest.approx(10 + 64 * K / (5e3 * 0.6))  # 2^16 B: the eleventh entry of LL
+        assert tree.seconds * 1e6 == pytest.approx(10 + 64 * K / (5e3 * 0.6))  # 2^16 B: the eleventh entry of LL
         ring = time_of_table(ENTRIES, "allreduce", 16, 2, G, forced=("ring", "simple"))
-        assert ring is not None and ring.seconds * 1e6 == pytest.approx(1.4 * 40 + G / 200e3)
+        assert ring.seconds * 1e6 == pytest.approx(1.4 * 40 + G / 200e3)
 
     def test_rates_with_too_few_digits_and_missing_operations_are_unknown(self) -> None:
         assert time_of_table([TunedRate("AllReduce", "Ring", "LL", 15.0, 0.9)], "allreduce", 8, 1, G) is None
@@ -287,17 +260,11 @@ class TestTableOfNccl:
         assert found[G].origin == FromNcclLog(choice="Ring/LL")
         assert found[G].expected_time_s == pytest.approx(15e-6 + G / 20e9)
 
-    @pytest.mark.parametrize(
-        "table",
-        [
-            "text",
-            [["AllReduce", "Ring", "Simple", 40.0]],
-            [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
-            [["AllReduce", "Ring", "Simple", "40", 200.0]],
-            [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
-            [["AllReduce", None, "Simple", 40.0, 1.0]],
-        ],
-    )
+    @pytest.mark.parametrize("table", [
+        "text", [["AllReduce", "Ring", "Simple", 40.0]], [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
+        [["AllReduce", "Ring", "Simple", "40", 200.0]], [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
+        [["AllReduce", None, "Simple", 40.0, 1.0]],
+    ])  # fmt: skip
     def test_a_stored_table_that_is_not_valid_is_not_used(self, tmp_path: Path, table: Any) -> None:
         rows = h100_rows()
         assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {FromNcclConstants}
@@ -318,12 +285,8 @@ def racks(rates: dict[int, float] = RACKS, percent: float = 41.0) -> list[Row]:
         seconds = 2 * 1439 / 1440 * size / (rate * 1e9)
         times = replace(make_times(seconds), ci_low=None, ci_high=None)
         figures = {
-            "algbw_bytes_per_s": size / seconds,
-            "busbw_bytes_per_s": rate * 1e9,
-            "ranks": 1440,
-            "nodes": 360,
-            "flags": ("imported",),
-        }
+            "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ranks": 1440, "nodes": 360, "flags": ("imported",),
+        }  # fmt: skip
         rows.append(make_row(size, time_s=times, ceiling=ceiling, percent_of_ceiling=100 * rate * 1e9 / ceiling.bytes_per_s, **figures))
     return rows
 
@@ -335,14 +298,11 @@ def test_many_racks_are_not_saturated_at_12_mb_per_rank() -> None:
     assert "not saturated at 16 GiB, 11.4 MiB per rank" in found.render()
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(racks(percent=90.0), id="a healthy share of the expected rate"),
-        pytest.param(racks(dict.fromkeys(RACKS, 406.0)), id="saturated, and slow"),
-        pytest.param(racks(dict(list(RACKS.items())[:3])), id="too few sizes for a fit"),
-        pytest.param([replace(row, percent_of_ceiling=None) for row in racks()], id="no expected rate"),
-    ],
-)
+@pytest.mark.parametrize("rows", [
+    pytest.param(racks(percent=90.0), id="a healthy share of the expected rate"),
+    pytest.param(racks(dict.fromkeys(RACKS, 406.0)), id="saturated, and slow"),
+    pytest.param(racks(dict(list(RACKS.items())[:3])), id="too few sizes for a fit"),
+    pytest.param([replace(row, percent_of_ceiling=None) for row in racks()], id="no expected rate"),
+])  # fmt: skip
 def test_no_excuse_for_what_is_not_proven(rows: list[Row]) -> None:
     assert not_saturated(rows) == []

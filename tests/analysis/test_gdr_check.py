@@ -22,15 +22,12 @@ def side(factor: float, sizes: tuple[int, ...] = (MIB, 4 * MIB), times: list[flo
     return [[make_row(size, time_s=make_times(time * factor), **changes) for size in sizes] for time in times]
 
 
-def lines_of(found: list[Effect], used: bool | None = None, used_without: bool | None = None) -> list[str]:
-    return sentences(found, used, used_without)
-
-
-def test_twice_as_fast_with_it() -> None:
-    found = effects(side(1), side(2))
-    assert [(each.verdict, each.speed.value) for each in found] == [("faster", pytest.approx(2))] * 2
-    (sentence,) = lines_of(found)
-    assert "1 MiB-4 MiB (2 sizes) are 2.00x (2.00 to 2.00)" in sentence
+@pytest.mark.parametrize(("with_it", "without", "verdict", "speed"), [(1, 2, "faster", "2.00"), (2, 1, "slower", "0.50")])
+def test_faster_and_slower_with_it(with_it: float, without: float, verdict: str, speed: str) -> None:
+    found = effects(side(with_it), side(without))
+    assert [(each.verdict, each.speed.value) for each in found] == [(verdict, pytest.approx(float(speed)))] * 2
+    (sentence,) = sentences(found, None, None)
+    assert f"1 MiB-4 MiB (2 sizes) are {speed}x ({speed} to {speed})" in sentence
 
 
 def test_drift_hits_both_of_a_pair_and_cancels() -> None:
@@ -42,54 +39,34 @@ def test_drift_hits_both_of_a_pair_and_cancels() -> None:
     assert found.speed.low == pytest.approx(1.5) and found.speed.high == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize(
-    ("used", "reason"),
-    [
-        (None, "not in use, or does not matter"),
-        (True, "in use, but does not matter"),
-        (False, "not in use (NCCL's log)"),
-    ],
-)
+@pytest.mark.parametrize(("used", "reason"), [
+    (None, "not in use, or does not matter"), (True, "in use, but does not matter"), (False, "not in use (NCCL's log)"),
+])  # fmt: skip
 def test_no_difference(used: bool | None, reason: str) -> None:
     found = effects(side(1), side(1.01))
     assert {each.verdict for each in found} == {"same"}
-    assert [reason in sentence for sentence in lines_of(found, used)] == [True]
+    assert [reason in sentence for sentence in sentences(found, used, None)] == [True]
 
 
 def test_sizes_that_do_not_differ_are_distinguished() -> None:
     a, b = side(1, (1024, MIB)), side(1, (1024, MIB))
     b = [[rows[0], make_row(MIB, time_s=make_times(2 * time))] for rows, time in zip(b, TIMES, strict=True)]
-    faster, same = lines_of(effects(a, b))
+    faster, same = sentences(effects(a, b), None, None)
     assert "1 MiB is 2.00x (2.00 to 2.00)" in faster and same.startswith("1 KiB: no difference")
 
 
-def test_slower_with_it() -> None:
-    found = effects(side(2), side(1))
-    assert {each.verdict for each in found} == {"slower"}
-    assert "1 MiB-4 MiB (2 sizes) are 0.50x (0.50 to 0.50)" in lines_of(found)[0]
-
-
-def test_too_wide_for_a_verdict() -> None:
+def test_intervals_of_one_launch_or_too_wide_ones_are_reported_as_such() -> None:
     wide = effects(side(1, times=[1e-3, 1e-3]), side(1, times=[1e-3, 1.4e-3]))
     assert {each.verdict for each in wide} == {"unknown"}
-    assert ["too wide" in sentence for sentence in lines_of(wide)] == [True]
-
-
-def test_a_side_that_did_not_heed_the_level_gives_no_verdict() -> None:
-    assert ["NCCL_NET_GDR_LEVEL=LOC" in sentence for sentence in lines_of(effects(side(1), side(2)), True, True)] == [True]
-
-
-def test_a_difference_without_a_connection_that_uses_it_has_another_cause() -> None:
-    assert lines_of(effects(side(1), side(2)), False, False)[1].startswith("but NCCL's log shows")
-
-
-def test_one_launch_a_side_has_the_interval_within_and_reports_it() -> None:
+    assert ["too wide" in sentence for sentence in sentences(wide, None, None)] == [True]
     found = effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))
     assert not found[0].over_launches
-    assert "--launches 3" in lines_of(found)[-1]
+    assert "--launches 3" in sentences(found, None, None)[-1]
 
 
-def test_wrong_data_make_no_verdict() -> None:
+def test_no_verdict_of_wrong_data_of_a_level_that_was_not_heeded_or_of_an_unused_connection() -> None:
+    assert ["NCCL_NET_GDR_LEVEL=LOC" in sentence for sentence in sentences(effects(side(1), side(2)), True, True)] == [True]
+    assert sentences(effects(side(1), side(2)), False, False)[1].startswith("but NCCL's log shows")
     assert effects(side(1, (MIB,), wrong=3), side(2, (MIB,))) == []
 
 
@@ -97,7 +74,7 @@ def test_cases_that_a_launch_lacks_are_left_out() -> None:
     a, b = side(1), side(2)
     b[1] = [not_measured("out of memory", size_bytes=MIB), b[1][1]]
     assert [each.row.size_bytes for each in effects(a, b)] == [4 * MIB]
-    assert effects(a, [[]]) == [] and ["no case" in sentence for sentence in lines_of([])] == [True]
+    assert effects(a, [[]]) == [] and ["no case" in sentence for sentence in sentences([], None, None)] == [True]
 
 
 @pytest.mark.parametrize(

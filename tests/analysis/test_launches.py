@@ -40,25 +40,19 @@ from collbench.stats.launches import over_launches
 from tests.results.rows import NIC, make_row, make_times, not_measured, store
 
 
-@pytest.mark.parametrize(
-    ("value", "is_known", "is_a_time"),
-    [
-        (1e-6, True, True), (1, True, True), (0, False, False), (0.0, False, False), (-1.0, False, False), (True, False, False),
-        (float("nan"), False, False), (float("inf"), False, False), (None, False, False), ("1", False, False), (1e-15, True, True),
-        (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "is_known", "is_a_time"), [
+    (1e-6, True, True), (1, True, True), (0, False, False), (0.0, False, False), (-1.0, False, False), (True, False, False),
+    (float("nan"), False, False), (float("inf"), False, False), (None, False, False), ("1", False, False), (1e-15, True, True),
+    (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
+])  # fmt: skip
 def test_figures_are_finite_and_above_0(value: Any, is_known: bool, is_a_time: bool) -> None:
     assert (known(value), is_time(value)) == (is_known, is_a_time)
 
 
-def test_the_time_of_a_row() -> None:
+def test_the_time_of_a_row_and_what_a_library_was_forced_to_use() -> None:
     assert time_of(make_row(time_s=make_times(2e-6))) == 2e-6
     assert time_of(make_row(time_s=make_times(0.0))) is None
     assert time_of(not_measured("no memory")) is None
-
-
-def test_what_a_library_was_forced_to_use() -> None:
     assert [forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == [
         "",
         "tree",
@@ -85,15 +79,12 @@ def _resumed(path: Path, at: int | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("notes", "rows"),
-    [
-        (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
-        ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
-        ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
-        ("yes", [5]), ([7], [5]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("notes", "rows"), [
+    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
+    ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
+    ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
+    ("yes", [5]), ([7], [5]),
+])  # fmt: skip
 def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) -> None:
     assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
 
@@ -144,14 +135,8 @@ OTHER = {
 
 def row_of(p50: float, **changes: Any) -> Row:
     """1 KiB on four ranks, all of its figures in keeping with the time."""
-    algbw = 1024 / p50
-    known = {
-        "time_s": make_times(p50),
-        "algbw_bytes_per_s": algbw,
-        "busbw_bytes_per_s": 1.5 * algbw,
-        "percent_of_ceiling": 150 * algbw / 50e9,
-    }
-    return make_row(1024, **{**known, **changes})
+    rates = {"algbw_bytes_per_s": 1024 / p50, "busbw_bytes_per_s": 1.5 * 1024 / p50, "percent_of_ceiling": 150 * 1024 / p50 / 50e9}
+    return make_row(1024, **{"time_s": make_times(p50), **rates, **changes})
 
 
 def run_of(rows: list[Row], name: str = "run", **info: Any) -> Run:
@@ -164,26 +149,28 @@ def combined(*rows: Row) -> Row:
 
 
 class TestFigures:
-    def test_the_time_is_the_median_of_the_medians_and_the_interval_is_over_them(self) -> None:
+    def test_the_time_is_the_median_of_the_medians_and_all_figures_follow_from_it(self) -> None:
         row, spread = combined(row_of(3e-6), row_of(1e-6), row_of(2e-6)), over_launches([3e-6, 1e-6, 2e-6])
         assert row.time_s == Times(2e-6, spread.low, spread.high, 0.9e-6, 2.4e-6, 3e-6, 6e-6)
         assert (row.launches, row.n, row.n_eff) == (3, 600, None)
         assert row.evidence["launch_medians_s"] == [3e-6, 1e-6, 2e-6]
-
-    def test_bandwidths_and_the_percentage_follow_from_it(self) -> None:
         row = combined(row_of(1e-6), row_of(2e-6), row_of(4e-6))
         assert row.algbw_bytes_per_s == pytest.approx(1024 / 2e-6)
         assert row.busbw_bytes_per_s == pytest.approx(1.5 * 1024 / 2e-6)
         assert row.percent_of_ceiling == pytest.approx(100 * 1.5 * 1024 / 2e-6 / 50e9)
 
-    def test_a_measured_ceiling_is_the_median_of_the_launches(self) -> None:
+    def test_a_measured_ceiling_is_the_median_of_the_launches_another_that_of_most(self) -> None:
         copies = [Ceiling("measured", rate, "memory copy and sum") for rate in (10e9, 30e9, 20e9)]
         row = combined(*(row_of(1e-6, ceiling=copy) for copy in copies))
         assert row.ceiling == Ceiling("measured", 20e9, "memory copy and sum")
         assert row.percent_of_ceiling == pytest.approx(100 * 1.5 * 1024 / 1e-6 / 20e9)
+        links = (replace(NIC, limited_by="eth0"), NIC, NIC, None)
+        assert combined(*(row_of(1e-6, ceiling=ceiling) for ceiling in links)).ceiling == NIC
 
-    def test_no_percentage_where_one_launch_withholds_it(self) -> None:
+    def test_no_percentage_where_one_launch_withholds_it_and_no_bandwidth_of_a_barrier(self) -> None:
         assert combined(row_of(1e-6), row_of(1e-6, percent_of_ceiling=None, flags=("oversubscribed",))).percent_of_ceiling is None
+        row = combined(*[row_of(1e-6, algbw_bytes_per_s=None, busbw_bytes_per_s=None)] * 2)
+        assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (None, None, None)
 
     def test_each_group_has_the_median_of_its_launches(self) -> None:
         groups = [
@@ -195,10 +182,6 @@ class TestFigures:
         unlisted = {**groups[0], "p50_s": None, "busbw_bytes_per_s": None}
         assert combined(*[row_of(1e-6, groups=unlisted)] * 2).groups == unlisted
 
-    def test_a_barrier_has_no_bandwidth(self) -> None:
-        row = combined(*[row_of(1e-6, algbw_bytes_per_s=None, busbw_bytes_per_s=None)] * 2)
-        assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (None, None, None)
-
     def test_wrong_data_in_any_launch_stays_visible(self) -> None:
         row = combined(
             row_of(1e-6), row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=2), row_of(1e-6, wrong=None, checked=0)
@@ -206,16 +189,13 @@ class TestFigures:
         assert (row.wrong, row.wrong_detail, row.checked) == (5, "first at 1", 3)
         assert combined(*[row_of(1e-6, wrong=None, checked=0)] * 2).wrong is None
 
-    def test_flags_are_united_and_doubts_of_one_launch_are_kept(self) -> None:
+    def test_flags_and_reasons_are_united_slowest_ranks_summed_and_state_probes_are_medians(self) -> None:
         row = combined(row_of(1e-6, flags=("drift",), reached=True), row_of(1e-6, flags=("few_samples", "drift"), reached=False))
         assert (row.flags, row.reached) == (("drift", "few_samples"), False)
-
-    def test_slowest_ranks_are_summed(self) -> None:
+        assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
         counts = [{"worst": [[3, 10], [0, 5]], "count": 2}, {"worst": [[0, 9], [1, 1]], "count": 2}, {"worst": "junk"}]
         row = combined(*(row_of(1e-6, slowest_ranks=each) for each in counts))
         assert row.slowest_ranks == {"worst": [[0, 14], [3, 10], [1, 1]], "count": 3}
-
-    def test_state_probes_are_the_medians_of_the_launches(self) -> None:
         row = combined(*(row_of(1e-6, canary_s={"before": ns * 1e-9, "after": None}) for ns in (60, 260, 64)))
         assert row.canary_s == {"before": pytest.approx(64e-9), "after": None}
 
@@ -225,14 +205,11 @@ class TestFigures:
         assert row.modes == [{"time_s": 2e-6, "share": pytest.approx(0.8)}, {"time_s": 10e-6, "share": pytest.approx(0.2)}]
         assert combined(row_of(2e-6, modes=pairs[0]), row_of(2e-6)).modes == []
 
-    def test_why_a_case_stopped_is_reported_by_the_launch_that_lacked_most(self) -> None:
-        assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
-
     @settings(max_examples=30)
     @given(st.lists(st.floats(1e-7, 1e-1), min_size=2, max_size=12))
     def test_the_order_of_the_launches_changes_nothing(self, medians: list[float]) -> None:
         one, other = (combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
-        assert one.time_s is not None and one.time_s.ci_low is not None and one.time_s.ci_high is not None
+        assert one.time_s.ci_low is not None and one.time_s.ci_high is not None
         assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (
             other.time_s.p50 if other.time_s else 0, 0.9 * min(medians), 2 * max(medians),
         )  # fmt: skip
@@ -250,27 +227,23 @@ class TestCases:
         other = replace(row_of(2e-6), **{name: OTHER.get(name, 2048)})
         assert [row.launches for row in combined_rows([run_of([row_of(1e-6)]), run_of([other])])] == [1, 1]
 
-    def test_a_case_that_is_missing_in_some_launches_is_combined_from_the_others(self) -> None:
+    def test_a_case_that_some_launches_miss_is_combined_from_the_others(self) -> None:
+        # a case that is missing in some launches is combined from the others
         row = combined(row_of(1e-6), not_measured("no memory", size_bytes=1024), row_of(3e-6))
         assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
-        assert row.time_s is not None and row.time_s.p50 == 2e-6
-
-    def test_a_case_that_a_broken_launch_did_not_reach_reports_it(self) -> None:
+        assert row.time_s.p50 == 2e-6
+        # a case that a broken launch did not reach reports it
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
         assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
-
-    def test_a_launch_that_never_meant_to_measure_a_case_misses_nothing(self) -> None:
+        # a launch that never meant to measure a case misses nothing
         found = combined_rows([run_of([row_of(1e-6)]), run_of([row_of(1e-6, operation="broadcast")])])
         assert [(row.launches, row.flags) for row in found] == [(1, ()), (1, ())]
-
-    def test_what_no_launch_could_measure_stays_not_available(self) -> None:
         assert combined(*[not_measured("no memory")] * 3).na == "no memory"
-
-    def test_times_that_no_clock_gives_do_not_count(self) -> None:
+        # times that no clock gives do not count
         hostile = [row_of(1e-6, time_s=Times(p50, None, None, p50, p50, p50, p50)) for p50 in (-1.0, 0.0, 1e-320, None)]  # type: ignore[arg-type]
         row = combined(*hostile, row_of(2e-6), row_of(2e-6))
-        assert row.time_s is not None and (row.time_s.p50, row.launches, row.flags) == (2e-6, 2, ("missing_launches",))
+        assert (row.time_s.p50, row.launches, row.flags) == (2e-6, 2, ("missing_launches",))
 
 
 class TestTogether:
@@ -288,15 +261,12 @@ class TestTogether:
     def test_runs_without_an_allocation_have_each_their_own(self, allocation: Any) -> None:
         assert len(together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
 
-    @pytest.mark.parametrize(
-        ("one", "other", "expected"),
-        [
-            ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
-            ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
-            ({"hosts": ["n1", "n2"]}, {"hosts": ["n1", "n3"]}, "hosts names: n1, n2 → n1, n3"),
-            ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
-        ],
-    )
+    @pytest.mark.parametrize(("one", "other", "expected"), [
+        ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
+        ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
+        ({"hosts": ["n1", "n2"]}, {"hosts": ["n1", "n3"]}, "hosts names: n1, n2 → n1, n3"),
+        ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
+    ])  # fmt: skip
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], expected: str) -> None:
         found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
         assert len(found) == 2
@@ -356,8 +326,3 @@ class TestFolders:
         )
         (paths[0] / "topology.json").write_text("[" * 10_000)
         assert [len(each.runs) for each in together(read_all(paths))[0]] == [2]
-
-
-def test_the_ceiling_of_most_launches_is_taken() -> None:
-    rows = [row_of(1e-6, ceiling=ceiling) for ceiling in (replace(NIC, limited_by="eth0"), NIC, NIC, None)]
-    assert combined(*rows).ceiling == NIC

@@ -44,6 +44,14 @@ class InMemory(Run):
         return np.asarray(self.info["arrays"][row.size_bytes][name])
 
 
+def slowed(ranks: int, number: int, rank: int | slice = 0, factor: float = 1.0, samples: int = 100) -> list[NDArray[np.float64]]:
+    """The seconds of so many cases of like ranks, of which these take longer by the factor."""
+    cases = [noisy(np.random.default_rng(seed), ranks, samples) for seed in range(number)]
+    for case in cases:
+        case[rank] *= factor
+    return cases
+
+
 def run_of(times: list[NDArray[np.float64]], **changes: Any) -> Run:
     """A run with one case per array of seconds [ranks × samples]."""
     rows, arrays = [], {}
@@ -78,20 +86,17 @@ def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_mu
     assert replace(found[0], host="").sentence().startswith("rank 3 finishes last")
 
 
-def test_of_two_ranks_none_is_called_slow() -> None:
-    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(6)]
-    for case in cases:
-        case[0] *= 1.29
+def test_of_two_ranks_none_is_called_slow_nor_where_all_but_one_are_late() -> None:
     for operation in ("allreduce", "alltoall"):
-        (found,) = stragglers(run_of(cases, operation=operation))
+        (found,) = stragglers(run_of(slowed(2, 6, 0, 1.29), operation=operation))
         assert (found.role, found.other) == (Role.UNKNOWN, "rank 1 (node05)")
         assert "later than rank 1 (node05): either rank, or the link between them" in found.sentence()
+    late = slowed(3, 6, slice(2), 1.4, samples=400)
+    assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(late, operation="alltoall")))
 
 
 def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() -> None:
-    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(6)]
-    for case in cases:
-        case[2] *= 1.3
+    cases = slowed(4, 6, 2, 1.3)
     (found,) = stragglers(run_of(cases, operation="alltoall"))
     assert (found.rank, found.role) == (2, Role.DELAYS)
     assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: ")
@@ -106,19 +111,9 @@ def test_a_rank_that_waits_for_another_is_not_called_slow() -> None:
         assert [(each.rank, each.role) for each in stragglers(run_of(cases, operation=operation))] == [(3, Role.UNKNOWN)]
 
 
-def test_where_all_ranks_but_one_are_late_none_is_called_slow() -> None:
-    cases = [noisy(np.random.default_rng(seed), 3, samples=400) for seed in range(6)]
-    for case in cases:
-        case[:2] *= 1.4
-    assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(cases, operation="alltoall")))
-
-
 def on_links(folder: Path, rates: list[float | None], ceiling: float) -> Run:
     """A run on one host per rate with the ceiling of a link; the first rank finishes last."""
-    cases = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
-    for case in cases:
-        case[0] *= 1.3
-    run = run_of(cases, ceiling=Ceiling("network", ceiling, "NIC eth0, TCP"))
+    run = run_of(slowed(len(rates), 6, 0, 1.3), ceiling=Ceiling("network", ceiling, "NIC eth0, TCP"))
     folder.mkdir()
     interfaces = [{"name": "eth0", "shaped_bits_per_s": rate, "virtual": "veth"} for rate in rates]
     (folder / "topology.json").write_text(json.dumps({"interfaces": interfaces}))
@@ -141,48 +136,29 @@ def test_a_slower_link_explains_the_rank_that_ends_last_and_comes_first(ranks: i
 
 
 @pytest.mark.parametrize(("rates", "ceiling"), [([1e9] * 4, 0.12e9), ([1e9, None, 1e9, 1e9], 0.12e9), ([1e10, 1e9, 1e10, 1e10], 20e9)])
-def test_equal_and_unknown_links_and_those_that_set_no_ceiling_explain_nothing(
-    rates: list[float | None], ceiling: float, tmp_path: Path
-) -> None:
+def test_equal_and_unknown_links_and_those_that_set_no_ceiling_explain_nothing(rates: list[float | None], ceiling: float, tmp_path: Path):
     run = on_links(tmp_path / "run", rates, ceiling)
     assert slow_links(run) == [] and [each.role for each in stragglers(run)] == [Role.UNKNOWN]
 
 
-def test_several_slow_ranks_come_worst_first() -> None:
-    cases = [noisy(np.random.default_rng(seed), 8) for seed in range(8)]
-    for even, odd in zip(cases[::2], cases[1::2], strict=True):
-        even[1] *= 1.2
-        odd[6] *= 1.4
-    assert [(each.rank, each.cases) for each in stragglers(run_of(cases))] == [(6, 4), (1, 4)]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"root": 0, "operation": "broadcast"},
-        {"group": "0-2,1-3", "operation": "p2p_latency"},
-        {"group": "MOD 2"},
-        {"traffic": "skew 4", "operation": "alltoallv"},
-        {"flags": ("oversubscribed",)},
-        {"flags": ("skew_limited",)},
-        {"evidence": {"exit_skew_s": {"p50": 1e-6, "p95": 3e-5}}},
-        {"na": "no"},
-        {"ranks": 1},
-        {"n_eff": 19.0},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"root": 0, "operation": "broadcast"}, {"group": "0-2,1-3", "operation": "p2p_latency"}, {"group": "MOD 2"},
+    {"traffic": "skew 4", "operation": "alltoallv"}, {"flags": ("oversubscribed",)}, {"flags": ("skew_limited",)},
+    {"evidence": {"exit_skew_s": {"p50": 1e-6, "p95": 3e-5}}}, {"na": "no"}, {"ranks": 1}, {"n_eff": 19.0},
+])  # fmt: skip
 def test_being_slowest_by_design_or_by_chance_is_no_finding(changes: dict[str, Any]) -> None:
-    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(4)]
-    for case in cases:
-        case[1] *= 1.25
+    cases = slowed(2, 4, 1, 1.25)
     assert len(stragglers(run_of(cases))) == 1
     assert stragglers(run_of(cases, **changes)) == []
 
 
-def test_of_two_ranks_one_is_slowest_in_half_the_samples() -> None:
-    cases = [noisy(np.random.default_rng(seed), 2) for seed in range(8)]
+def test_of_two_like_ranks_each_is_slowest_in_half_the_samples_and_alarms_are_rare() -> None:
+    cases = slowed(2, 8)
     assert stragglers(run_of(cases)) == []
     assert [case.expected for case in compared(run_of(cases))] == [0.5] * 8
+    alarms, found = _rates(20, 12, 0.5)
+    assert alarms == 0
+    assert found >= 0.9
 
 
 def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
@@ -206,10 +182,18 @@ def test_ties_of_a_coarse_clock_do_not_blame_the_first_rank() -> None:
 
 
 def test_what_strikes_a_single_case_is_not_the_ranks_fault() -> None:
-    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(8)]
+    cases = slowed(4, 8)
     cases[5][1] *= 1.3
     assert stragglers(run_of(cases)) == []
     assert [each.rank for each in stragglers(run_of(cases[5:6]))] == [1]
+
+
+def test_several_slow_ranks_come_worst_first() -> None:
+    cases = slowed(8, 8)
+    for even, odd in zip(cases[::2], cases[1::2], strict=True):
+        even[1] *= 1.2
+        odd[6] *= 1.4
+    assert [(each.rank, each.cases) for each in stragglers(run_of(cases))] == [(6, 4), (1, 4)]
 
 
 def test_a_rank_may_be_slow_in_one_library_only() -> None:
@@ -235,12 +219,6 @@ def _rates(runs: int, cases: int, rho: float) -> tuple[float, float]:
     return alarms / runs, found / runs
 
 
-def test_false_alarms_and_power_in_a_sample() -> None:
-    alarms, found = _rates(20, 12, 0.5)
-    assert alarms == 0
-    assert found >= 0.9
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("cases", "rho"), [(1, 0.0), (1, 0.7), (3, 0.9), (12, 0.5), (12, 0.97)])
 def test_false_alarms_stay_below_one_percent(cases: int, rho: float) -> None:
@@ -252,17 +230,11 @@ def test_false_alarms_stay_below_one_percent(cases: int, rho: float) -> None:
 def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {"rank_map": [{"rank": 0, "host": 3}, "junk"]})
     good = {"slowest_rank": np.array([0, 1, 1], np.int32), "rank_p50_s": np.array([1e-4, 2e-4])}
-    bad: list[dict[str, Any]] = [
-        {},
-        {**good, "slowest_rank": np.array([0, 2], np.int32)},
-        {**good, "slowest_rank": np.array([-1, 1], np.int32)},
-        {**good, "slowest_rank": np.array([0.0, 1.0])},
-        {**good, "slowest_rank": np.zeros((2, 2), np.int32)},
-        {**good, "slowest_rank": np.zeros(0, np.int32)},
-        {**good, "rank_p50_s": np.array([1e-4, np.nan])},
-        {**good, "rank_p50_s": np.array([1e-4, 0.0])},
-        {**good, "rank_p50_s": np.array([1e-4])},
-    ]
+    slowest = [
+        np.array([0, 2], np.int32), np.array([-1, 1], np.int32), np.array([0.0, 1.0]), np.zeros((2, 2), np.int32), np.zeros(0, np.int32),
+    ]  # fmt: skip
+    medians = [np.array([1e-4, np.nan]), np.array([1e-4, 0.0]), np.array([1e-4])]
+    bad = [{}, *({**good, "slowest_rank": ranks} for ranks in slowest), *({**good, "rank_p50_s": times} for times in medians)]
     for size, arrays in enumerate([good, *bad], start=8):
         folder.append(make_row(size, n_eff=0.0), arrays)
     folder.append(not_measured("no"), {})
@@ -285,21 +257,18 @@ def case_by_hand(medians_s, slowest=(0,), **row):
     return Compared(make_row(64, **row), np.array(slowest), np.array(medians_s, float))
 
 
-def test_a_rank_is_compared_with_the_median_of_the_others():
+def test_a_rank_is_often_slow_in_several_cases_or_on_one_backend_alone():
     case = case_by_hand([1.0, 2.0, 10.0, 4.0])
     assert list(case.others_s) == [4.0, 4.0, 2.0, 2.0]
     assert list(case_by_hand([1.0, 3.0]).others_s) == [3.0, 1.0]
+    made = [case_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
+    assert _often(made[:2], made) and not _often([made[0], made[5]], made)
 
 
 @pytest.mark.parametrize(("out", "cases", "often"), [(1, 1, True), (1, 2, False), (2, 2, True), (1, 4, False), (2, 8, True), (2, 9, False)])
 def test_one_case_of_several_is_the_machines_noise(out, cases, often):
     made = [case_by_hand([1.0, 2.0]) for _ in range(cases)]
     assert _often(made[:out], made) is often
-
-
-def test_a_rank_may_be_slow_on_one_backend_alone():
-    made = [case_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
-    assert _often(made[:2], made) and not _often([made[0], made[5]], made)
 
 
 def test_the_chance_of_a_false_alarm_is_shared_by_all_ranks_and_cases(monkeypatch):

@@ -19,6 +19,7 @@ from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
 from tests.conftest import needs_plugin
 from tests.results.rows import make_row, not_measured, store
+from tests.stored import stored_reports
 
 pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
 REPORTS = ROOT / "reports"
@@ -120,7 +121,7 @@ def test_launches_are_combined_with_intervals_over_them() -> None:
     assert case["time_p50_s"] == pytest.approx(same["time_p50_s"].median())
 
 
-def test_samples_are_those_of_the_rows(tmp_path: Path) -> None:
+def test_samples_are_those_of_the_rows_or_one_sentence(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     folder.append(make_row(8), {"max_s": np.array([1e-3, 2e-3]), "slowest_rank": np.array([0, 1], np.int32)})
     folder.append(make_row(16), {})
@@ -131,9 +132,6 @@ def test_samples_are_those_of_the_rows(tmp_path: Path) -> None:
     stored = collbench.read(REPORTS / "first-run")
     means = stored.samples().groupby("row")["time_s"].median()
     assert means.to_dict() == pytest.approx({index: row.time_s.p50 for index, row in enumerate(stored[0].rows) if row.time_s}, rel=0.02)
-
-
-def test_samples_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "cut", "allreduce", {})
     folder.append(make_row(8), {"max_s": np.array([1e-3, 2e-3])})
     folder.finish(exit_code=0)
@@ -145,7 +143,7 @@ def test_samples_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path)
 @needs_plugin("hunt")
 @needs_plugin("training")
 def test_pairs_hunts_and_workloads() -> None:
-    pairs = collbench.read(REPORTS / "pairs-trials/pair-0").pairs()
+    pairs = collbench.read(stored_reports() / "pairs-trials/pair-0").pairs()
     places = sorted(set(pairs["sender"]))
     assert len(pairs) == len(places) * (len(places) - 1) and (pairs["bandwidth_bytes_per_s"] > 0).all()
     hunts = collbench.read(REPORTS / "hunt-host").hunts()
@@ -185,15 +183,14 @@ def test_all_stored_runs_of_plug_ins_become_tables(table: str) -> None:
     assert len(getattr(collbench.read(REPORTS), table)())
 
 
-def test_a_hostile_date_and_the_largest_integers_are_values(tmp_path: Path) -> None:
+def test_strange_values_of_stored_runs_are_values_or_unknown(tmp_path: Path) -> None:
+    # a hostile date and the largest integers are values
     path = store(tmp_path / "run", [make_row(2**63 - 1, wrong=2**62)], started_utc="9999-99-99T\x1b[2J", allocation_id=7)
     frame = collbench.read(path).frame()
     assert frame["size_bytes"].iloc[0] == 2**63 - 1 and frame["started_utc"].isna().all() and frame["allocation"].isna().all()
-
-
-def test_nested_values_of_another_type_are_unknown(tmp_path: Path) -> None:
+    # nested values of another type are unknown
     groups = {"count": "many", "ranks": True, "p50_s": "long", "total_busbw_bytes_per_s": [1]}
-    frame = collbench.read(store(tmp_path / "run", [make_row(8, groups=groups)])).frame()
+    frame = collbench.read(store(tmp_path / "groups", [make_row(8, groups=groups)])).frame()
     assert frame[["groups_count", "groups_ranks", "groups_total_busbw_bytes_per_s"]].isna().all(axis=None)
     assert frame["groups_p50_s"].to_list() == ["long"]
 
@@ -205,14 +202,10 @@ def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: st
         getattr(collbench.read(run), table)()
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "table"),
-    [
-        of_plugin("pairs", "pairs-trials/pair-0", "pairs"),
-        of_plugin("hunts", "hunt-host", "hunt"),
-        of_plugin("workloads", "training", "workload"),
-    ],
-)
+@pytest.mark.parametrize(("name", "file", "table"), [
+    of_plugin("pairs", "pairs-trials/host-0", "pairs"), of_plugin("hunts", "hunt-host", "hunt"),
+    of_plugin("workloads", "training", "workload"),
+])  # fmt: skip
 def test_damaged_records_are_errors_unless_they_are_allowed(name: str, file: str, table: str, tmp_path: Path) -> None:
     copy = tmp_path / file
     shutil.copytree(REPORTS / name, copy)

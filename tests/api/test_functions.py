@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,11 @@ from collbench.records import document
 from tests.cli.command import ROOT, run_here
 from tests.machines import captures
 from tests.results.rows import make_row, store
+from tests.stored import stored_reports
 
 REPORTS = ROOT / "reports"
 BEFORE, AFTER = REPORTS / "regression/before", REPORTS / "regression/after"
-TRIALS = REPORTS / "gate-trials"
+TRIALS = stored_reports() / "gate-trials"
 
 
 def test_a_comparison_is_that_of_the_command() -> None:
@@ -58,12 +58,9 @@ def test_sides_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trial() -> Path:
     """The runs of a trial of the gate: three allocations, on a link that became slower."""
-    folder = tmp_path_factory.mktemp("trial")
-    with tarfile.open(TRIALS / "link-0/runs.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return TRIALS / "link-0/runs"
 
 
 def test_a_verdict_is_that_of_the_command(trial: Path, tmp_path: Path) -> None:
@@ -122,17 +119,12 @@ def test_this_machine_is_probed() -> None:
     assert machine.hostname and machine.numa_nodes
 
 
-@pytest.mark.parametrize(
-    ("operation", "options", "words"),
-    [
-        ("sum", {"nodes": 2}, "no ceiling is known for 'sum'"),
-        ("allreduce", {}, "two ranks or more"),
-        ("allreduce", {"nodes": 0}, "nodes=0"),
-        ("allreduce", {"nodes": 2, "nic": "fast"}, "--nic 'fast'"),
-        ("allreduce", {"nodes": 2, "nvlink_bytes_per_s": float("nan")}, "nvlink_bytes_per_s=nan"),
-        ("allreduce", {"machines": "missing.xml"}, r"missing\.xml"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "options", "words"), [
+    ("sum", {"nodes": 2}, "no ceiling is known for 'sum'"), ("allreduce", {}, "two ranks or more"),
+    ("allreduce", {"nodes": 0}, "nodes=0"), ("allreduce", {"nodes": 2, "nic": "fast"}, "--nic 'fast'"),
+    ("allreduce", {"nodes": 2, "nvlink_bytes_per_s": float("nan")}, "nvlink_bytes_per_s=nan"),
+    ("allreduce", {"machines": "missing.xml"}, r"missing\.xml"),
+])  # fmt: skip
 def test_bad_hardware_is_one_sentence(operation: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(collbench.UsageError, match=words):
         collbench.peak(operation, **options)  # type: ignore[arg-type]

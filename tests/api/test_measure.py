@@ -51,16 +51,13 @@ def test_real_ranks_are_started(folder: Path) -> None:
     assert (row.ranks, row.backend, row.na, row.wrong) == (2, "mpi", None, 0)
 
 
-@pytest.mark.parametrize(
-    ("operation", "options", "words"),
-    [
-        ("allredoce", {}, "allredoce"),
-        ("allreduce", {"sizes": "1Q"}, "1Q"),
-        ("allreduce", {"backend": "nccl2"}, "backend 'nccl2' is unknown"),
-        ("allreduce", {"ranks": 0}, "--ranks"),
-        ("allreduce", {"max_time": "x\0y"}, "null byte"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "options", "words"), [
+    ("allredoce", {}, "allredoce"),
+    ("allreduce", {"sizes": "1Q"}, "1Q"),
+    ("allreduce", {"backend": "nccl2"}, "backend 'nccl2' is unknown"),
+    ("allreduce", {"ranks": 0}, "--ranks"),
+    ("allreduce", {"max_time": "x\0y"}, "null byte"),
+])  # fmt: skip
 def test_bad_arguments_raise_the_sentence_of_the_command(operation: str, options: dict[str, object], words: str, folder: Path) -> None:
     with pytest.raises(collbench.UsageError, match=words) as raised:
         collbench.measure(operation, **options)  # type: ignore[arg-type]
@@ -86,13 +83,7 @@ def test_cases_that_cannot_run_raise_the_reason(folder: Path) -> None:
 
 @pytest.mark.long  # starts a launch for each
 @pytest.mark.parametrize(("backend", "stored"), [("corrupting", True), ("killed", False)])
-def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(
-    backend: str,
-    stored: bool,
-    folder: Path,
-    faulty: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(backend, stored, folder, faulty, monkeypatch):
     monkeypatch.setattr("os.environ", {**os.environ, **faulty})
     with pytest.raises(collbench.RunFailed) as raised:
         collbench.measure("allreduce", sizes=8, backend=backend, ranks=2, out="out")

@@ -1,4 +1,4 @@
-"""The exported names and signatures of the API, byte for byte (COLLBENCH_GOLDEN=1 writes them), and what an import loads."""
+"""The exported names and signatures of the API, byte for byte (COLLBENCH_GOLDEN=1 writes them), its page, and what an import loads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import os
 import pkgutil
 import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,13 @@ from pathlib import Path
 import pytest
 
 import collbench
+from collbench.api import frames
 from collbench.api.measurement import option_words
 from collbench.api.runs import Runs
 from collbench.cli.options import COLLECTIVE, OPTIONS
 from collbench.plugin import api
+from site_pages import reference_pages
+from site_pages.api import FUNCTIONS
 from tests.cli.command import ROOT, run
 from tests.conftest import needs_all_plugins
 
@@ -71,13 +75,10 @@ def test_names_and_signatures_are_frozen(of_plugins: bool) -> None:
     assert found == GOLDEN[of_plugins].read_text()
 
 
-def test_all_names_are_listed_and_others_are_attribute_errors() -> None:
+def test_all_names_are_listed_and_none_is_hidden_by_a_package() -> None:
     assert set(collbench.__all__) <= set(dir(collbench))
     with pytest.raises(AttributeError, match="'measured'"):
         collbench.measured  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_no_package_hides_a_function_of_the_api() -> None:
     packages = {module.name for module in pkgutil.iter_modules(collbench.__path__)}
     assert not packages & set(collbench.__all__)
 
@@ -89,25 +90,14 @@ def test_each_option_of_the_command_is_an_argument() -> None:
     assert {"out", "full"} <= set(OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("sizes", [8, "1K"], ["--sizes=8,1K"]),
-        ("sizes", 8, ["--sizes=8"]),
-        ("dtype", "float32", ["--dtype=float32"]),
-        ("root", (0, 1), ["--root=0,1"]),
-        ("in_place", False, ["--out-of-place"]),
-        ("in_place", True, ["--in-place"]),
-        ("in_place", None, []),
-        ("max_time", 0.5, ["--max-time=0.5"]),
-        ("gpus_per_process", 2, ["--gpus-per-process=2"]),
-        ("slowed", ["by=5%", "by=10%"], ["--slowed=by=5%", "--slowed=by=10%"]),
-        ("traffic", Path("a b.csv"), ["--traffic=a b.csv"]),
-        ("full", True, ["--full"]),
-        ("full", False, []),
-        ("only", "latency", ["--only=latency"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("sizes", [8, "1K"], ["--sizes=8,1K"]), ("sizes", 8, ["--sizes=8"]), ("dtype", "float32", ["--dtype=float32"]),
+    ("root", (0, 1), ["--root=0,1"]), ("in_place", False, ["--out-of-place"]), ("in_place", True, ["--in-place"]), ("in_place", None, []),
+    ("max_time", 0.5, ["--max-time=0.5"]), ("gpus_per_process", 2, ["--gpus-per-process=2"]),
+    ("slowed", ["by=5%", "by=10%"], ["--slowed=by=5%", "--slowed=by=10%"]),
+    ("traffic", Path("a b.csv"), ["--traffic=a b.csv"]), ("full", True, ["--full"]), ("full", False, []),
+    ("only", "latency", ["--only=latency"]),
+])  # fmt: skip
 def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, words: list[str]) -> None:
     assert option_words(name, value) == words
 
@@ -132,3 +122,24 @@ def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made()
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+PAGE = reference_pages()["reference/api.md"]
+
+
+def test_all_exported_names_are_described() -> None:
+    for name in FUNCTIONS:
+        own = PAGE.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        parameters = inspect.signature(getattr(collbench, name)).parameters
+        assert parameters and all(re.sub("[\"']", "", f"    {each},\n") in own for each in parameters.values())
+        assert all(f"`{each}`" in own for each in parameters)
+    described = {*FUNCTIONS, "Runs", *re.findall(r"^\| `(\w+)` \| `\d` \|", PAGE, re.MULTILINE), "__version__"}
+    assert described == set(collbench.__all__)
+
+
+def test_all_methods_and_columns_are_described() -> None:
+    methods = {name for name, found in vars(collbench.Runs).items() if inspect.isfunction(found) and not name.startswith("_")}
+    assert all(f"| `{name}(" in PAGE for name in methods)
+    for name, columns in frames.columns_of().items():
+        own = PAGE.partition(f"### Runs.{name}()\n")[2].partition("\n### ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE) == list(columns)

@@ -27,7 +27,7 @@ def three(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_launches_and_folders_of_runs(three: Path) -> None:
+def test_a_run_launches_folders_patterns_and_files_are_read(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [path.name for path in collbench.read(three / "single").paths] == ["single"]
     assert [path.name for path in collbench.read(three / "night").paths] == ["launch-2", "launch-10"]
     runs = collbench.read(str(three))
@@ -36,21 +36,23 @@ def test_a_run_launches_and_folders_of_runs(three: Path) -> None:
     assert [(each.name, len(each.runs)) for each in runs.launches] == [("night", 2), ("single", 1)]
     assert isinstance(runs[1:], collbench.Runs) and runs[1:].paths == runs.paths[1:]
     assert runs[-1] is runs[2]
-
-
-def test_patterns_and_files_of_a_run(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(collbench.read(three / "night/launch-*")) == 2
     monkeypatch.chdir(three)
     assert len(collbench.read("n*/launch-1?", "single/run.json")) == 2
 
 
-def test_a_run_is_read_when_it_is_used(three: Path) -> None:
+def test_a_run_is_read_when_it_is_used_and_one_that_was_stopped_is_not_damaged(three: Path, tmp_path: Path) -> None:
     runs = collbench.read(three)
     (three / "night/launch-2/run.json").write_text("{")
     store(three / "later", [make_row()])
     assert len(runs) == 3 and runs[2].rows
     with pytest.raises(collbench.UnreadableRun):
         runs[0]
+    path = store(tmp_path / "run", [make_row(8), make_row(64)])
+    cells = (path / "cells.jsonl").read_bytes()
+    (path / "cells.jsonl").write_bytes(cells[:-20])
+    runs = collbench.read(path)
+    assert (len(runs.rows), len(runs.warnings)) == (1, 1)
 
 
 @needs_plugin("importers")
@@ -75,16 +77,11 @@ def test_what_a_log_lacks_can_be_given(tmp_path: Path) -> None:
     assert collbench.read(log, nodes=2, format="nccl-tests").rows[0].nodes == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("missing", "missing does not exist"),
-        ("empty", "empty holds no run"),
-        ("no*thing", "does not exist"),
-        ("nul\0", r"^nul\? does not exist"),
-        pytest.param("text.log", r"text\.log cannot be imported", marks=needs_plugin("importers")),
-    ],
-)
+@pytest.mark.parametrize(("path", "words"), [
+    ("missing", "missing does not exist"), ("empty", "empty holds no run"), ("no*thing", "does not exist"),
+    ("nul\0", r"^nul\? does not exist"),
+    pytest.param("text.log", r"text\.log cannot be imported", marks=needs_plugin("importers")),
+])  # fmt: skip
 def test_bad_paths_are_one_sentence(path: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -94,15 +91,12 @@ def test_bad_paths_are_one_sentence(path: str, words: str, tmp_path: Path, monke
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_another_tool_needs_the_importers(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_values_and_files_of_another_tool_without_the_importers_are_refused(three, tmp_path, monkeypatch):
     monkeypatch.setattr("collbench.api.runs.hooks_of", lambda hook: [])
     (tmp_path / "text.log").write_text("nothing\n")
     with pytest.raises(collbench.UsageError, match="plug-in importers"):
         collbench.read(tmp_path / "text.log")
     assert len(collbench.read(three)) == 3
-
-
-def test_a_value_that_is_no_path_and_a_run_that_is_named_twice(three: Path) -> None:
     with pytest.raises(collbench.UsageError, match="not a valid path"):
         collbench.read(7)  # type: ignore[arg-type]
     with pytest.raises(collbench.UsageError, match="named twice"):
@@ -131,20 +125,9 @@ def test_damaged_runs_and_newer_versions_are_errors_unless_they_are_allowed(tmp_
     assert len(runs.rows) == 6 and len(runs.warnings) == 2
 
 
-def test_a_run_that_was_stopped_is_not_damaged(tmp_path: Path) -> None:
-    path = store(tmp_path / "run", [make_row(8), make_row(64)])
-    cells = (path / "cells.jsonl").read_bytes()
-    (path / "cells.jsonl").write_bytes(cells[:-20])
-    runs = collbench.read(path)
-    assert (len(runs.rows), len(runs.warnings)) == (1, 1)
-
-
-def test_all_launches_of_a_folder_are_judged_as_that_folder(three: Path) -> None:
+def test_the_text_of_runs_reads_nothing_and_all_launches_of_a_folder_are_judged_as_that_folder(three: Path) -> None:
     assert list(paths_of(collbench.read(three))) == [three / "night", three / "single"]
     assert list(paths_of(collbench.read(three / "night/launch-2"))) == [three / "night/launch-2"]
-
-
-def test_the_text_of_runs_names_the_first_and_reads_nothing(three: Path) -> None:
     runs = collbench.read(three)
     for path in runs.paths:
         (path / "cells.jsonl").unlink()

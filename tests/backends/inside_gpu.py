@@ -104,11 +104,7 @@ class FakeTorch:
     uint8, float32 = np.uint8, np.float32
 
     class distributed:  # noqa: N801
-        """Its reductions."""
-
         class ReduceOp:
-            """Only one."""
-
             SUM = "sum"
 
     @staticmethod

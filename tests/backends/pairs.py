@@ -1,7 +1,5 @@
 """Two ranks in one process, for tests of the socket backend: worlds that agree with one another, and links between them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +30,6 @@ class Rank:
 
 
 def ranks(n: int = 2, addresses: tuple[str, ...] = ()) -> list[Any]:
-    """Worlds of n ranks that know one another."""
     members = tuple(Member(rank, f"node{rank}", 0, 100 + rank, (0,), *addresses[rank : rank + 1]) for rank in range(n))
     said, barrier = [None] * n, threading.Barrier(n)
     return [Rank(rank, members, said, barrier) for rank in range(n)]
@@ -80,13 +77,11 @@ def _hurried(link: Connections, deadline_s: float) -> Connections:
 
 
 def opened(kind: Callable[[], Any], timeout_s: float = PATIENCE_S) -> list[Any]:
-    """A backend, open at two ranks."""
     backends, settings = [kind(), kind()], Settings(timeout_s=timeout_s)
     assert at_once(*(lambda b=b, w=w: b.open(w, settings) for b, w in zip(backends, ranks(), strict=True))) == [None, None]
     return backends
 
 
 def paired(backends: list[Any], case: Case) -> list[Any]:
-    """The pair's group at both ranks."""
     whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
     return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))

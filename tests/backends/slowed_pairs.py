@@ -5,8 +5,6 @@ slowed is compared with its own time before the delay, as measured by Python cal
 Rank 0 prints {size: ratio} as its last line.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -92,7 +90,6 @@ def _ratio(loops: list[Loop], asked: dict[str, Any], world: World, batch: int) -
 
 
 def main(argv: list[str]) -> int:
-    """A rank, or the start of two."""
     from collbench.launch.detect import detect
     from collbench.launch.spawn import find_mpiexec, record_exit, start_local
 

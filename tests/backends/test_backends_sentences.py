@@ -1,26 +1,23 @@
 """What a backend reports that cannot use the GPUs, or loses its partner."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from collbench.backends.gpu_memory import ProcessPlace, trouble
 from collbench.backends.socket import explain, gone
-from tests.helpers import Call, said
+from tests.helpers import said
 
 A, B = "0000:1b:00.0", "0000:43:00.0"
-LINK = cast(Any, SimpleNamespace(peer="rank 1 (node1, pid 4201)", deadline_s=60))
+LINK = SimpleNamespace(peer="rank 1 (node1, pid 4201)", deadline_s=60)
 LATE = -2  # sockets.c
 
 
-def place(driven: str, visible: tuple[str, ...] = (A, B), **more: Any) -> ProcessPlace:
+def place(driven, visible=(A, B), **more):
     return ProcessPlace("node1", visible, (driven,), **more)
 
 
-WORDS: dict[str, tuple[Call, str]] = {
+WORDS = {
     "more ranks than GPUs": (lambda: trouble([place(A)] * 3, 1),
         "more ranks than GPUs: 3 ranks on host node1, which shows them 2 GPUs: start one rank per GPU (--ranks, or the launcher's "
         "tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"),
@@ -41,5 +38,5 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call, text):
     assert said(call) == text

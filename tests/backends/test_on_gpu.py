@@ -15,7 +15,6 @@ pytestmark = pytest.mark.contract
 
 
 def answers(**functions):
-    """A library with these functions."""
     return SimpleNamespace(**functions)
 
 
@@ -28,18 +27,15 @@ def mpich(code, supported):
     return query
 
 
-@pytest.mark.parametrize(
-    ("library", "said"),
-    [
-        (answers(MPIX_GPU_query_support=mpich(0, 1)), None),
-        (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
-        (answers(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
-        (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
-        (answers(MPIX_Query_cuda_support=lambda: 1), None),
-        (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
-        (answers(), "does not report"),
-    ],
-)
+@pytest.mark.parametrize(("library", "said"), [
+    (answers(MPIX_GPU_query_support=mpich(0, 1)), None),
+    (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
+    (answers(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
+    (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
+    (answers(MPIX_Query_cuda_support=lambda: 1), None),
+    (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
+    (answers(), "does not report"),
+])  # fmt: skip
 def test_the_library_is_asked(library, said):
     found = why_not_cuda(library, "MPICH 5.0.2")
     assert (found is None) if said is None else found.startswith(f"MPICH 5.0.2 {said}")

@@ -11,21 +11,18 @@ def place(driven, visible=(A, B), host="node1", **more):
     return ProcessPlace(host, tuple(visible), tuple(driven), **more)
 
 
-@pytest.mark.parametrize(
-    ("local_rank", "local_ranks", "k", "visible", "chosen"),
-    [
-        (0, 2, 1, 2, [0]),
-        (1, 2, 1, 2, [1]),
-        (3, 4, 1, 8, [3]),
-        (1, 2, 4, 8, [4, 5, 6, 7]),
-        (0, 1, 4, 8, [0, 1, 2, 3]),
-        (5, 8, 1, 1, [0]),  # bound: each process sees its own
-        (1, 2, 2, 2, [0, 1]),
-        (1, 2, 2, 3, [0, 1]),
-        (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
-        (0, 1, 1, 0, []),
-    ],
-)
+@pytest.mark.parametrize(("local_rank", "local_ranks", "k", "visible", "chosen"), [
+    (0, 2, 1, 2, [0]),
+    (1, 2, 1, 2, [1]),
+    (3, 4, 1, 8, [3]),
+    (1, 2, 4, 8, [4, 5, 6, 7]),
+    (0, 1, 4, 8, [0, 1, 2, 3]),
+    (5, 8, 1, 1, [0]),  # bound: each process sees its own
+    (1, 2, 2, 2, [0, 1]),
+    (1, 2, 2, 3, [0, 1]),
+    (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
+    (0, 1, 1, 0, []),
+])  # fmt: skip
 def test_a_process_takes_its_part_of_what_all_see_or_all_of_its_own(local_rank, local_ranks, k, visible, chosen):
     assert chosen_gpus(local_rank, local_ranks, k, visible, sharing=False) == chosen
 
@@ -35,102 +32,61 @@ def test_ranks_that_may_share_go_round(local_rank, k, visible, chosen):
     assert chosen_gpus(local_rank, 4, k, visible, sharing=True) == chosen
 
 
-@pytest.mark.parametrize(
-    ("env", "answer"),
-    [
-        ({}, (False, "")),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
-        ({"NCCL_HOSTID": "a"}, (False, "a")),
-    ],
-)
+@pytest.mark.parametrize(("env", "answer"), [
+    ({}, (False, "")), ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")), ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
+    ({"NCCL_HOSTID": "a"}, (False, "a")),
+])  # fmt: skip
 def test_what_lets_ranks_share_is_in_the_environment(env, answer):
     assert may_share(env) == answer
 
 
-@pytest.mark.parametrize(
-    ("places", "k"),
-    [
-        ([place([A]), place([B])], 1),
-        ([place([A, B])], 2),
-        ([place([A], [A]), place([B], [B])], 1),
-        ([place([A]), place([A], host="node2")], 1),
-        ([place([A]), place([B]), place([A], host="node2")], 1),
-        ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
-    ],
-)
+@pytest.mark.parametrize(("places", "k"), [
+    ([place([A]), place([B])], 1), ([place([A, B])], 2), ([place([A], [A]), place([B], [B])], 1),
+    ([place([A]), place([A], host="node2")], 1), ([place([A]), place([B]), place([A], host="node2")], 1),
+    ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
+])  # fmt: skip
 def test_one_rank_per_gpu_is_fine(places, k):
     assert trouble(places, k) is None
     assert not shared(places)
 
 
-def test_more_ranks_than_gpus_is_reported_as_that():
-    said = trouble([place([A]), place([A]), place([A])], 1)
-    assert said.startswith("more ranks than GPUs: 3 ranks on host node1") and "CUDA_VISIBLE_DEVICES" in said
+ON_2 = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
+SEVERAL = [
+    place([A, B], [A, B, C]), place([C, D], [C, D]), place([B, A], [A, B, C, D], host="node2"), place([D, A], [A, D], host="node2"),
+]  # fmt: skip
+ALONE = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
+SAME_ID = [place([A], [A], host_id="same"), place([A], [A], host_id="same")]
+TROUBLE = {
+    "more ranks than GPUs": ([place([A])] * 3, 1, "more ranks than GPUs: 3 ranks on host node1", "CUDA_VISIBLE_DEVICES"),
+    "too few on one host": ([place([A]), place([B]), *ON_2], 1, "more ranks than GPUs: 3 ranks on host node2", ""),
+    "drives more than it sees": ([place([A], [A]), place([B, C], [B, C, D])], 2, "", "host node1 drives 2 ranks and sees 1 GPU"),
+    "two ranks on one GPU": ([place([B], [B], host="node0"), place([A]), place([A])], 1,
+        f"ranks 1 and 2 drive the same GPU, {A} of host node1", "srun --gpus-per-task=1"),
+    "ranks of the job where processes drive several": (SEVERAL, 2, f"ranks 5 and 7 drive the same GPU, {A} of host node2", ""),
+    "an exclusive GPU takes one process": (ALONE, 1, f"ranks 0 and 1 share GPU {A} of host node1", f"nvidia-smi -i {A} -c 0"),
+    "half an agreement": ([place([A], shares=True), place([A])], 1, "", "drive the same GPU"),
+    "one ID for both": (SAME_ID, 1, "", "drive the same GPU"),
+    "an ID for one process": ([place([A, A], [A], host_id="one")], 2, "", "drive the same GPU"),
+}  # fmt: skip
 
 
-def test_the_host_with_too_few_is_named():
-    there = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
-    assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2")
+@pytest.mark.parametrize(("places", "k", "begins", "has"), TROUBLE.values(), ids=TROUBLE)
+def test_ranks_and_gpus_that_do_not_fit_are_named_with_the_remedy(places, k, begins, has):
+    said = trouble(places, k)
+    assert said.startswith(begins) and has in said
 
 
-def test_a_process_that_sees_fewer_than_it_drives_is_reported():
-    assert "host node1 drives 2 ranks and sees 1 GPU" in trouble([place([A], [A]), place([B, C], [B, C, D])], 2)
-
-
-def test_two_ranks_on_one_gpu_are_named_with_host_gpu_and_remedy():
-    places = [place([B], [B], host="node0"), place([A]), place([A])]
-    said = trouble(places, 1)
-    assert said.startswith(f"ranks 1 and 2 drive the same GPU, {A} of host node1") and "srun --gpus-per-task=1" in said
-
-
-def test_ranks_are_those_of_the_job_where_processes_drive_several():
-    places = [
-        place([A, B], [A, B, C]),
-        place([C, D], [C, D]),
-        place([B, A], [A, B, C, D], host="node2"),
-        place([D, A], [A, D], host="node2"),
-    ]
-    assert trouble(places, 2).startswith(f"ranks 5 and 7 drive the same GPU, {A} of host node2")
-
-
-@pytest.mark.parametrize(
-    "places",
-    [
-        [place([A], [A], shares=True), place([A], [A], shares=True)],
-        [place([A, A], [A], shares=True)],
-        [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
-    ],
-)
+@pytest.mark.parametrize("places", [
+    [place([A], [A], shares=True), place([A], [A], shares=True)],
+    [place([A, A], [A], shares=True)],
+    [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
+    [place([A, A], [A], shares=True, alone=(A,))],  # several ranks of one process
+])  # fmt: skip
 def test_ranks_share_a_gpu_where_the_user_lets_them(places):
     assert trouble(places, len(places[0].driven)) is None
     assert shared(places)
 
 
-@pytest.mark.parametrize(
-    ("places", "k"),
-    [
-        ([place([A], shares=True), place([A])], 1),
-        ([place([A], [A], host_id="same"), place([A], [A], host_id="same")], 1),
-        ([place([A, A], [A], host_id="one")], 2),
-    ],
-)
-def test_half_an_agreement_is_none(places, k):
-    assert "drive the same GPU" in trouble(places, k)
-
-
-def test_an_exclusive_gpu_takes_one_process():
-    places = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
-    said = trouble(places, 1)
-    assert said.startswith(f"ranks 0 and 1 share GPU {A} of host node1") and f"nvidia-smi -i {A} -c 0" in said
-
-
-def test_an_exclusive_gpu_takes_several_ranks_of_one_process():
-    assert trouble([place([A, A], [A], shares=True, alone=(A,))], 2) is None
-
-
 def test_a_place_survives_the_control_plane():
-    there = place([A], alone=(A,), host_id="x")
-    assert (
-        ProcessPlace.from_json({"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}) == there
-    )
+    stored = {"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}
+    assert ProcessPlace.from_json(stored) == place([A], alone=(A,), host_id="x")

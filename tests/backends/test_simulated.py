@@ -39,11 +39,6 @@ def loop_of(backend, operation, case, ranks):
     return buffers, Loop(Timed(backend.bind(operation, case, group, buffers), backend.sync(group), backend.clock(), ctypes.c_int64()))
 
 
-def test_as_many_virtual_ranks_as_asked_for_or_as_the_world_has(world):
-    assert opened(world, 300).ranks == 300
-    assert opened(world, None).ranks == 1
-
-
 def test_the_same_seed_gives_the_same_samples(world):
     def samples(seed):
         return loop_of(opened(world, 4, seed), ALLREDUCE, make_case(), 4)[1].run(50)
@@ -76,14 +71,11 @@ def test_data_is_really_moved_and_the_check_is_real(world, operation, in_place, 
     assert [found.index if found else None for found in buffers.check(1)] == [*[None] * (n - 1), 7]
 
 
-def test_it_has_every_operation(world):
+def test_it_has_every_operation_and_as_many_virtual_ranks_as_asked_for_and_reports_that_they_are_simulated(world):
+    assert (opened(world, 300).ranks, opened(world, None).ranks) == (300, 1)
     backend = opened(world, 2)
     assert {"allreduce", "broadcast", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"} <= set(backend.steps)
     assert backend.supports(ALLREDUCE, make_case("bfloat16", redop="avg")) is None
-
-
-def test_its_ceiling_and_versions_report_that_they_are_simulated(world):
-    backend = opened(world, 2)
     assert (backend.own_ceiling.kind, backend.own_ceiling.source) == ("simulated", "made up")
     assert "all made up" in backend.versions()["simulated"]
 

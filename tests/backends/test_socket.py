@@ -1,23 +1,40 @@
-"""The backend "socket" for users: correct over any number of streams, which the row shows; rejected with a reason elsewhere."""
+"""The backend "socket": its connections, its messages in C and in Python, and what users see of it."""
 
-from __future__ import annotations
-
+import ctypes
 import json
 import platform
+import socket
+import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from collbench.addresses import listen_at
+from collbench.backends import socket as socket_links
 from collbench.backends.backend import Available, Group, Settings, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_defaults, backend_names
-from collbench.backends.socket import Connections, SocketBackend, native
+from collbench.backends.socket import (
+    ConnectionMaker,
+    Connections,
+    NativeMessages,
+    PythonMessages,
+    SocketBackend,
+    explain,
+    messages_over,
+    native,
+)
+from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.program import NativeCall
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import LimitExceeded, OperationUnsupported, OptionUnsupported, PairsOnly
 from collbench.results.reader import read_run
-from tests.backends.pairs import at_once, opened, paired, ranks
+from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, opened, paired, ranks
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
@@ -30,7 +47,6 @@ P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 
 @pytest.fixture
 def both():
-    """The backend, open at two ranks."""
     backends = opened(SocketBackend)
     yield backends
     for backend in backends:
@@ -41,43 +57,33 @@ def pair_case(operation="p2p_bandwidth", **changes):
     return make_case("int8", 5, operation=operation, backend="socket", redop=None, **changes)
 
 
-def test_it_is_there_everywhere_and_taken_only_when_asked_for():
-    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}, between pairs of ranks")
-    assert "socket" in backend_names() and "socket" not in DEFAULTS
+def closed(groups):
+    return {stream.fileno() for group in groups for stream in group.handle.sockets} == {-1}
 
 
 @pytest.mark.parametrize("streams", [None, 1, 3])
 def test_a_pair_has_the_cases_streams_until_it_is_released(both, streams):
+    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}, between pairs of ranks")
+    assert "socket" in backend_names() and "socket" not in DEFAULTS  # taken only when asked for
     groups = paired(both, pair_case(streams=streams))
     assert [group.driven for group in groups] == [(0,), (1,)]
     assert all(isinstance(group.handle, Connections) and len(group.handle.sockets) == (streams or 1) for group in groups)
     for backend, group in zip(both, groups, strict=True):
         backend.release(group)
-    assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
-
-
-def test_a_rank_outside_has_no_pair(both):
-    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_case()) is None
+    assert closed(groups)
+    assert both[0].pair(Group((0, 1), (0,)), (1,), pair_case()) is None  # a rank outside has no pair
     assert both[0].pair(None, (0, 1), pair_case()) is None
-
-
-def test_what_was_not_released_is_closed_in_the_end(both):
-    groups = paired(both, pair_case())
-    for backend in both:
-        backend.close()
-    assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
 def test_several_connections_of_a_pair_are_open_until_they_are_released_or_the_backend_is_closed(both):
     before, after = paired(both, pair_case()), paired(both, pair_case())
-    assert len({each.fileno() for group in (*before, *after) for each in group.handle.sockets} - {-1}) == 4
+    assert len({stream.fileno() for group in (*before, *after) for stream in group.handle.sockets} - {-1}) == 4
     for backend, group in zip(both, before, strict=True):
         backend.release(group)
-    assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
-    assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
+    assert closed(before) and all(stream.fileno() > 0 for group in after for stream in group.handle.sockets)
     for backend in both:
         backend.close()
-    assert {each.fileno() for group in after for each in group.handle.sockets} == {-1}
+    assert closed(after)
 
 
 def test_versions_show_the_kernel_the_path_and_in_the_end_the_buffers(both):
@@ -101,15 +107,12 @@ def test_rows_report_where_python_moves_the_bytes(both, monkeypatch):
     assert backend.flags == ("python_messages",)
 
 
-@pytest.mark.parametrize(
-    ("operation", "streams", "reason"),
-    [
-        ("p2p_latency", 64, None),
-        ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
-        ("allreduce", None, OperationUnsupported("socket", "allreduce")),
-        ("sendrecv", None, PairsOnly("socket")),
-    ],
-)
+@pytest.mark.parametrize(("operation", "streams", "reason"), [
+    ("p2p_latency", 64, None),
+    ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
+    ("allreduce", None, OperationUnsupported("socket", "allreduce")),
+    ("sendrecv", None, PairsOnly("socket")),
+])  # fmt: skip
 def test_it_has_pairs_only(both, operation, streams, reason):
     case = make_case(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
     assert unsupported_reason(both[0], operations()[operation], case) == reason
@@ -122,18 +125,10 @@ def test_other_backends_have_one_stream(both):
     assert unsupported_reason(other, operations()["p2p_latency"], pair_case("p2p_latency", streams=4)) == reason
 
 
-@pytest.mark.parametrize(
-    ("backend", "asked", "operation", "planned"),
-    [
-        ("socket", None, "p2p_latency", 1),
-        ("socket", 1, "p2p_latency", 1),
-        ("socket", 4, "p2p_latency", 4),
-        ("mpi", None, "p2p_latency", None),
-        ("mpi", 1, "p2p_latency", None),
-        ("mpi", 4, "p2p_latency", 4),
-        ("socket", None, "allreduce", None),
-    ],
-)
+@pytest.mark.parametrize(("backend", "asked", "operation", "planned"), [
+    ("socket", None, "p2p_latency", 1), ("socket", 1, "p2p_latency", 1), ("socket", 4, "p2p_latency", 4),
+    ("mpi", None, "p2p_latency", None), ("mpi", 1, "p2p_latency", None), ("mpi", 4, "p2p_latency", 4), ("socket", None, "allreduce", None),
+])  # fmt: skip
 def test_cases_show_their_streams_where_there_can_be_several(backend, asked, operation, planned):
     sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)
     assert [case.streams for case in sweep.cases(backend, 2)] == [planned]
@@ -216,3 +211,264 @@ def test_without_the_native_code_python_moves_the_same(tmp_path, monkeypatch):
     np.testing.assert_array_equal(made[0][1].recv(0, 0), made[1][1].send(0, 0))
     for backend in backends:
         backend.close()
+
+
+BOTH = ["native", "python"]
+LARGE = 6 * 2**20  # more than sockets hold
+
+
+def messages(kind, link, room=64):
+    if kind == "python":
+        return PythonMessages(link)
+    if native() is None:
+        pytest.skip("the native code is not built")
+    return NativeMessages(native(), link, room)
+
+
+def execute(call):
+    """A call as a loop would execute it; OSError for a failure."""
+    if not isinstance(call, NativeCall):
+        call.function()
+        return
+    words = [ctypes.c_uint64(word) for word in call.args]
+    code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(words))(call.pointer)(*words)
+    if code:
+        raise OSError(code)
+
+
+def exchange(kind, link, sends, receives):
+    x = messages(kind, link)
+    for data in receives:
+        execute(x.call("post_receive", data.ctypes.data, data.nbytes))
+    for data in sends:
+        execute(x.call("post_send", data.ctypes.data, data.nbytes))
+    execute(x.call("waitall"))
+
+
+def filled(sizes, seed):
+    return [np.random.default_rng([seed, place]).integers(0, 256, size, np.uint8) for place, size in enumerate(sizes)]
+
+
+def empty(sizes):
+    return [np.zeros(size, np.uint8) for size in sizes]
+
+
+def assert_exchanged(kinds, streams, there, back):
+    """Rank 0 sends messages of the sizes `there`, rank 1 those of `back`, all at once."""
+    sent, received = (filled(there, 1), filled(back, 2)), (empty(there), empty(back))
+    with linked(streams) as (lower, higher):
+        ended = at_once(
+            lambda: exchange(kinds[0], lower, sent[0], received[1]),
+            lambda: exchange(kinds[1], higher, sent[1], received[0]),
+        )
+    assert ended == [None, None]
+    for data, arrived in zip((*sent[0], *sent[1]), (*received[0], *received[1]), strict=True):
+        np.testing.assert_array_equal(arrived, data)
+
+
+@pytest.mark.parametrize("kinds", [("native", "native"), ("python", "python"), ("native", "python")])
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(("there", "back"), [([1], []), ([LARGE, 3, LARGE], []), ([LARGE, 1, 0, 7], [LARGE + 1, LARGE])])
+def test_what_is_sent_arrives(kinds, streams, there, back):
+    assert_exchanged(kinds, streams, there, back)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kinds=st.tuples(st.sampled_from(BOTH), st.sampled_from(BOTH)),
+    streams=st.sampled_from([1, 2, 5, 64]),
+    there=st.lists(st.integers(0, 100_003), max_size=5),
+    back=st.lists(st.integers(0, 100_003), max_size=5),
+)
+def test_any_messages_over_any_streams(kinds, streams, there, back):
+    assert_exchanged(kinds, streams, there, back)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_message_after_another_there_and_back(kind, streams):
+    (ball,), (came, back) = filled([70_001], 3), empty([70_001, 70_001])
+    with linked(streams) as ends:
+        first, second = (messages(kind, end) for end in ends)
+
+        def serve():
+            execute(first.call("send", ball.ctypes.data, ball.nbytes))
+            execute(first.call("receive", back.ctypes.data, back.nbytes))
+
+        def answer():
+            execute(second.call("receive", came.ctypes.data, came.nbytes))
+            execute(second.call("send", came.ctypes.data, came.nbytes))
+
+        assert at_once(serve, answer) == [None, None]
+    np.testing.assert_array_equal(came, ball)
+    np.testing.assert_array_equal(back, ball)
+
+
+WAYS = {
+    "receive": lambda x, at, size: [x.call("receive", at, size)],
+    "send": lambda x, at, size: [x.call("send", at, size)],
+    "waitall": lambda x, at, size: [x.call("post_send", at, size), x.call("post_receive", at, size), x.call("waitall")],
+}
+
+
+def failure(kind, link, way):
+    """Return the sentence with which a large message over this link fails, as on a row or in an error."""
+    data, x = np.zeros(2 * LARGE * len(link.sockets), np.uint8), messages(kind, link)
+    try:
+        for call in WAYS[way](x, data.ctypes.data, data.nbytes):
+            execute(call)
+    except OSError as error:
+        return explain(link, error.args[0]) if kind == "native" else str(error)
+    return None
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_that_is_gone_is_named_and_one_that_is_silent_after_the_deadline(kind, streams, way):
+    with linked(streams, deadline_s=0.09) as (link, other):
+        began = time.monotonic()
+        said = failure(kind, link, way)
+        assert "rank 1 (node1, pid 101) for 0.09 s" in said and "--timeout" in said
+        assert time.monotonic() - began > 0.08
+    with linked(streams) as (link, other):
+        other.close()
+        assert failure(kind, link, way).startswith("rank 1 (node1, pid 101) closed the connection")
+
+
+def test_a_rank_that_goes_in_the_middle_is_named_and_other_errors_are_the_kernels_words():
+    with linked(3) as (link, other):
+        piece, x = np.zeros(1000, np.uint8), messages("python", other)
+
+        def go():
+            execute(x.call("send", piece.ctypes.data, piece.nbytes))
+            other.close()
+
+        said, _ = at_once(lambda: failure("native", link, "receive"), go)
+    assert said.startswith("rank 1 (node1, pid 101) closed the connection")
+    other_error = explain(SimpleNamespace(peer="rank 1 (node1, pid 101)", deadline_s=9), 113)
+    assert other_error.startswith("No route to host, ") and "rank 1 (node1, pid 101)" in other_error
+
+
+def test_more_than_there_is_room_for_is_refused():
+    with linked() as (link, _):
+        x, data = messages("native", link, room=1), np.zeros(1, np.uint8)
+        execute(x.call("post_send", data.ctypes.data, 1))
+        with pytest.raises(OSError, match="-3"):
+            execute(x.call("post_send", data.ctypes.data, 1))
+
+
+def test_calls_are_native_where_the_code_was_built(monkeypatch, tmp_path):
+    with linked() as (link, _):
+        assert isinstance(messages_over(link, 2), NativeMessages if native() else PythonMessages)
+        with monkeypatch.context() as patch:
+            patch.setattr("collbench.backends.socket.native", lambda: None)
+            assert isinstance(messages_over(link, 2), PythonMessages)
+    monkeypatch.setattr("collbench.backends.socket._NATIVE", tmp_path / "_loop.so")
+    assert native.__wrapped__() is None
+    (tmp_path / "_loop.so").write_text("not a library")
+    assert native.__wrapped__() is None
+
+
+@pytest.mark.parametrize("streams", [1, 3, 64])
+def test_streams_come_in_the_same_order_at_both_ends(streams):
+    with linked(streams) as (lower, higher):
+        assert [each.getpeername() for each in lower.sockets] == [each.getsockname() for each in higher.sockets]
+        assert (len(lower.sockets), lower.peer.rank, higher.peer.rank) == (streams, 1, 0)
+
+
+def test_small_messages_go_out_at_once_and_calls_block_for_less_than_the_deadline():
+    with linked(2) as ends:
+        for stream in (stream for end in ends for stream in end.sockets):
+            assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and stream.getblocking()
+        assert [end.deadline_s for end in ends] == [0.9 * PATIENCE_S] * 2  # so that this end reports before the watchdog does
+        assert all(int(size) >= 2048 for size in ends[0].facts().values())
+
+
+def test_pairs_are_made_again_and_in_any_order():
+    with meeting(3) as all_three:
+        for a, b in ((0, 1), (1, 2), (0, 2), (0, 1)):
+            ends = at_once(lambda a=a, b=b: all_three[a].connect(b, 2), lambda a=a, b=b: all_three[b].connect(a, 2))
+            assert [end.peer.rank for end in ends] == [b, a]
+            for end in ends:
+                end.close()
+
+
+def strange_greetings(links):
+    """Messages of other clients than the right rank to rank 1."""
+    first, second = links
+    own = socket_links._StreamSet(0, 1, 1, 1).greetings(second._key)[0]
+    return {
+        "another launch": socket_links._StreamSet(0, 1, 1, 1).greetings(first._key)[0],
+        "another rank": socket_links._StreamSet(2, 1, 1, 1).greetings(second._key)[0],
+        "an earlier attempt": socket_links._StreamSet(0, 1, 0, 1).greetings(second._key)[0],
+        "another stream": socket_links._StreamSet(0, 1, 1, 2).greetings(second._key)[1],
+        "a browser": b"GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + bytes(8),
+        "half a greeting": own[:-1],
+        "nothing": b"",
+    }
+
+
+@pytest.mark.parametrize(
+    "who", ["another launch", "another rank", "an earlier attempt", "another stream", "a browser", "half a greeting", "nothing"]
+)
+def test_a_foreign_connection_is_rejected_and_the_right_rank_accepted(who, monkeypatch):
+    monkeypatch.setattr(socket_links, "_GREETING_S", 0.2)
+    with meeting() as links, socket.create_connection(links[1].listener.getsockname(), timeout=10) as stranger:
+        stranger.sendall(strange_greetings(links)[who])
+        ends = at_once(lambda: links[0].connect(1, 1), lambda: links[1].connect(0, 1))
+        assert [end.peer.rank for end in ends] == [1, 0]
+        ends[0].sockets[0].sendall(b"x")
+        assert ends[1].sockets[0].recv(1) == b"x"
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+        for end in ends:
+            end.close()
+
+
+def test_what_listens_there_must_know_the_key_too():
+    with meeting() as (first, _), listen_at("127.0.0.1") as other:
+        first._ports[1] = other.getsockname()[1]
+
+        def answer():
+            made, _ = other.accept()
+            with made:
+                made.recv(64)
+                made.sendall(bytes(32))
+
+        refused, _ = at_once(lambda: first.connect(1, 1), answer)
+        assert isinstance(refused, RunFailed)
+        assert "rejected this rank" in str(refused)
+
+
+def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again_and_so_is_one_that_does_not_come():
+    with meeting() as (first, second):
+        second.close()
+        refused = at_once(lambda: first.connect(1, 4))[0]
+        assert isinstance(refused, RunFailed)
+        port = first._ports[1]
+        assert f"rank 1 (node1, pid 101) at 127.0.0.1 port {port}" in str(refused)
+        assert "refused" in str(refused) and "firewall" in str(refused)
+        first._ports[1] = 0
+        assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
+    with meeting(timeout_s=0.2) as (_, second):
+        missed = at_once(lambda: second.connect(0, 2))[0]
+    assert isinstance(missed, RunFailed) and "(0 of 2 streams came within 0.18 s" in str(missed)
+
+
+def test_an_address_that_is_not_the_hosts_ends_all_ranks_with_the_same_sentence():
+    worlds = ranks(2, ("127.0.0.1", "192.0.2.7"))
+    said = at_once(*(lambda world=world: ConnectionMaker(world, 10) for world in worlds))
+    assert [type(one) for one in said] == [RunFailed, RunFailed]
+    assert str(said[0]) == str(said[1])
+    assert str(said[0]).startswith("rank 1 (node1, pid 101) cannot listen at 192.0.2.7 ")
+
+
+def test_six_is_listened_at_as_well():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        with listen_at("::1") as listener:
+            assert listener.family == socket.AF_INET6
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")

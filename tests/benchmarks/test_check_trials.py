@@ -1,9 +1,6 @@
 """The trials of check: which verdicts are false, which bounds are missed, and one real run of a series that continues."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,27 +11,16 @@ from tools.benchmarks.trials.series import keep, trials_in
 OK = Trial("quiet", 0, "OK", 0, "OK: allreduce reaches 80 %", 14.0, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("condition", "outcome", "code", "is_false"),
-    [
-        ("quiet", "OK", 0, False),
-        ("busy-4", "OK", 0, False),
-        ("quiet", "SLOW", 1, True),
-        ("busy-2", "SLOW", 1, True),
-        ("busy-2", "INCONCLUSIVE", 3, False),
-        ("half-link", "OK", 0, True),
-        ("half-link", "SLOW", 1, False),
-        ("slowed", "OK", 0, True),
-        ("slowed", "INCONCLUSIVE", 3, False),
-        ("slowed", "BROKEN", 4, True),
-        ("slowed", "INCONCLUSIVE", 0, True),
-    ],
-)
-def test_a_verdict_is_false_where_it_is_not_true(condition: str, outcome: str, code: int, is_false: bool) -> None:
+@pytest.mark.parametrize(("condition", "outcome", "code", "is_false"), [
+    ("quiet", "OK", 0, False), ("busy-4", "OK", 0, False), ("quiet", "SLOW", 1, True), ("busy-2", "SLOW", 1, True),
+    ("busy-2", "INCONCLUSIVE", 3, False), ("half-link", "OK", 0, True), ("half-link", "SLOW", 1, False), ("slowed", "OK", 0, True),
+    ("slowed", "INCONCLUSIVE", 3, False), ("slowed", "BROKEN", 4, True), ("slowed", "INCONCLUSIVE", 0, True),
+])  # fmt: skip
+def test_a_verdict_is_false_where_it_is_not_true(condition, outcome, code, is_false):
     assert replace(OK, condition=condition, outcome=outcome, code=code).is_false is is_false
 
 
-def test_bounds_and_counts() -> None:
+def test_bounds_and_counts():
     quiet = [replace(OK, number=number) for number in range(18)]
     undecided = [replace(OK, number=18 + number, outcome="INCONCLUSIVE", code=3) for number in range(2)]
     assert missed_bounds([*quiet, *undecided]) == []
@@ -48,10 +34,10 @@ def test_bounds_and_counts() -> None:
     assert sum(RUNS.values()) == 200
 
 
-def test_a_series_goes_on_where_it_was_and_runs_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_series_goes_on_where_it_was_and_runs_in_parts(tmp_path, monkeypatch):
     played = []
 
-    def play(condition: str, number: int, *_: object) -> Trial:
+    def play(condition, number, *_):
         played.append((condition, number))
         return replace(OK, condition=condition, number=number)
 
@@ -65,7 +51,7 @@ def test_a_series_goes_on_where_it_was_and_runs_in_parts(tmp_path: Path, monkeyp
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("condition", RUNS)
-def test_one_run_of_each_condition_has_no_false_verdict(tmp_path: Path, condition: str) -> None:
+def test_one_run_of_each_condition_has_no_false_verdict(tmp_path, condition):
     """Without a bound for OK: the machine of a test may be busy."""
     if condition == checks.HALF_LINK:
         pytest.importorskip("torch")

@@ -1,18 +1,14 @@
 """The gate trials themselves, at a place with simulated time: the defect is found, and an interrupted series continues."""
 
-from __future__ import annotations
-
 import json
 import random
 import tarfile
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from collbench.backends.slowing import parse_slowing
-from collbench.operations.case import Case
 from tests.cli.command import run_here
 from tests.helpers import make_case
 from tests.results.rows import make_row, make_times, store
@@ -30,10 +26,10 @@ class MadeUp:
     name, suite = "link", Link.suite
     options = ("-n", "3")
 
-    def __init__(self, flipped: Sequence[int] = ()) -> None:
+    def __init__(self, flipped=()):
         self._mbit, self._at_hosts, self._flipped, self._started = LINK_MBIT, True, flipped, 0
 
-    def launch(self, words: Sequence[str]) -> Finished:
+    def launch(self, words):
         chance = random.Random(self._started)
         typed = dict(zip(words[2::2], words[3::2], strict=False))
         slowing = parse_slowing([typed["--slowed"]] if "--slowed" in typed else [])
@@ -50,23 +46,23 @@ class MadeUp:
         store(Path(typed["--out"]), rows, allocation_id=typed["--allocation"], collbench="1", hosts=["a", "b"], command=list(words))
         return Finished([], 0, "", "")
 
-    def reshape(self, mbit: int, at_hosts: bool) -> None:
+    def reshape(self, mbit, at_hosts):
         self._mbit, self._at_hosts = mbit, at_hosts
 
 
-def case(backend: str, size: int) -> Case:
+def case(backend, size):
     return make_case(operation="allreduce", backend=backend, count=size // 4)
 
 
 @pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+def trials(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "run", run_here)
     found = Trials(MadeUp(), tmp_path, Effort(4, 1, 3))
     found.learn()
     return found
 
 
-def test_what_is_done_is_drawn_by_the_seed() -> None:
+def test_what_is_done_is_drawn_by_the_seed():
     assert drawn("same", 0, CASES) == Done()
     assert drawn("group", 3, CASES) == drawn("group", 3, CASES)
     assert drawn("group", 3, CASES).sizes == tuple(size << 20 for size in (4, 8, 16))
@@ -77,63 +73,54 @@ def test_what_is_done_is_drawn_by_the_seed() -> None:
     assert Done("mpi", (1 << 20, 2 << 20), 10.0).spec == "by=10% operations=allreduce backends=mpi sizes=1048576,2097152"
 
 
-def suspicion(kind: str, name: str, state: str = "confirmed", size: int = 0) -> dict[str, object]:
+def suspicion(kind, name, state="confirmed", size=0):
     return {"kind": kind, "name": name, "state": state, "cell": {"backend": "mpi", "size_bytes": size} if size else {}}
 
 
 GROUP = suspicion("group", "allreduce on mpi, large messages")
+OF_LINK = {"cause": {"kind": "link"}, "suspicions": [GROUP]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "suspicions", "wanted"),
-    [
-        ("cell", [suspicion("cell", "c", size=4 << 20)], True),
-        ("cell", [GROUP], True),
-        ("cell", [suspicion("cell", "c", "suspected", 4 << 20)], False),
-        ("cell", [suspicion("cell", "c", size=8 << 20), suspicion("whole", "all cells")], False),
-        ("group", [suspicion("cell", "c", size=4 << 20)], False),
-        ("group", [GROUP], True),
-        ("half", [GROUP], False),
-        ("half", [], True),
-        ("same", [GROUP], False),
-    ],
-)
-def test_what_a_verdict_must_report(kind: str, suspicions: list[dict[str, object]], wanted: bool) -> None:
-    assert right(kind, Done("mpi", (4 << 20,), 10.0), {"result": "regression", "cause": None, "suspicions": suspicions}) is wanted
+@pytest.mark.parametrize(("kind", "changes", "wanted"), [
+    ("cell", {"suspicions": [suspicion("cell", "c", size=4 << 20)]}, True),
+    ("cell", {"suspicions": [GROUP]}, True),
+    ("cell", {"suspicions": [suspicion("cell", "c", "suspected", 4 << 20)]}, False),
+    ("cell", {"suspicions": [suspicion("cell", "c", size=8 << 20), suspicion("whole", "all cells")]}, False),
+    ("group", {"suspicions": [suspicion("cell", "c", size=4 << 20)]}, False),
+    ("group", {"suspicions": [GROUP]}, True),
+    ("half", {"suspicions": [GROUP]}, False),
+    ("half", {}, True),
+    ("same", {"suspicions": [GROUP]}, False),
+    ("link", OF_LINK, True),  # over a slower link the cause counts
+    ("link", {**OF_LINK, "cause": {"kind": "host"}}, False),
+    ("link", {**OF_LINK, "cause": None}, False),
+    ("link", {**OF_LINK, "result": "no verdict"}, False),
+    ("same", {"result": "no verdict", "suspicions": [GROUP]}, True),  # not decided: neither an alarm nor found
+    ("group", {"result": "no verdict", "suspicions": [GROUP]}, False),
+])  # fmt: skip
+def test_what_a_verdict_must_report(kind, changes, wanted):
+    done = Done(at_hosts=True) if kind == "link" else Done("mpi", (4 << 20,), 10.0)
+    assert right(kind, done, {"result": "regression", "cause": None, "suspicions": [], **changes}) is wanted
 
 
-def test_over_a_slower_link_the_cause_counts() -> None:
-    verdict = {"result": "regression", "cause": {"kind": "link"}, "suspicions": [GROUP]}
-    assert right("link", Done(at_hosts=True), verdict)
-    assert not right("link", Done(at_hosts=True), {**verdict, "cause": {"kind": "host"}})
-    assert not right("link", Done(at_hosts=True), {**verdict, "cause": None})
-    assert not right("link", Done(at_hosts=True), {**verdict, "result": "no verdict"})
-
-
-def test_what_is_not_decided_is_neither_an_alarm_nor_found() -> None:
-    undecided = {"result": "no verdict", "cause": None, "suspicions": [GROUP]}
-    assert right("same", Done(), undecided)
-    assert not right("group", Done("mpi", (4 << 20,), 5.0), undecided)
-
-
-def test_kinds_are_spread_over_the_whole() -> None:
+def test_kinds_are_spread_over_the_whole():
     assert gate.wanted({"same": 4, "link": 2}) == [("same", 0), ("link", 0), ("same", 1), ("same", 2), ("link", 1), ("same", 3)]
 
 
-def test_the_suite_shows_what_can_be_slowed(tmp_path: Path) -> None:
+def test_the_suite_shows_what_can_be_slowed(tmp_path):
     (tmp_path / "a.toml").write_text(Link.suite)
     assert sizes_in(tmp_path / "a.toml", "gloo") == {size << 20 for size in (4, 8, 16)}
     (tmp_path / "b.toml").write_text('[[sweeps]]\nbackends = "mpi"\nsizes = [1024, 2048]\n')
     assert sizes_in(tmp_path / "b.toml", "mpi") == {1024, 2048} and sizes_in(tmp_path / "b.toml", "gloo") == set()
 
 
-def test_a_trial_without_anything_done(trials: Trials) -> None:
+def test_a_trial_without_anything_done(trials):
     found = trials.play("same", 0)
     assert (found.result, found.confirmed, found.right, found.launches, found.replaced) == ("passed", [], True, 3, 0)
     assert "smallest slowdown visible" in (trials.folder / "visible-link.txt").read_text()
 
 
-def test_a_slowed_case_is_measured_in_three_allocations_and_kept(trials: Trials) -> None:
+def test_a_slowed_case_is_measured_in_three_allocations_and_kept(trials):
     found = trials.play("cell", 1)
     assert (found.result, found.right, found.beside, found.launches) == ("regression", True, [], 9), found
     assert found.done == drawn("cell", 1, CASES).spec
@@ -147,36 +134,25 @@ def test_a_slowed_case_is_measured_in_three_allocations_and_kept(trials: Trials)
     assert run_here(target, "gate", "--baseline", "../baseline-link", *runs).returncode == 1
 
 
-def test_launches_in_another_state_are_replaced(trials: Trials) -> None:
+def test_launches_in_another_state_are_replaced(trials):
     again = Trials(MadeUp(flipped=[1]), trials.folder, trials.effort)
     found = again.play("same", 1)
     assert (found.result, found.launches, found.replaced) == ("passed", 4, 1), found
 
 
-def kept(trials: Trials, name: str) -> set[str]:
-    with tarfile.open(trials.folder / name / "runs.tar.xz") as archive:
-        return {each.partition("/")[0] for each in archive.getnames()}
+@pytest.mark.parametrize(("trial", "flipped", "outcome", "names"), [
+    (("same", 2), range(5), ("passed", True, 1, 0, 8, 2), {"flipped-1-first-1", "1-first"}),
+    (("cell", 1), range(3, 8), ("regression", True, 1, 0, 14, 2), {"1-first", "flipped-2-again-1", "2-again", "3-again"}),
+    (("same", 2), range(15), ("passed", True, 2, 1, 18, 6), {"flipped-1-first-1", "flipped-1-first-2", "undecided-1-first", "1-fresh"}),
+], ids=["an allocation", "a confirmation", "no verdict all the same"])  # fmt: skip
+def test_where_too_many_launches_flipped_they_are_measured_afresh_before_they_are_judged(trials, trial, flipped, outcome, names):
+    found = Trials(MadeUp(flipped=flipped), trials.folder, trials.effort).play(*trial)
+    assert (found.result, found.right, found.flipped, found.undecided, found.launches, found.replaced) == outcome, found
+    with tarfile.open(trials.folder / "{}-{}".format(*trial) / "runs.tar.xz") as archive:
+        assert {name.partition("/")[0] for name in archive.getnames()} == names
 
 
-def test_an_allocation_of_which_too_many_flipped_is_measured_afresh_before_it_is_judged(trials: Trials) -> None:
-    found = Trials(MadeUp(flipped=range(5)), trials.folder, trials.effort).play("same", 2)
-    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 1, 0, 8, 2), found
-    assert kept(trials, "same-2") == {"flipped-1-first-1", "1-first"}
-
-
-def test_a_confirmation_too(trials: Trials) -> None:
-    found = Trials(MadeUp(flipped=range(3, 8)), trials.folder, trials.effort).play("cell", 1)
-    assert (found.result, found.right, found.flipped, found.undecided) == ("regression", True, 1, 0), found
-    assert kept(trials, "cell-1") == {"1-first", "flipped-2-again-1", "2-again", "3-again"}
-
-
-def test_what_gives_no_verdict_all_the_same_is_measured_afresh_once(trials: Trials) -> None:
-    found = Trials(MadeUp(flipped=range(15)), trials.folder, trials.effort).play("same", 2)
-    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 2, 1, 18, 6), found
-    assert kept(trials, "same-2") == {"flipped-1-first-1", "flipped-1-first-2", "undecided-1-first", "1-fresh"}
-
-
-def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_measured_already_is_not_measured_again(trials, monkeypatch):
     before = {file: file.read_bytes() for file in trials.baseline.iterdir()}
     trials.learn()
     assert {file: file.read_bytes() for file in trials.baseline.iterdir()} == before
@@ -185,15 +161,15 @@ def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypa
     assert [each.seed for each in trials_in(trials.folder, Trial)] == [0, 1]
 
 
-def trial(seed: int, **changes: object) -> Trial:
-    plain: dict[str, object] = {
+def trial(seed, **changes):
+    plain = {
         "kind": "same", "seed": seed, "done": "nothing done", "result": "passed", "reasons": [], "confirmed": [], "beside": [],
         "suspected": 0, "cause": None, "right": True, "undecided": 0, "launches": 5, "replaced": 0, "seconds": 40.0 + seed, "load": 1.0,
     }  # fmt: skip
-    return Trial(**{**plain, **changes})  # type: ignore[arg-type]
+    return Trial(**{**plain, **changes})
 
 
-def test_the_table_shows_what_came_out() -> None:
+def test_the_table_shows_what_came_out():
     alarm = trial(2, result="regression", confirmed=["all cells"], beside=["all cells"], right=False, launches=15)
     lines = gate.table([trial(0), trial(1, result="no verdict", reasons=["a cell is missing"]), alarm]).splitlines()
     assert lines[2] == "| none | 3 | no alarm | 2 | 1 | 1 | 5 to 15 | 40 to 42 |"

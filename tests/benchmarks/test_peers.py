@@ -1,15 +1,11 @@
 """What the peers print is read, pairs under a changed machine are repeated, and a ratio is judged by its interval."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,27 +54,27 @@ Options:     processes=2, inputs=1, threads=1, verify=true
 """
 
 
-def close(found: dict[int, float], expected: dict[int, float]) -> bool:
-    return found == {size: pytest.approx(value) for size, value in expected.items()}
-
-
-def test_osu_prints_the_mean_and_the_median() -> None:
-    assert close(osu.times(OSU_COLLECTIVE), {8: 0.31e-6, 65536: 9.17e-6})
-    assert close(osu.times(OSU_COLLECTIVE, osu.MEAN), {8: 0.92e-6, 65536: 43.01e-6})
-    assert close(osu.times(OSU_OLD), {8: 0.12e-6})
-
-
-def test_osu_s_median_bandwidth_is_a_time_per_message() -> None:
-    assert close(osu.times(OSU_RATE), {8: 0.5e-6})
-    assert osu.times(OSU_RATE.replace("16.00", "0.00")) == {8: 0.0}
+@pytest.mark.parametrize(("read", "text", "seconds"), [
+    (osu.times, OSU_COLLECTIVE, {8: 0.31e-6, 65536: 9.17e-6}),
+    (lambda text: osu.times(text, osu.MEAN), OSU_COLLECTIVE, {8: 0.92e-6, 65536: 43.01e-6}),
+    (osu.times, OSU_OLD, {8: 0.12e-6}),
+    (osu.times, OSU_RATE, {8: 0.5e-6}),  # the median bandwidth is a time per message
+    (osu.times, OSU_RATE.replace("16.00", "0.00"), {8: 0.0}),
+    (imb.times, IMB_COLLECTIVE, {8: 0.24e-6, 1048576: 152.97e-6}),
+    (imb.times, IMB_PING_PONG, {8: 0.8e-6}),
+    (gloo.times, GLOO, {16777216: 13389e-6}),
+    (gloo.times, GLOO.replace("(us)", "(ns)"), {16777216: 13389e-9}),
+], ids=["OSU", "OSU's mean", "old OSU", "OSU's rate", "OSU's rate of 0", "IMB", "IMB ping-pong", "gloo", "gloo in ns"])  # fmt: skip
+def test_a_peer_s_times_are_read_in_the_unit_that_it_names(read, text, seconds):
+    assert read(text) == {size: pytest.approx(value) for size, value in seconds.items()}
 
 
 @pytest.mark.parametrize(("out", "version"), [(OSU_COLLECTIVE, (7, 4)), (OSU_RATE, (7, 4)), (OSU_OLD, (5, 6, 2)), ("v7.4", None)])
-def test_osu_prints_its_version(out: str, version: tuple[int, ...] | None) -> None:
+def test_osu_prints_its_version(out, version):
     assert osu.version_of(out) == version
 
 
-def test_only_versions_with_percentiles_are_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_versions_with_percentiles_are_asked_for_them(monkeypatch):
     monkeypatch.setattr(osu, "mpiexec", lambda *words: list(words))
     monkeypatch.setattr(osu, "find", lambda folder, name: folder / name)
     new, old = osu.Osu(Path("x"), (7, 4)).command("allreduce", SMALL), osu.Osu(Path("x"), (5, 6, 2)).command("allreduce", SMALL)
@@ -86,7 +82,7 @@ def test_only_versions_with_percentiles_are_asked_for_them(monkeypatch: pytest.M
     assert old[old.index("x/osu_allreduce") :] == shlex.split("x/osu_allreduce -m 8:1048576 -i 1000 -x 200")
 
 
-def test_osu_s_overlap_is_an_exposed_time() -> None:
+def test_osu_s_overlap_is_an_exposed_time():
     table = "# Size  Overall(us)  Compute(us)  Pure Comm.(us)  Overlap(%)\n8 30.0 10.0 20.0 25.00\n16 40.0 20.0 20.0 100.00\n"
     found = osu_nonblocking.read_nonblocking(table)
     assert found[8].communication_s == pytest.approx(20e-6) and found[8].exposed_s == pytest.approx(15e-6)
@@ -94,7 +90,7 @@ def test_osu_s_overlap_is_an_exposed_time() -> None:
     assert osu_nonblocking.read_nonblocking("# Size Avg Latency(us)\n8 1.0 2.0 3.0 4.0\n") == {}
 
 
-def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch):
     monkeypatch.setattr(osu, "mpiexec", lambda *words: list(words))
     monkeypatch.setattr(osu, "find", lambda folder, name: folder / name)
     monkeypatch.setattr(osu, "launch", lambda line: Launch(0.1, "# v7.4\n# Size Avg P50\n4 0.5 0.25\n8 1.0 0.5\n"))
@@ -103,28 +99,22 @@ def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch: 
     assert "4:8" in opened.command("alltoall", load) and "8:16" in opened.command("reducescatter", load)
 
 
-def test_imb_prints_means_of_collectives_and_ping_pong() -> None:
-    assert close(imb.times(IMB_COLLECTIVE), {8: 0.24e-6, 1048576: 152.97e-6})
-    assert close(imb.times(IMB_PING_PONG), {8: 0.8e-6})
-
-
-def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path: Path) -> None:
+def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path):
     head, line = IMB_COLLECTIVE.rpartition("\n            8 ")[0], "            8   50  0.1  0.9  {}\n"
     assert "t_avg[usec]" in head
     text = head + "\n" + "".join(line.format(mean) for mean in (90.0, 80.0, 1.0, 3.0, 2.0))
-    assert close(imb.times(text, warming=2), {8: 2e-6})
+    assert imb.times(text, warming=2) == {8: pytest.approx(2e-6)}
     assert imb.times(text, warming=5) == {}
-    assert imb._sizes("reducescatter", Load((8, 16), 10, 1)) == [4, 8] and imb._sizes("allreduce", Load((8, 16), 10, 1)) == [8, 16]
     load = Load((8, 64), 1000, 200)
     assert imb._lengths(str(tmp_path), load.sizes, load).read_text().split() == ["8"] * 24 + ["64"] * 24
     words = imb.Imb(tmp_path / "IMB-MPI1").command("allreduce", load, tmp_path / "lengths")
     assert words[words.index("-iter") + 1] == "50"
-    assert [imb._of_block(one) * (imb._warming(one) + imb._BLOCKS) for one in (LARGE, Load((8,), 1, 0))] == [75, 20]
+    assert [imb._of_block(load) * (imb._warming(load) + imb._BLOCKS) for load in (LARGE, Load((8,), 1, 0))] == [75, 20]
 
 
 @pytest.mark.impi
 @pytest.mark.long
-def test_imb_of_the_wheel_measures(impi_python: str) -> None:
+def test_imb_of_the_wheel_measures(impi_python):
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from tools.benchmarks.peers.imb import open_imb\nfrom tools.benchmarks.peers.load import Load\n"
@@ -135,32 +125,24 @@ def test_imb_of_the_wheel_measures(impi_python: str) -> None:
     assert (done.returncode, done.stdout) == (0, "8 64\n"), done.stderr
 
 
-def test_our_samples_in_blocks() -> None:
-    samples = np.array([1.0, 1.0, 50.0, 2.0, 3.0, 3.0])
-    run: Any = SimpleNamespace(array=lambda row, name: {"mean_s": samples}[name])
-    row: Any = None
-    assert median_of_blocks(3, run, row) == 3.0
-    assert median_of_blocks(20, run, row) == 2.5  # fewer samples than blocks: each is one
+def test_our_samples_in_blocks():
+    run = SimpleNamespace(array=lambda row, name: {"mean_s": np.array([1.0, 1.0, 50.0, 2.0, 3.0, 3.0])}[name])
+    assert median_of_blocks(3, run, None) == 3.0
+    assert median_of_blocks(20, run, None) == 2.5  # fewer samples than blocks: each is one
 
 
-def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path: Path) -> None:
+def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path):
+    sizes = {"allreduce": [8, 16], "alltoall": [4, 8], "allgather": [4, 8], "reducescatter": [4, 8]}
+    assert {name: imb._sizes(name, Load((8, 16), 10, 1)) for name in sizes} == sizes
     (tmp_path / "lib").mkdir()
-    program = tmp_path / "bin" / "IMB-MPI1"
-    built = imb.Imb(program)
-    assert [imb._sizes(name, SMALL)[0] for name in ("allreduce", "alltoall", "allgather")] == [8, 4, 4]
+    built = imb.Imb(tmp_path / "bin" / "IMB-MPI1")
     assert built.library() == []
     (tmp_path / "lib/libmpi.so.12").touch()
     assert built.library() == [f"LD_LIBRARY_PATH={tmp_path / 'lib'}"]
 
 
-def test_gloo_prints_the_median_in_a_unit_it_names() -> None:
-    assert close(gloo.times(GLOO), {16777216: 13389e-6})
-    assert close(gloo.times(GLOO.replace("(us)", "(ns)")), {16777216: 13389e-9})
-
-
-@pytest.mark.system
 @given(st.lists(st.one_of(st.text(max_size=60), st.from_regex(r"[0-9]{1,9}(\s+[-+0-9.eEnaif_]{1,9}){0,9}", fullmatch=True)), max_size=12))
-def test_garbage_is_no_time_and_no_traceback(garbage: list[str]) -> None:
+def test_garbage_is_no_time_and_no_traceback(garbage):
     text = "\n".join(garbage)
     for read, head in ((osu.times, ""), (osu.times, "P50 Messages/s\n"), (imb.times, "t_avg[usec]\n"), (gloo.times, "p50 (us)\n")):
         assert all(isinstance(size, int) and abs(value) < float("inf") for size, value in read(head + text).items())
@@ -168,29 +150,28 @@ def test_garbage_is_no_time_and_no_traceback(garbage: list[str]) -> None:
 
 
 @given(st.integers(1, 2**40), st.lists(st.floats(0, 1e9), min_size=1, max_size=9))
-def test_a_line_of_numbers_is_a_row_among_others(size: int, figures: list[float]) -> None:
+def test_a_line_of_numbers_is_a_row_among_others(size, figures):
     line = " ".join([str(size), *map(repr, figures)])
     assert rows(f"# head\n{line}\n# foot {size}\n{size}\n") == [[float(size), *figures]]
 
 
-def test_a_size_without_a_time_is_reported() -> None:
+def test_a_size_without_a_time_is_reported():
     assert wanted({8: 1.0, 16: 2.0}, [8], "x") == {8: 1.0}
     for times in ({}, {8: 0.0}, {8: -1.0}, {8: float("nan")}):
         with pytest.raises(LaunchFailed, match="x printed no time for 8 bytes"):
             wanted(times, [8], "x")
 
 
-def test_state_probes_agree_within_a_fifth() -> None:
-    assert agree([100, 120, 110])
-    assert not agree([100, 121, 110])
-    assert not agree([65, 65, 260])
+@pytest.mark.parametrize(("values", "equal"), [([100, 120, 110], True), ([100, 121, 110], False), ([65, 65, 260], False)])
+def test_state_probes_agree_within_a_fifth(values, equal):
+    assert agree(values) is equal
 
 
-def readings(*values: float) -> Callable[[], float]:
+def readings(*values):
     return iter(values).__next__
 
 
-def test_a_pair_during_which_the_machine_changed_is_repeated_in_the_same_order() -> None:
+def test_a_pair_during_which_the_machine_changed_is_repeated_in_the_same_order():
     probe = readings(65, 65, 65, 65, 260, 260, 260, 260, 260)
     ours, theirs = count(), count(100)
     found = take_turns(lambda: next(ours), lambda: next(theirs), probe, wanted=2, most=9)
@@ -199,90 +180,84 @@ def test_a_pair_during_which_the_machine_changed_is_repeated_in_the_same_order()
     assert [pair.ours_first for pair in found] == [True, False, False]
 
 
-def test_repetitions_have_an_end() -> None:
+def test_repetitions_have_an_end():
     found = take_turns(lambda: 1, lambda: 2, readings(*[65, 65, 260] * 5), wanted=3, most=5)
     assert len(found) == 5
     assert not any(pair.counts for pair in found)
 
 
-def test_the_side_that_goes_first_runs_first() -> None:
-    order: list[str] = []
-    take_turns(lambda: order.append("a"), lambda: order.append("b"), lambda: order.append("c") or 1.0, wanted=2, most=2)  # type: ignore[func-returns-value]
+def test_the_side_that_goes_first_runs_first():
+    order = []
+    take_turns(lambda: order.append("a"), lambda: order.append("b"), lambda: order.append("c") or 1.0, wanted=2, most=2)
     assert "".join(order) == "ab" + "cacbc" + "cbcac"
 
 
-def test_a_ratio_is_collbench_s_time_over_the_peer_s_within_pairs() -> None:
+def test_a_ratio_is_collbench_s_time_over_the_peer_s_within_pairs():
     ours, theirs = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert ratio(ours, theirs) == Span(2.0, 2.0, 2.0)
     assert difference(ours, theirs) == Span(3.5, 1.0, 6.0)
     assert difference([1.0], [3.0]) == Span(-2.0, None, None)
 
 
-@pytest.mark.parametrize(
-    ("span", "verdict"),
-    [
-        (Span(1.00, 0.99, 1.02), "met"),
-        (Span(1.01, 0.99, 1.03), "met by the median"),
-        (Span(1.03, 1.01, 1.05), "missed by the median"),
-        (Span(1.05, 1.03, 1.06), "MISSED"),
-        (Span(1.00, None, None), "met by the median"),
-        (Span(2.00, None, None), "missed by the median"),
-    ],
-)
-def test_a_verdict_is_of_the_whole_interval_or_of_the_median(span: Span, verdict: str) -> None:
+@pytest.mark.parametrize(("span", "verdict"), [
+    (Span(1.00, 0.99, 1.02), "met"), (Span(1.01, 0.99, 1.03), "met by the median"), (Span(1.03, 1.01, 1.05), "missed by the median"),
+    (Span(1.05, 1.03, 1.06), "MISSED"), (Span(1.00, None, None), "met by the median"), (Span(2.00, None, None), "missed by the median"),
+])  # fmt: skip
+def test_a_verdict_is_of_the_whole_interval_or_of_the_median(span, verdict):
     assert Target(1.02).judge(span, Span(9, 9, 9)) == verdict
 
 
-def test_the_easier_of_two_targets_counts() -> None:
-    twice, little = Span(2.0, 1.9, 2.1), Span(0.5e-7, 0.4e-7, 0.6e-7)
-    assert Target(1.1).judge(twice, little) == "MISSED"
-    assert Target(1.1, or_seconds=1e-7).judge(twice, little) == "met"
-    assert Target(1.1, or_seconds=1e-7).show() == "≤ 1.10 or ≤ +0.1 µs"
+TWICE, LITTLE, HALF, LESS = Span(2.0, 1.9, 2.1), Span(0.5e-7, 0.4e-7, 0.6e-7), Span(0.5, 0.4, 0.6), Span(-2e-7, -3e-7, -1.5e-7)
 
 
-def test_to_read_too_fast_is_no_better_where_both_ways_are_bounded() -> None:
-    half, less = Span(0.5, 0.4, 0.6), Span(-2e-7, -3e-7, -1.5e-7)
-    assert Target(1.1).judge(half, less) == "met"
-    assert Target(1.1, 0.9, or_seconds=1e-7).judge(half, less) == "MISSED"
-    assert Target(1.1, 0.9, or_seconds=1e-7).show() == "0.90 to 1.10 or ±0.1 µs"
+@pytest.mark.parametrize(("target", "spans", "verdict", "shown"), [
+    (Target(1.1), (TWICE, LITTLE), "MISSED", "≤ 1.10"),
+    (Target(1.1, or_seconds=1e-7), (TWICE, LITTLE), "met", "≤ 1.10 or ≤ +0.1 µs"),
+    (Target(1.1), (HALF, LESS), "met", "≤ 1.10"),
+    (Target(1.1, 0.9, or_seconds=1e-7), (HALF, LESS), "MISSED", "0.90 to 1.10 or ±0.1 µs"),  # too fast is no better
+])  # fmt: skip
+def test_the_easier_of_two_targets_counts(target, spans, verdict, shown):
+    assert (target.judge(*spans), target.show()) == (verdict, shown)
 
 
-def test_the_table_shows_pairs_and_repetitions() -> None:
+def test_the_table_shows_pairs_and_repetitions():
     good, bad = (80.0, 81.0, 80.0), (80.0, 410.0, 80.0)
     pairs = [Pair({8: Ours(1.0e-6 + i * 1e-8)}, {8: 1e-6}, bad if i == 3 else good, i % 2 == 0) for i in range(8)]
     contest = Contest("x", "how", lambda: {}, lambda: {}, {8: Target(1.02)})
-    [line] = lines(contest, pairs)  # type: ignore[arg-type]
+    [line] = lines(contest, pairs)
     assert line.cases()[:4] == ["x 8 B", "1.040", "1.000", "1.040 (1.000 to 1.070)"]
     assert line.cases()[5:] == ["≤ 1.02", "missed by the median (only 7 pairs)", "7", "1"]
-    assert [one["counts"] for one in raw(pairs)] == [True] * 3 + [False] + [True] * 4  # type: ignore[arg-type]
+    assert [one["counts"] for one in raw(pairs)] == [True] * 3 + [False] + [True] * 4
 
 
-def test_a_contest_of_which_no_pair_counts_reports_it() -> None:
+def test_a_contest_of_which_no_pair_counts_reports_it():
     contest = Contest("x", "How.", lambda: {8: Ours(1e-6)}, lambda: {8: 1e-6}, {8: Target(1.02)})
     outcome = compete(contest, wanted=1, most=2, probe=readings(65, 65, 260, 65, 65, 260))
     assert outcome.figures[0].cases()[1:] == ["no pair counts", "", "", "", "≤ 1.02", "", "0", "2"]
     assert "State probes 65 to 260 ns." in outcome.markdown()
 
 
-def test_pages_that_are_not_alike_are_reported() -> None:
-    assert sentence(36 << 20, 16 << 20, True, "OSU") == "OSU held 36 MiB per process on huge pages."
-    assert sentence(0, 16 << 20, True, "OSU").endswith("NOT as collbench.")
-    assert sentence(4 << 20, 1 << 20, False, "OSU").endswith("NOT as collbench.")
+@pytest.mark.parametrize(("held", "wanted_bytes", "ours", "alike"), [
+    (36 << 20, 16 << 20, True, True), (0, 16 << 20, True, False), (4 << 20, 1 << 20, False, False),
+])  # fmt: skip
+def test_pages_that_are_not_alike_are_reported(held, wanted_bytes, ours, alike):
+    said = sentence(held, wanted_bytes, ours, "OSU")
+    assert said == "OSU held 36 MiB per process on huge pages." if alike else said.endswith("NOT as collbench.")
 
 
-def test_both_sides_get_the_same_allocator_and_interface() -> None:
+def test_both_sides_get_the_same_allocator_and_interface():
     assert any("hugetlb=1" in word for word in LARGE.environment())
     assert not any("hugetlb" in word for word in SMALL.environment())
     assert "GLOO_SOCKET_IFNAME=lo" in Load((8,), 1, 1).environment()
 
 
 @pytest.mark.parametrize("peer", ["--osu", "--imb", "--gloo"])
-def test_a_path_that_is_no_such_program_is_one_sentence(peer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_no_such_program_is_one_sentence(peer, tmp_path, capsys):
     assert main([peer, str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_program_that_is_another_one_is_reported(tmp_path: Path) -> None:
+def test_a_program_that_is_another_one_is_reported(tmp_path):
     other = tmp_path / "benchmark"
     other.write_text("#!/bin/sh\necho 8 8 8\n")
     other.chmod(0o755)
@@ -290,22 +265,20 @@ def test_a_program_that_is_another_one_is_reported(tmp_path: Path) -> None:
         gloo.open_gloo(other)
 
 
-def test_without_peers_nothing_is_measured_and_each_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_peers_nothing_is_measured_and_each_is_reported(capsys):
     assert main([]) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
-        "osu: not measured: give --osu DIR",
-        "imb: not measured: give --imb FILE",
-        "gloo: not measured: give --gloo FILE",
-    ]
+        "osu: not measured: give --osu DIR", "imb: not measured: give --imb FILE", "gloo: not measured: give --gloo FILE",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("pairs", ["0", "-1", "x", "²"])
-def test_a_number_of_pairs_is_one_or_more(pairs: str) -> None:
+def test_a_number_of_pairs_is_one_or_more(pairs):
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args(["--pairs", pairs])
 
 
-def test_the_readme_s_commands_are_understood() -> None:
+def test_the_readme_s_commands_are_understood():
     text = (ROOT / "tools/benchmarks/peers/README.md").read_text()
     shown = re.findall(r"^python -m tools.benchmarks\.peers (.*)$", text, re.MULTILINE)
     assert len(shown) == 4

@@ -95,11 +95,8 @@ GALLERY = runpy.run_path(str(ROOT / "tools" / "gallery"))
 RUNS: dict[str, list[str]] = GALLERY["PAGES"]
 PAGES: dict[str, Callable[[Path], Path]] = {
     **{name: lambda path, runs=runs: write_runs(path, *runs) for name, runs in RUNS.items()},
-    "autopsy": autopsy_page,
-    "eight-gpus": gpu_page,
-    "gate": gate_page,
-    "history": history_page,
-}
+    "autopsy": autopsy_page, "eight-gpus": gpu_page, "gate": gate_page, "history": history_page,
+}  # fmt: skip
 CHARTLESS = frozenset(GALLERY["AUTOPSIES"])
 OFTEN = ("eight-gpus", "slow-host", "two-hosts")  # the kinds of charts; the other pages take their turn
 

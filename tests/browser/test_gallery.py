@@ -180,8 +180,13 @@ def test_a_page_is_short_before_it_is_unfolded(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollHeight") <= 4000
 
 
-def test_the_file_of_many_cases_is_small(written: Callable[[str], Path]) -> None:
+def test_the_file_of_many_cases_is_small_and_what_is_unfolded_is_printed(written: Callable[[str], Path], browser: Browser) -> None:
     assert written("cpu-sweep").stat().st_size <= 400_000
+    page = browser.new_page()
+    page.goto(written("two-hosts").as_uri())
+    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
+    assert 2 < len(SHEETS.findall(page.pdf(format="A4"))) <= 16
+    page.close()
 
 
 def test_on_a_phone_every_percentage_and_the_whole_chart_are_in_view(opened: Callable[[str], Page]) -> None:
@@ -213,11 +218,3 @@ def test_a_page_prints_on_few_sheets_with_its_chart(browser: Browser, written: C
     assert page.evaluate(SVG_CONTRAST) == []
     page.close()
     assert seen.said == []
-
-
-def test_what_is_unfolded_is_printed(browser: Browser, written: Callable[[str], Path]) -> None:
-    page = browser.new_page()
-    page.goto(written("two-hosts").as_uri())
-    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
-    assert 2 < len(SHEETS.findall(page.pdf(format="A4"))) <= 16
-    page.close()

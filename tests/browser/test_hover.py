@@ -69,7 +69,7 @@ def test_a_finger_that_lifts_leaves_the_value_until_the_next_touch(page: Page, d
     assert _told(page) is None
 
 
-def test_arrow_keys_walk_through_the_points(page: Page, drawing: Locator) -> None:
+def test_arrow_keys_walk_through_the_points_and_change_the_series_at_the_same_size(page: Page, drawing: Locator) -> None:
     texts = [each["text"] for each in page.locator(LIST).first.evaluate(PLACES)]
     drawing.focus()
     walk = [("Home", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", 0), ("End", -1), ("ArrowRight", -1), ("Home", 0)]
@@ -79,9 +79,6 @@ def test_arrow_keys_walk_through_the_points(page: Page, drawing: Locator) -> Non
         assert page.locator("#announcement[aria-live=polite]").evaluate("(one) => one.textContent") == texts[index]
     page.keyboard.press("Escape")
     assert _told(page) is None
-
-
-def test_up_and_down_change_the_series_at_the_same_size(page: Page, drawing: Locator) -> None:
     places = page.locator(LIST).first.evaluate(PLACES)
     first = places[0]
     above = [each for each in places if abs(each["x"] - first["x"]) < 0.5 and each["y"] < first["y"] - 0.5]

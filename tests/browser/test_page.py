@@ -1,4 +1,4 @@
-"""What a reader of the page meets: the theme, forced colors, hostile texts, and a page that forbids the network."""
+"""What a reader of the page and of the site meets: the theme, forced colors, hostile texts, a search, and no network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from collbench.report.frame import printable
 from tests.browser.pages import EVIL, IN_TURN, ObservedPage, hostile_page
 from tests.conftest import needs_plugin
+from tests.docs.site import built
 
 SHOWN = printable(EVIL)
 COLOURS = """(names) => {
@@ -168,9 +169,7 @@ TINY = """() => [...document.querySelectorAll("body *")].filter((part) =>
 
 
 @pytest.mark.parametrize("name", IN_TURN)
-def test_on_a_phone_what_scrolls_can_be_reached_by_keyboard_and_letters_are_large(
-    browser: Browser, written: Callable[[str], Path], axe: str, name: str
-) -> None:
+def test_on_a_phone_what_scrolls_can_be_reached_by_keyboard_and_letters_are_large(browser, written, axe, name):
     page = browser.new_page(**PHONE)
     page.goto(written(name).as_uri())
     page.evaluate(UNFOLD)
@@ -182,14 +181,11 @@ def test_on_a_phone_what_scrolls_can_be_reached_by_keyboard_and_letters_are_larg
     page.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        pytest.param("kv", "MEASURED", marks=needs_plugin("kv")),
-        pytest.param("training", "MEASURED", marks=needs_plugin("training")),
-        ("two-hosts", "INCONCLUSIVE"),
-    ],
-)
+@pytest.mark.parametrize(("name", "word"), [
+    pytest.param("kv", "MEASURED", marks=needs_plugin("kv")),
+    pytest.param("training", "MEASURED", marks=needs_plugin("training")),
+    ("two-hosts", "INCONCLUSIVE"),
+])  # fmt: skip
 def test_a_page_without_a_good_verdict_has_no_green_badge(browser: Browser, written: Callable[[str], Path], name: str, word: str) -> None:
     page = browser.new_page(color_scheme="light")
     page.goto(written(name).as_uri())
@@ -217,3 +213,18 @@ def _drawn(pdf: bytes) -> str:
         with suppress(zlib.error):
             parts.append(zlib.decompress(stream).decode("latin-1"))
     return "\n".join(parts)
+
+
+@pytest.mark.system
+def test_opened_as_files_the_search_works_and_asks_no_host(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((built(tmp_path / "site") / "index.html").as_uri())
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("oversubscribed")
+    page.locator(".md-search-result__link").first.wait_for(timeout=30_000)
+    found = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
+    page.close()
+    assert any("reference/flags.html" in link for link in found), found
+    assert asked and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)

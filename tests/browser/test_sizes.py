@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def is_as(figure: Locator, name: str) -> bool:
     return bool(figure.evaluate(count) < pixels / 500)
 
 
-def test_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
+def test_the_theme_changes_the_colors_and_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
     assert painted(figure, SERIES["light"]) == [True, True]
     button = figure.get_by_role("button", name="mpi", exact=True)
     button.click()
@@ -99,9 +100,7 @@ def test_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     assert painted(figure, SERIES["light"]) == [False, True]
-
-
-def test_the_theme_changes_the_colors_of_the_lines(figure: Locator) -> None:
+    figure.get_by_role("button", name="gloo", exact=True).click()
     figure.page.locator("#theme").click()
     assert painted(figure, SERIES["dark"] + SERIES["light"]) == [True, True, False, False]
 
@@ -283,7 +282,7 @@ def test_a_hint_shows_how_to_zoom_with_a_mouse_only(browser: Browser, page: Page
     phone.close()
 
 
-def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: Locator) -> None:
+def test_arrow_keys_announce_size_by_size_what_is_not_hidden(page: Page, figure: Locator) -> None:
     data = data_of(figure)
     figure.locator(".plot").focus()
     last = len(data["sizes"]) - 1
@@ -294,9 +293,6 @@ def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: L
         assert tip(page) == text
     page.keyboard.press("Escape")
     assert tip(page) is None
-
-
-def test_a_hidden_series_is_not_announced(page: Page, figure: Locator) -> None:
     figure.get_by_role("button", name="mpi", exact=True).click()
     figure.locator(".plot").focus()
     page.keyboard.press("End")
@@ -390,20 +386,12 @@ MIDDLE = """(figure, { series, place }) => {
 def marked(either: Browser, tmp_path: Path) -> Iterator[Page]:
     """The page of nine series."""
     rows = []
-    for number in range(9):
-        for place, size in enumerate(MARKED):
-            rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
-            rows.append(
-                make_row(
-                    size,
-                    backend=f"series{number}",
-                    busbw_bytes_per_s=rate,
-                    percent_of_ceiling=rate / 5e8,
-                    time_s=make_times(1.5 * size / rate),
-                    flags=("drift",) if place == DOUBTFUL_AT else (),
-                    wrong=7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0,
-                )
-            )
+    for number, (place, size) in product(range(9), enumerate(MARKED)):
+        rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
+        flags = ("drift",) if place == DOUBTFUL_AT else ()
+        wrong = 7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0
+        figures = {"busbw_bytes_per_s": rate, "percent_of_ceiling": rate / 5e8, "time_s": make_times(1.5 * size / rate)}
+        rows.append(make_row(size, backend=f"series{number}", flags=flags, wrong=wrong, **figures))
     path = tmp_path / "marked.html"
     write_html(Material([read_run(store(tmp_path / "run", rows))], path))
     seen = ObservedPage.opening(either.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), path)
@@ -473,15 +461,10 @@ def test_no_line_joins_sizes_that_are_far_apart(either: Browser, tmp_path: Path)
     seen.page.close()
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]),
-        (3, 250, [5, 10, 20, 50, 100, 200]),
-        (34, 38, [34, 35, 36, 37, 38]),
-        (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]),
+    (3, 250, [5, 10, 20, 50, 100, 200]), (34, 38, [34, 35, 36, 37, 38]), (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
+])  # fmt: skip
 def test_ticks_of_a_logarithmic_axis_are_round(page: Page, low: float, high: float, ticks: list[float]) -> None:
     assert page.evaluate("([low, high]) => logTicks(low, high)", [low, high]) == pytest.approx(ticks)
     assert page.evaluate("[8, 1024, 65536, 1 << 30].map(sizeText)") == ["8 B", "1 KiB", "64 KiB", "1 GiB"]

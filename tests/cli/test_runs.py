@@ -19,6 +19,7 @@ from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.conftest import needs_plugin
 from tests.results.rows import make_row, make_times, store
+from tests.stored import stored_reports
 
 STORED = ROOT / "reports"
 NAMES = ("first-run", "two-hosts", "pairs-under-load")  # newest last
@@ -28,7 +29,8 @@ NAMES = ("first-run", "two-hosts", "pairs-under-load")  # newest last
 def folder(tmp_path: Path) -> Path:
     """A folder with runs/: three stored runs, a damaged one, and a folder without a run."""
     for age, name in zip((300, 200, 100), NAMES, strict=True):
-        shutil.copytree(STORED / name, tmp_path / "runs" / name)
+        stored = STORED if (STORED / name).exists() else stored_reports()
+        shutil.copytree(stored / name, tmp_path / "runs" / name)
         changed = tmp_path.stat().st_mtime - age
         os.utime(tmp_path / "runs" / name / "run.json", (changed, changed))
     (tmp_path / "runs" / "damaged").mkdir()

@@ -1,7 +1,5 @@
 """Reads the recipes: instructions of a Dockerfile, sections of an Apptainer definition."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib
@@ -17,26 +15,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 class Instruction(NamedTuple):
-    """One instruction, its lines joined."""
-
     name: str
     words: str
 
 
 def dockerfile(name: str) -> list[Instruction]:
-    """The instructions of a Dockerfile, in order."""
     kept = [line for line in (CONTAINERS / name).read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(kept))
     return [Instruction(*line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
 
 
 def arguments(name: str) -> dict[str, str]:
-    """The build arguments of a Dockerfile and their defaults."""
     return dict(each.words.split("=", 1) for each in dockerfile(name) if each.name == "ARG")
 
 
 def definition() -> tuple[dict[str, str], dict[str, str]]:
-    """Header and sections of the Apptainer definition."""
     text = re.sub(r"^#.*\n", "", (CONTAINERS / "collbench.def").read_text(), flags=re.MULTILINE)
     head, *rest = re.split(r"^%", text, flags=re.MULTILINE)
     header = dict(line.split(": ", 1) for line in head.splitlines() if line)
@@ -44,12 +37,10 @@ def definition() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def definition_arguments() -> dict[str, str]:
-    """The definition's arguments and their defaults."""
     return dict(line.strip().split("=", 1) for line in definition()[1]["arguments"].splitlines() if line.strip())
 
 
 def post() -> str:
-    """The definition's shell part, with the defaults filled in."""
     text = definition()[1]["post"]
     for name, value in definition_arguments().items():
         text = text.replace(f"{{{{ {name} }}}}", value)

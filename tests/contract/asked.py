@@ -1,7 +1,5 @@
 """What the contract tests measure: every operation, type, root, placing and odd sizes; a fixed sample of them, all under --long."""
 
-from __future__ import annotations
-
 from collbench.operations.dtypes import DTYPES, REDOPS
 from tests.conftest import sample
 from tests.helpers import FITTING
@@ -32,7 +30,6 @@ def all_reductions(backend, few):
 
 
 def first_operations(backend, n):
-    """All-reduce, broadcast and messages between pairs."""
     few = n > 2 and backend != "simulated"
     types = ["float32"] if few else ["float32", "bfloat16", "int8"]
     rotating = {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int8"], "mode": "pipelined", "buffers": "rotating"}
@@ -87,7 +84,6 @@ def other_operations(n, k):
 
 
 def asked_for(backend, n):
-    """The sweeps of one launch."""
     asked = [*first_operations(backend, n), *other_operations(n, 2 if n == 2 else 1)]
     if backend != "nccl":
         return asked

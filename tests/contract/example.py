@@ -1,7 +1,5 @@
 """The example plug-in as its users install it, and packages that are broken in some way."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One launch of everything a contract test wants to know of a backend."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,8 +9,6 @@ Data is spoilt where the library's calls find or leave it: by messages of a rank
 rank's memory (UCC and oneCCL, whose backends have the operations' own steps).
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from functools import partial
@@ -72,7 +70,6 @@ def _copied(x, api, to, source, count):
 
 
 def _drop(x, operation, api):
-    """Before the real calls."""
     if x.rank != dropped_rank(operation, x.root):
         return
     if api == "torch":
@@ -83,7 +80,6 @@ def _drop(x, operation, api):
 
 
 def _swap(x, operation, api):
-    """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
     half = operation.receives(_place(x)) // 2
@@ -97,7 +93,6 @@ def _swap(x, operation, api):
 
 
 def _flip(x, operation, api):
-    """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
     if api == "torch":

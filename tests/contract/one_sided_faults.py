@@ -1,7 +1,5 @@
 """One-sided and neighbourhood operations that go wrong, found by an entry point: see test_one_sided_faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collbench.operations.builtin.neighbors import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL

@@ -3,8 +3,6 @@
 Started without a launch around it, it starts the ranks first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -26,12 +24,9 @@ from collbench.operations.traffic import Traffic, skewed
 
 @dataclass(frozen=True)
 class Several(Sweep):
-    """Several sweeps in one launch."""
-
     parts: tuple[Sweep, ...] = ()
 
     def cases(self, backend: str, n: int) -> Iterator[Case]:
-        """The parts' cases one after another."""
         for part in self.parts:
             yield from part.cases(backend, n)
 
@@ -55,7 +50,6 @@ def traffic_of(asked: dict[str, Any]) -> Traffic | None:
 
 
 def request_of(asked: dict[str, Any]) -> Request:
-    """The request from JSON: backend, ranks, out, check, seed, sweeps, slowed."""
     parts = tuple(sweep_of(part) for part in asked["sweeps"])
     names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
     return Request(
@@ -85,7 +79,6 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """A rank, or the start of all."""
     from collbench.launch.detect import detect
     from collbench.launch.info import LaunchInfo
     from collbench.launch.spawn import find_mpiexec, start_local

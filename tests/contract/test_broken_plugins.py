@@ -1,17 +1,13 @@
 """Packages with broken plug-ins: one error each, exit code 2 if requested, and everything else works."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from collbench.backends import registry as backends
-from collbench.backends.backend import Unavailable
+from collbench.backends.backend import Available, Unavailable
 from collbench.backends.unavailable import BrokenPlugin
 from collbench.cli.main import reserved_names
 from collbench.operations import registry as operations
@@ -44,23 +40,21 @@ TAKEN = replace(ALLREDUCE, name="probe")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path, monkeypatch):
     """Yield a folder of packages that the registries search."""
     monkeypatch.setattr(operations, "_reserved", reserved_names)
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.syspath_prepend(str(tmp_path))
     caches = (backends._entries, backends._of_entry, operations._found)
     for cache in caches:
         cache.cache_clear()
     operations.reserve(reserved_names)  # as the command line does
-    yield folder
+    yield tmp_path
     for cache in caches:
         cache.cache_clear()
 
 
-def answer(name: str) -> object:
-    return backends.backend_class(name).probe()
+def search(site):
+    return {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
 
 
 BACKENDS = {
@@ -76,36 +70,30 @@ CODE = {"good_code": GOOD, "raising_code": 'raise RuntimeError("at\\nimport")\n'
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_broken_backend_is_one_that_is_not_there(place: str, site: Path) -> None:
-    package(site, "maker", f"[collbench.backends]\nfast = {place}\n", CODE)
-    assert answer("fast") == Unavailable.because(BrokenPlugin("fast", place, BACKENDS[place], "fix or uninstall maker"))
-    assert backends.backend_names()[-1] == "fast" and backends.backend_class("fast").devices == {"cpu"}
+def test_a_broken_backend_is_one_that_is_not_there_and_a_good_one_beside_it_is_taken(place, site):
+    package(site, "maker", f"[collbench.backends]\nfast = {place}\ngood = good_code:Good\n", CODE)
+    fact = BrokenPlugin("fast", place, BACKENDS[place], "fix or uninstall maker")
+    assert backends.backend_class("fast").probe() == Unavailable.because(fact)
+    assert backends.backend_names()[-2:] == ["fast", "good"] and backends.backend_class("fast").devices == {"cpu"}
+    assert backends.backend_class("good").__name__ == "Good" and isinstance(backends.backend_class("good").probe(), Available)
 
 
-def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(site: Path) -> None:
-    package(site, "maker", "[collbench.backends]\nfast = good_code:Half\n", CODE)
-    found = answer("fast")
-    assert isinstance(found, Unavailable) and "missing abort, " in found.why
-
-
-def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site: Path) -> None:
+def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site):
     package(site, "maker", "[collbench.backends]\nmpi = good_code:Good\n", CODE)
     assert backends.backend_class("mpi").__module__ == "collbench.backends.mpi"
     fact = BrokenPlugin("mpi", "good_code:Good", "has a name that collbench itself uses", "rename its entry point, or uninstall maker")
-    assert answer("mpi@maker") == Unavailable.because(fact)
+    assert backends.backend_class("mpi@maker").probe() == Unavailable.because(fact)
 
 
-def test_of_two_packages_with_one_name_neither_is_guessed(site: Path) -> None:
-    package(site, "first", "[collbench.backends]\nfast = good_code:Good\n", CODE)
-    package(site, "second", "[collbench.backends]\nfast = good_code:Good\n")
-    found = answer("fast")
-    assert isinstance(found, Unavailable)
-    assert {word for word in ("first", "second") if word in str(found)} == {"first", "second"} and "has the same name" in found.why
-
-
-def test_a_good_one_beside_them_is_taken(site: Path) -> None:
-    package(site, "maker", "[collbench.backends]\nfast = nowhere:Backend\ngood = good_code:Good\n", CODE)
-    assert backends.backend_class("good").__name__ == "Good" and not isinstance(answer("good"), Unavailable)
+@pytest.mark.parametrize(("packages", "words"), [
+    ({"maker": "Half"}, ["missing abort, "]),  # a class without the methods is no backend
+    ({"first": "Good", "second": "Good"}, ["first", "second", "has the same name"]),  # neither is guessed
+])  # fmt: skip
+def test_a_backend_that_lacks_methods_or_has_another_ones_name_is_not_available(packages, words, site):
+    for name, kind in packages.items():
+        package(site, name, f"[collbench.backends]\nfast = good_code:{kind}\n", CODE)
+    found = backends.backend_class("fast").probe()
+    assert isinstance(found, Unavailable) and all(word in str(found) for word in words)
 
 
 OPERATIONS = {
@@ -118,7 +106,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("place", OPERATIONS)
-def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> None:
+def test_a_broken_operation_is_left_out_and_reported(place, site):
     own = dict(operations.operations())
     operations._found.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nrelay = good_code:RELAY\n", CODE)
@@ -128,15 +116,15 @@ def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> 
     assert operations.operations().keys() == {*own, "relay"} and operations.operations()["allreduce"] is own["allreduce"]
 
 
-def test_a_broken_one_named_like_a_command_does_not_take_it_away(site: Path) -> None:
+def test_a_broken_one_named_like_a_command_does_not_take_it_away(site):
     package(site, "maker", "[collbench.operations]\nprobe = nowhere\nallreduce = nowhere\n")
     assert sorted(operations.broken()) == ["allreduce@maker", "probe@maker"]
 
 
-def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them(tmp_path: Path) -> None:
+def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them(tmp_path):
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nfast = raising_code:Backend\n[collbench.operations]\nrelay = nowhere\n", CODE)
-    env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    env = search(site)
     wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): fix or uninstall maker"
     listed = run(tmp_path, "backends", env=env)
     assert (listed.returncode, listed.stderr) == (0, "") and re.search(rf"^fast +n/a +{re.escape(wrong)}$", listed.stdout, re.MULTILINE)
@@ -163,19 +151,16 @@ RELAY = replace(ALLREDUCE, name="relay", expected_blocks=fails)
 """
 
 
-@pytest.mark.parametrize(
-    ("argv", "plugin"),
-    [
-        (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
-        (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
-        (("relay", "--backend", "simulated"), "'relay' (entry point collbench.operations, other_code:RELAY, of other 1)"),
-    ],
-)
-def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tuple[str, ...], plugin: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("argv", "plugin"), [
+    (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
+    (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
+    (("relay", "--backend", "simulated"), "'relay' (entry point collbench.operations, other_code:RELAY, of other 1)"),
+])  # fmt: skip
+def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv, plugin, tmp_path):
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nopens = failing_code:Opens\nfails = failing_code:Fails\n", {"failing_code": FAILING})
     package(site, "other", "[collbench.operations]\nrelay = other_code:RELAY\n", {"other_code": FAILING})
-    done = run(tmp_path, *argv, "--ranks", "2", "--sizes", "8", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    done = run(tmp_path, *argv, "--ranks", "2", "--sizes", "8", env=search(site))
     failed = f"collbench: plug-in {plugin} failed: LookupError: no ring of ranks"
     if "opens" in argv:
         assert (done.returncode, done.stderr) == (4, f"{failed.replace('collbench: ', 'collbench: opens does not start: ')}\n")
@@ -184,7 +169,7 @@ def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tup
         assert done.stderr.splitlines()[-1] == f"{failed}: report the lines above to its authors"
 
 
-def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site: Path) -> None:
+def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site):
     package(site, "maker", "[collbench.backends]\ngood = good_code:Good\n", CODE)
     try:
         backends.backend_class("good")().clock()

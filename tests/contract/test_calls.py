@@ -35,7 +35,6 @@ def asked(backend):
 
 @functools.cache
 def measured(backend, n, python=sys.executable):
-    """The outcome of one launch."""
     if backend in NEEDS and python == sys.executable and not find_spec(NEEDS[backend]):
         pytest.skip(f"{NEEDS[backend]} is not installed")
     folder = Path(tempfile.mkdtemp())
@@ -48,15 +47,12 @@ def measured(backend, n, python=sys.executable):
 def reason(row):
     """Why the row has to be n/a; None if it must be measured."""
     if row.call == "persistent":
-        return PersistentUnsupported("MPI" if row.backend == "mpi" else row.backend, row.operation) if lacks_persistent(row) else None
+        lacks = row.backend != "mpi" or row.operation in ONE_SIDED
+        return PersistentUnsupported("MPI" if row.backend == "mpi" else row.backend, row.operation) if lacks else None
     if row.backend == "nccl":  # every call is enqueued on a stream
         return None
     waits = row.operation in (*PAIRS, *ONE_SIDED) or (row.operation == "hypercube" and row.ranks > 2)  # of 2 ranks it is one exchange
     return StartUnsupported(row.backend, row.operation) if waits else None
-
-
-def lacks_persistent(row):
-    return row.backend != "mpi" or row.operation in ONE_SIDED
 
 
 def assert_as_promised(rows):
@@ -65,8 +61,7 @@ def assert_as_promised(rows):
         if why:
             assert decode_reason(row.na_fact) == why, row
         else:
-            checked = (row.na, row.checked, row.wrong)
-            assert checked == (None, 1, 0), row
+            assert (row.na, row.checked, row.wrong) == (None, 1, 0), row
             assert row.time_s.p50 > 0
             assert "wait" in " ".join(row.evidence["calls"]).lower(), row
 

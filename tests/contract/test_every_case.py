@@ -31,14 +31,12 @@ NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 BY_MESSAGES = ("allgatherv", "gatherv", "scatterv", "hypercube")
 SCANS = ("scan", "exscan", "reducescatterv")
 IN_PLACE_ONLY = {
-    "gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES),
-    "mpi": ("broadcast", "hypercube"),
-    "nccl": ("hypercube",),
+    "gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",),
     "ucc": ("broadcast",),
 } | {
     "horovod": ("allreduce", "broadcast"),
     "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", *BY_MESSAGES),
-}
+}  # fmt: skip
 OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "sendrecv")) | {
     "horovod": ("allgather", "allgatherv", "alltoall", "reducescatter"),
     "tensorflow": ("allreduce", "allgather", "alltoall", "broadcast"),
@@ -49,36 +47,14 @@ OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "
 OF_MPI, HAS_WINDOWS = (*ONE_SIDED, *NEIGHBOURS), ("mpi", "simulated")
 LACKS = {"nccl": ("barrier", *SCANS), **dict.fromkeys(("gloo", "torchcomms"), SCANS)} | {
     "tensorflow": (
-        "barrier",
-        "reduce",
-        "gather",
-        "scatter",
-        "alltoallv",
-        "allgatherv",
-        "gatherv",
-        "scatterv",
-        *SCANS,
-        "sendrecv",
-        "hypercube",
-        "p2p_latency",
-        "p2p_bandwidth",
-        "p2p_bidirectional",
+        "barrier", "reduce", "gather", "scatter", "alltoallv", "allgatherv", "gatherv", "scatterv", *SCANS, "sendrecv", "hypercube",
+        "p2p_latency", "p2p_bandwidth", "p2p_bidirectional",
     ),
-}
+}  # fmt: skip
 LACKS["jax"] = (
-    "reduce",
-    "gather",
-    "scatter",
-    "alltoallv",
-    "allgatherv",
-    "gatherv",
-    "scatterv",
-    *SCANS,
-    "hypercube",
-    "p2p_latency",
-    "p2p_bandwidth",
+    "reduce", "gather", "scatter", "alltoallv", "allgatherv", "gatherv", "scatterv", *SCANS, "hypercube", "p2p_latency", "p2p_bandwidth",
     "p2p_bidirectional",
-)
+)  # fmt: skip
 LACKS["ucc"] = ("scatter", "scan", "exscan", "sendrecv", "hypercube", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
 LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv", "allgatherv"))
 HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")
@@ -215,10 +191,13 @@ def assert_as_promised(row, case, backend, n):
 
 @pytest.mark.parametrize(("backend", "n"), LAUNCHES)
 def test_right_or_not_applicable(backend, n):
-    asked, outcome = launched(backend, n)
+    assert_all_as_promised(backend, n)
+
+
+def assert_all_as_promised(backend, n, python=sys.executable):
+    asked, outcome = launched(backend, n, python)
     cases = cases_of(asked, backend, n)
     assert outcome.code == 0, outcome.stderr
-    assert len(outcome.rows) == len(cases)
     for row, case in zip(outcome.rows, cases, strict=True):
         assert_as_promised(row, case, backend, n)
 
@@ -240,17 +219,15 @@ def no_such(case):
     return case.redop not in (None, "sum") or (case.redop and case.dtype.name in ("bfloat16", *NOT_IN_TORCH))
 
 
-def test_mpi_has_allreduce_in_both_placings_and_takes_out_of_place():
-    assert placings("mpi", "allreduce") == {(None, False, True), (True, True, True), (False, False, True)}
+BOTH_PLACINGS, IN_PLACE_ALONE = {(None, False, True), (False, False, True)}, {(None, True, True), (False, False, False)}
 
 
-def test_torch_has_allreduce_in_place_only_and_the_row_reports_it():
-    assert placings("gloo", "allreduce") == {(None, True, True), (True, True, True), (False, False, False)}
-
-
-@pytest.mark.parametrize("operation", ["allreduce", "broadcast"])
-def test_nccl_has_both_placings_and_takes_out_of_place(operation):
-    assert placings("nccl", operation) == {(None, False, True), (True, True, True), (False, False, True)}
+@pytest.mark.parametrize(("backend", "operation", "placed"), [
+    ("mpi", "allreduce", BOTH_PLACINGS), ("nccl", "allreduce", BOTH_PLACINGS), ("nccl", "broadcast", BOTH_PLACINGS),
+    ("gloo", "allreduce", IN_PLACE_ALONE), ("mpi", "broadcast", IN_PLACE_ALONE), ("gloo", "broadcast", IN_PLACE_ALONE),
+])  # fmt: skip
+def test_a_library_with_both_placings_takes_out_of_place_and_the_row_reports_what_was_taken(backend, operation, placed):
+    assert placings(backend, operation) == {*placed, (True, True, True)}
 
 
 @pytest.mark.long  # a launch of its own
@@ -261,11 +238,6 @@ def test_an_nccl_without_functions_for_them_does_the_same_by_messages(tmp_path):
     outcome = launch(tmp_path, "nccl", 3, asked, lacks=sorted(names.values()))
     assert (outcome.code, len(outcome.rows)) == (0, 9), outcome.stderr
     assert {(row.na, row.checked, row.wrong) for row in outcome.rows} == {(None, 1, 0)}
-
-
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
-def test_broadcast_is_in_place_only(backend):
-    assert placings(backend, "broadcast") == {(None, True, True), (True, True, True), (False, False, False)}
 
 
 @pytest.mark.system
@@ -284,11 +256,7 @@ def test_mpi_is_timed_by_the_native_loop_and_torch_by_python():
 @pytest.mark.openmpi
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_open_mpi(openmpi_python, n):
-    asked, outcome = launched("mpi", n, openmpi_python)
-    assert outcome.code == 0, outcome.stderr
-    cases = cases_of(asked, "mpi", n)
-    for row, case in zip(outcome.rows, cases, strict=True):
-        assert_as_promised(row, case, "mpi", n)
+    assert_all_as_promised("mpi", n, openmpi_python)
 
 
 @pytest.mark.long
@@ -296,10 +264,8 @@ def test_open_mpi(openmpi_python, n):
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_intel_mpi(impi_python, n):
     asked, outcome = launched("mpi", n, impi_python)
-    cases = cases_of(asked, "mpi", n)
-    assert len(outcome.rows) == len(cases)
     swapped = 0
-    for row, case in zip(outcome.rows, cases, strict=True):
+    for row, case in zip(outcome.rows, cases_of(asked, "mpi", n), strict=True):
         if row.wrong and swaps_neighbours_of_two(case, n):
             swapped += 1
         else:

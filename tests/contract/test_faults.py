@@ -46,26 +46,20 @@ class Spoilt:
 
     def __str__(self):
         words = [
-            self.name,
-            "in place" if self.in_place else "",
-            f"root {self.root}" if self.root else "",
-            self.traffic and self.traffic.name,
-        ]
+            self.name, "in place" if self.in_place else "", f"root {self.root}" if self.root else "", self.traffic and self.traffic.name,
+        ]  # fmt: skip
         return ", ".join(word for word in words if word)
 
     @property
     def operation(self):
-        """The project's own."""
         return SPOILT[self.name]
 
     def asked(self, *names):
-        """Return a sweep of these operations with this one's settings."""
         traffic = {} if self.traffic is None else {"matrix": self.traffic.matrix} if self.traffic.matrix else {"skew": self.traffic.skew}
         sweep = {"operations": names, "sizes": [240], "dtypes": ["float32"], "roots": [self.root], "buffers": "fixed", **traffic}
         return sweep if self.in_place is None else {**sweep, "in_place": self.in_place}
 
     def is_of(self, row):
-        """Whether a row was asked for so."""
         placed = self.in_place is None or row.in_place == self.in_place
         return placed and row.root in (None, self.root) and row.traffic in (None, str((self.traffic or EVEN).name))
 
@@ -148,7 +142,6 @@ def lacking(row, spoilt):
 
 
 def right_of(spoilt, place):
-    """What must arrive at a rank."""
     return np.concatenate([wanted.elements(0, wanted.block.count) for wanted in expected_blocks_of(spoilt.operation, place)])
 
 
@@ -244,15 +237,12 @@ def on_virtual_ranks(folder, sweeps, ranks, check=1):
     return code, read_run(folder / "run").rows
 
 
-@pytest.mark.parametrize(
-    ("fault", "wrong", "found"),
-    [
-        (drop, lacking, r"rank \d: "),
-        (flip, lambda row, spoilt: 1, r"rank \d: 1 wrong element, first at 3: "),
-        (swap, exchanged, r"rank \d: \d+ wrong elements, first at \d+: "),
-        (nothing, everything, r"rank \d: \d+ wrong elements, first at 0: .*nothing arrived there"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "wrong", "found"), [
+    (drop, lacking, r"rank \d: "),
+    (flip, lambda row, spoilt: 1, r"rank \d: 1 wrong element, first at 3: "),
+    (swap, exchanged, r"rank \d: \d+ wrong elements, first at \d+: "),
+    (nothing, everything, r"rank \d: \d+ wrong elements, first at 0: .*nothing arrived there"),
+])  # fmt: skip
 @pytest.mark.parametrize("check", [1, 0])
 def test_on_virtual_ranks(tmp_path, monkeypatch, *, fault, wrong, found, check):
     real = simulated.move

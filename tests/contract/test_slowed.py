@@ -32,10 +32,8 @@ def test_every_operation_is_carried_out_as_promised_and_reports_that_it_was_slow
 
 @long
 def test_pairs_over_sockets_too(tmp_path):
-    asked = [
-        {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [8, 300_001], "dtypes": ["float32"], "window": 3}
-    ]
-    found = launch(tmp_path, "socket", 2, asked, slowed=["by=10%"])
+    pairs = {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [8, 300_001], "dtypes": ["float32"], "window": 3}
+    found = launch(tmp_path, "socket", 2, [pairs], slowed=["by=10%"])
     assert (found.code, {(row.na, row.wrong, "slowed" in row.flags) for row in found.rows}) == (0, {(None, 0, True)})
 
 

@@ -1,7 +1,5 @@
 """The ends of a control plane within this process: rank 0's and the others', each with its I/O thread. Cheaper than processes."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading
@@ -22,7 +20,6 @@ DEADLINE_S = 20.0
 
 
 def free_port() -> int:
-    """Return a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
@@ -65,7 +62,6 @@ class Here:
         return end
 
     def close(self, end: Server | Client) -> None:
-        """Leaves in order, once."""
         if end not in self.left:
             self.left.append(end)
             end.close()

@@ -1,7 +1,5 @@
 """Invalid messages: real ones of every kind, mutated by a seed, and the result of each."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Iterator
@@ -81,7 +79,6 @@ _WORDS: tuple[Any, ...] = (
 
 @cache
 def frames_of() -> list[list[bytes]]:
-    """One real message of every kind, as frames."""
     return [[bytes(frame) for frame in frames(message)] for message in REAL]
 
 

@@ -1,7 +1,5 @@
 """Forwards the connection between a rank and rank 0, and records what the rank sends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import suppress
@@ -31,7 +29,6 @@ class Proxy:
         self._listening.close()
 
     def cut(self) -> None:
-        """Ends the connections at both sides."""
         for one in self._open:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -1,10 +1,7 @@
 """Rank 0's part by itself: what it makes of processes that end shortly one after the other, as they do where a launcher kills the rest."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,16 +19,16 @@ EXITED = ProcessEnd(exit_code=0)
 MEASURING = "allreduce 8 B on mpi: measuring"
 
 
-def coordinator(*children: ChildConnection) -> Coordinator:
+def coordinator(*children):
     """Of ranks 0 to 3 that have joined; connections are made up."""
     cut = [child for child in children if child.cut is not None]
     working = {child.name: child for child in children}
 
-    def forget(child: ChildConnection) -> None:
+    def forget(child):
         cut.remove(child)
         del working[child.name]
 
-    down: Any = SimpleNamespace(
+    down = SimpleNamespace(
         children=working,
         cut=cut,
         with_rank=lambda rank: next((child for child in working.values() if rank in child.ranks), None),
@@ -44,65 +41,57 @@ def coordinator(*children: ChildConnection) -> Coordinator:
     return part
 
 
-def child(*ranks: int, cut: float | None = None) -> ChildConnection:
+def child(*ranks, cut=None):
     found = ChildConnection(bytes(ranks))
     found.ranks, found.cut = set(ranks), cut
     return found
 
 
-def diagnosed(part: Coordinator) -> HangDiagnosis | RankPaused:
+def diagnosed(part):
     """The diagnosis that is stored, of which the ranks get the sentence."""
     while part.inbox.empty():
         part.tick(time.monotonic())
     error = part.inbox.get_nowait()
     assert isinstance(error, PeerFailed)
-    hang: HangDiagnosis | RankPaused = decode(part.facts["diagnosis"], HangDiagnosis | RankPaused)
+    hang = decode(part.facts["diagnosis"], HangDiagnosis | RankPaused)
     assert str(error) == hang.render()
     return hang
 
 
-def ended(part: Coordinator) -> HangDiagnosis:
+def ended(part):
     hang = diagnosed(part)
     assert isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ENDED
     return hang
 
 
-@pytest.mark.parametrize(
-    ("ends", "named"),
-    [
-        ([(1, EXITED), (2, KILLED)], 1),
-        ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3),
-        ([(2, KILLED), (1, EXITED)], 2),
-    ],
-)
-def test_the_rank_that_ended_first_is_the_reason(ends: list[tuple[int, ProcessEnd]], named: int) -> None:
+@pytest.mark.parametrize(("ends", "named"), [
+    ([(1, EXITED), (2, KILLED)], 1),
+    ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3),
+    ([(2, KILLED), (1, EXITED)], 2),
+])  # fmt: skip
+def test_the_rank_that_ended_first_is_the_reason(ends, named):
     part = coordinator(child(1), child(2), child(3))
     for rank, how in ends:
         part._end_of(rank, how)
     found = ended(part)
     assert (found.ranks, found.names, found.phase, found.end) == (
-        (named,),
-        (f"rank {named} (h, pid {named})",),
-        MEASURING,
-        dict(ends)[named],
-    )
+        (named,), (f"rank {named} (h, pid {named})",), MEASURING, dict(ends)[named],
+    )  # fmt: skip
 
 
-def test_a_connection_that_was_lost_before_is_an_end_too() -> None:
-    part = coordinator(child(1), child(2, 3, cut=time.monotonic() - 0.01))
-    part._end_of(1, KILLED)
-    assert list(part.gone) == [2, 1]
+@pytest.mark.parametrize(("cut", "left", "ends", "gone"), [
+    ((2, 3), (), [(1, KILLED)], [2, 1]),  # a connection that was lost before is an end, too
+    ((3,), (3,), [(3, EXITED), (1, KILLED)], [1]),  # a rank that left in order is not the reason
+])  # fmt: skip
+def test_which_ranks_are_gone_and_in_which_order(cut, left, ends, gone):
+    part = coordinator(*(child(rank) for rank in (1, 2) if rank not in cut), child(*cut, cut=time.monotonic() - 0.01))
+    part.left.update(left)
+    for rank, how in ends:
+        part._end_of(rank, how)
+    assert list(part.gone) == gone
 
 
-def test_a_rank_that_left_in_order_is_not_the_reason() -> None:
-    part = coordinator(child(1), child(2), child(3, cut=time.monotonic() - 0.01))
-    part.left.add(3)
-    part._end_of(3, EXITED)
-    part._end_of(1, KILLED)
-    assert list(part.gone) == [1]
-
-
-def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() -> None:
+def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named():
     members = [Member(rank, "ab"[rank // 2], rank % 2, 70 + rank, ()) for rank in range(4)] + [Member(4, "c", 0, 74, ())]
     assert other_candidates(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
     part = coordinator(child(1), child(2, 3, cut=0.0))
@@ -112,7 +101,7 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
     assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
 
 
-def test_rank_0_that_was_stopped_itself_names_no_other_rank() -> None:
+def test_rank_0_that_was_stopped_itself_names_no_other_rank():
     paused = [0.0]
     part = coordinator(child(1), child(2), child(3))
     part.own_state = lambda: RankState(0, MEASURING, paused_s=paused[0])
@@ -123,7 +112,7 @@ def test_rank_0_that_was_stopped_itself_names_no_other_rank() -> None:
     assert diagnosed(part) == RankPaused("rank 0 (h, pid 0)", MEASURING, 7.5, 5.0)
 
 
-def test_a_pause_that_is_long_over_is_no_reason() -> None:
+def test_a_pause_that_is_long_over_is_no_reason():
     paused = [7.5]
     part = coordinator(child(1), child(2), child(3))
     part.own_state = lambda: RankState(0, "measuring", paused_s=paused[0])
@@ -133,7 +122,7 @@ def test_a_pause_that_is_long_over_is_no_reason() -> None:
     assert (found.ranks, found.phase, found.end) == ((1,), "measuring", KILLED)
 
 
-def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
+def test_a_launchers_signal_may_be_the_echo_of_an_end():
     part = coordinator(child(1), child(2), child(3))
     part.inquiries.examine_error("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
     assert part.inbox.empty()
@@ -141,7 +130,7 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     assert ended(part).ranks == (3,)
 
 
-def after(part: Coordinator) -> tuple[str, int]:
+def after(part):
     """Return the reason, and its exit code, that the ranks get."""
     while part.inbox.empty():
         part.tick(time.monotonic())
@@ -152,7 +141,7 @@ def after(part: Coordinator) -> tuple[str, int]:
 
 @pytest.mark.parametrize("sentence", ["interrupted by SIGTERM", "the synchronisation failed in iteration 3: Connection reset by peer"])
 @pytest.mark.parametrize("own", [False, True])
-def test_what_follows_a_lost_connection_is_not_the_reason(sentence: str, own: bool) -> None:
+def test_what_follows_a_lost_connection_is_not_the_reason(sentence, own):
     """The connection is not lost for long enough to be certain when the launcher's signal or the library's error arrives."""
     part = coordinator(child(1), child(2, cut=time.monotonic()), child(3))
     part.inquiries.examine_error(sentence, 143 if "SIGTERM" in sentence else 4, own=own)
@@ -160,15 +149,12 @@ def test_what_follows_a_lost_connection_is_not_the_reason(sentence: str, own: bo
     assert ended(part).ranks == (2,)
 
 
-def test_a_signal_is_the_reason_if_all_ranks_answer() -> None:
+def test_a_signal_is_the_reason_if_all_ranks_answer_and_no_reason_came_before():
     part = coordinator(child(1), child(2), child(3))
     part.inquiries.examine_error("interrupted by SIGTERM", 143)
     for rank in (1, 2, 3):
         part._note(child(rank), Here([RankState(rank, MEASURING)]))
     assert after(part) == ("interrupted by SIGTERM", 143)
-
-
-def test_a_signal_that_comes_after_the_reason_changes_nothing() -> None:
     part = coordinator(child(1), child(2), child(3))
     part._end_of(2, KILLED)
     reason = ended(part).render()
@@ -176,7 +162,7 @@ def test_a_signal_that_comes_after_the_reason_changes_nothing() -> None:
     assert after(part) == (reason, 4)
 
 
-def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
+def granting():
     """A coordinator, a connection of rank 1, and the steps that it was asked to send, in order."""
     one, granted = child(1), list[int]()
     part = coordinator(one)
@@ -184,36 +170,26 @@ def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
     return part, one, granted
 
 
-def offer(part: Coordinator, one: ChildConnection, step: int, size: int) -> None:
-    part._from_below(one, Offer(step, size))
+MIB = 1 << 20
+# By situation what happens in turn (a step is wanted, a message of a step is offered, room is made, in MiB), and the grants after each.
+GRANTS = {
+    "a message larger than the room is granted alone": [
+        ("wanted", 1, []), ("offer", (1, 100), [1]), ("offer", (1, 1), [1]), ("room", 100, [1, 1])],
+    "as far as there is room": [
+        ("wanted", 1, []), ("offer", (1, 40), [1]), ("offer", (1, 24), [1] * 2), ("offer", (1, 1), [1] * 2), ("room", 24, [1] * 3)],
+    "messages of a later step wait until it is wanted": [
+        ("wanted", 1, []), ("offer", (2, 1), []), ("offer", (1, 1), [1]), ("wanted", 2, [1, 2])],
+}  # fmt: skip
 
 
-def test_a_message_larger_than_the_room_is_granted_alone() -> None:
+@pytest.mark.parametrize("happening", GRANTS.values(), ids=GRANTS)
+def test_messages_are_granted(happening):
     part, one, granted = granting()
-    part.request(1)
-    offer(part, one, 1, 100 << 20)
-    assert granted == [1]
-    offer(part, one, 1, 1 << 20)
-    assert granted == [1]
-    part.made_room(100 << 20)
-    assert granted == [1, 1]
-
-
-def test_messages_are_granted_as_far_as_there_is_room() -> None:
-    part, one, granted = granting()
-    part.request(1)
-    for size in (40 << 20, 24 << 20, 1 << 20):
-        offer(part, one, 1, size)
-    assert len(granted) == 2
-    part.made_room(24 << 20)
-    assert len(granted) == 3
-
-
-def test_messages_of_a_later_step_wait_until_it_is_wanted() -> None:
-    part, one, granted = granting()
-    part.request(1)
-    offer(part, one, 2, 1 << 20)
-    offer(part, one, 1, 1 << 20)
-    assert granted == [1]
-    part.request(2)
-    assert granted == [1, 2]
+    for what, value, grants in happening:
+        if what == "wanted":
+            part.request(value)
+        elif what == "offer":
+            part._from_below(one, Offer(value[0], value[1] * MIB))
+        else:
+            part.made_room(value * MIB)
+        assert granted == grants

@@ -72,19 +72,15 @@ def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "sentence"),
-    [
-        (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(.*SIGSTOP.*; 2 of 3 ranks wait"),
-        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
-        (LEAVES, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during gathering samples: (exit code 0|killed)"),
-        (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, but the host does"),
-        (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) never entered iteration 41; 2 of 3 ranks wait"),
-        (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is behind: still at work between two phases"),
-        (ECHO, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
-    ],
-    ids=["stopped-in-a-call", "stopped-in-a-wait", "leaves", "holds-python", "behind", "never-comes", "echo"],
-)
+@pytest.mark.parametrize(("what", "sentence"), [
+    (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(.*SIGSTOP.*; 2 of 3 ranks wait"),
+    (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
+    (LEAVES, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during gathering samples: (exit code 0|killed)"),
+    (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, but the host does"),
+    (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) never entered iteration 41; 2 of 3 ranks wait"),
+    (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is behind: still at work between two phases"),
+    (ECHO, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
+], ids=["stopped-in-a-call", "stopped-in-a-wait", "leaves", "holds-python", "behind", "never-comes", "echo"])  # fmt: skip
 def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
     found, said, seconds = told_by(what, 1, tmp_path)
     assert re.search(sentence, said), said
@@ -94,16 +90,12 @@ def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "sentence"),
-    [
-        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* reported by rank 1 \("),
-        (KILLED, r"rank 0 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
-        (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is behind: still at work between two phases"),
-        (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 0 \(\S+, pid \d+\) never entered iteration 41"),
-    ],
-    ids=["stopped-in-a-wait", "killed", "never-comes", "behind"],
-)
+@pytest.mark.parametrize(("what", "sentence"), [
+    (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* reported by rank 1 \("),
+    (KILLED, r"rank 0 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
+    (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is behind: still at work between two phases"),
+    (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 0 \(\S+, pid \d+\) never entered iteration 41"),
+], ids=["stopped-in-a-wait", "killed", "never-comes", "behind"])  # fmt: skip
 def test_rank_0_itself_is_named(what, sentence, tmp_path):
     found, said, seconds = told_by(what, 0, tmp_path)
     assert re.search(sentence, said), said

@@ -1,10 +1,7 @@
 """Control messages arrive unchanged; any other input is rejected in bounded memory."""
 
-from __future__ import annotations
-
 import random
 import zlib
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +17,6 @@ from collbench.control.wire import (
     Abort,
     Entry,
     Malformed,
-    Message,
     Stack,
     StepAnswer,
     Values,
@@ -39,7 +35,7 @@ JSON = st.recursive(
 ARRAYS = st.lists(st.binary(max_size=200) | st.integers(0, 3 * PIECE_BYTES).map(bytes), max_size=5)
 
 
-def carried(message: Message) -> Message:
+def carried(message):
     """The message as another process reads it."""
     pieces = [bytes(piece) for piece in frames(message)]
     assert max(map(len, pieces)) <= PIECE_BYTES
@@ -48,7 +44,7 @@ def carried(message: Message) -> Message:
 
 @settings(max_examples=40, deadline=None)
 @given(JSON, ARRAYS, st.integers(0, 2**60))
-def test_a_message_comes_back_as_it_was(value: Any, arrays: list[bytes], step: int) -> None:
+def test_a_message_comes_back_as_it_was(value, arrays, step):
     assert decoded(encoded(value)) == value
     answer = StepAnswer(step, "gathering", encoded(value))
     assert carried(answer) == answer
@@ -57,11 +53,11 @@ def test_a_message_comes_back_as_it_was(value: Any, arrays: list[bytes], step: i
 
 
 @pytest.mark.parametrize("message", REAL, ids=[type(message).__name__ for message in REAL])
-def test_each_kind_comes_back(message: Message) -> None:
+def test_each_kind_comes_back(message):
     assert carried(message) == message
 
 
-def test_a_text_that_utf_8_does_not_have_is_sent_all_the_same() -> None:
+def test_a_text_that_utf_8_does_not_have_is_sent_all_the_same():
     assert carried(Abort("the folder a\udcff is gone", 4)) == Abort("the folder a? is gone", 4)
     assert carried(Stack(1, "\ud800" * 5000)) == Stack(1, "?" * 5000)
     values = Values(1, [Entry(1, "\udcff", encoded("\udcff"), [memoryview(b"\xff")])])
@@ -70,14 +66,14 @@ def test_a_text_that_utf_8_does_not_have_is_sent_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "own"), [([4], set()), ([4, 5], {4}), ([None], {4})])
-def test_no_rank_sends_for_others(ranks: list[int | None], own: set[int | None]) -> None:
+def test_no_rank_sends_for_others(ranks, own):
     check_ranks([4, 5], {4, 5, 6})
     with pytest.raises(Malformed, match="another connection"):
         check_ranks(ranks, own)
 
 
 @pytest.mark.long
-def test_ten_thousand_ranks_fit_into_one_message_and_are_packed() -> None:
+def test_ten_thousand_ranks_fit_into_one_message_and_are_packed():
     members = [{"rank": rank, "host": f"node{rank // 8:05}", "pid": 4000 + rank, "cpus": list(range(256))} for rank in range(10_000)]
     answer = StepAnswer(0, "joining", encoded(members))
     assert len(answer.value) < MOST_UNPACKED_BYTES
@@ -85,12 +81,12 @@ def test_ten_thousand_ranks_fit_into_one_message_and_are_packed() -> None:
     assert carried(answer) == answer
 
 
-def message_of(*record: Any) -> bytes:
+def message_of(*record):
     return b"m" + msgpack.encode(record)
 
 
 STATE, MEMBER = to_builtins(RankState(3)), {"rank": 1, "host": "a", "local_rank": 0, "pid": 7, "cpus": [0]}
-REFUSED: dict[str, list[bytes]] = {
+REFUSED = {
     "nothing": [],
     "an empty frame": [b""],
     "no such kind": [message_of("shell")],
@@ -139,25 +135,25 @@ REFUSED: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("pieces", REFUSED.values(), ids=REFUSED)
-def test_what_is_no_message_is_refused(pieces: list[bytes]) -> None:
+def test_what_is_no_message_is_refused(pieces):
     with pytest.raises(Malformed):
         parsed(pieces)
 
 
-def test_what_is_refused_differs_from_a_message_in_one_thing() -> None:
-    assert parsed([message_of("hello", [[MEMBER, 0]])]).ranks[0].member == Member(1, "a", 0, 7, (0,))  # type: ignore[attr-defined]
-    assert parsed([message_of("here", [STATE])]).states == [RankState(3)]  # type: ignore[attr-defined]
-    assert parsed([message_of("paths", 1, 0, [["a", 1, 2, 3, 4, 5, 6]])]).reports == [PathReport("a", 1, 2, 3, 4, 5, 6)]  # type: ignore[attr-defined]
+def test_what_is_refused_differs_from_a_message_in_one_thing():
+    assert parsed([message_of("hello", [[MEMBER, 0]])]).ranks[0].member == Member(1, "a", 0, 7, (0,))
+    assert parsed([message_of("here", [STATE])]).states == [RankState(3)]
+    assert parsed([message_of("paths", 1, 0, [["a", 1, 2, 3, 4, 5, 6]])]).reports == [PathReport("a", 1, 2, 3, 4, 5, 6)]
     assert [parsed([message_of("abort", "why", code)]) for code in (1, 255)] == [Abort("why", 1), Abort("why", 255)]
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\x80\x04N.", b'"\xff"', b"1" * 5000, b"[" * 60_000])
-def test_a_value_that_is_not_json_is_refused(text: bytes) -> None:
+def test_a_value_that_is_not_json_is_refused(text):
     with pytest.raises(Malformed):
         decoded(text)
 
 
-def test_noise_is_refused_or_is_a_message() -> None:
+def test_noise_is_refused_or_is_a_message():
     """A sample of `python -m tools.benchmarks control_fuzz`."""
     found = [heard(pieces) for pieces in noise(random.Random(1), 2000)]
     assert {"message", "refused"} == set(found)

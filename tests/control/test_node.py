@@ -1,17 +1,13 @@
 """Processes of this node and its hosts, seen from outside: how each ended, whether it is stopped, its stack, whether the host answers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,68 +45,59 @@ Thread 11 (idle): "collbench-io"
 PYTHON = '  File "a.py", line 1, in main\n    take()\n  File "b.py", line 2, in take\n    fill()\n  File "c.py", line 3, in fill\n    x\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (GDB, "MPIDI_progress < MPIR_Wait < PMPI_Allreduce < collbench_run"),
-        (PY_SPY, "poll < PMPI_Barrier"),
-        (PYTHON, "fill < take < main"),
-        ("gdb could not look into it", ""),
-        ("", ""),
-    ],
-)
-def test_the_innermost_calls_of_the_main_thread(text: str, words: str) -> None:
+@pytest.mark.parametrize(("text", "words"), [
+    (GDB, "MPIDI_progress < MPIR_Wait < PMPI_Allreduce < collbench_run"),
+    (PY_SPY, "poll < PMPI_Barrier"),
+    (PYTHON, "fill < take < main"),
+    ("gdb could not look into it", ""),
+    ("", ""),
+])  # fmt: skip
+def test_the_innermost_calls_of_the_main_thread(text, words):
     assert innermost(text) == words
 
 
-def test_a_process_has_its_own_stack_from_any_thread() -> None:
-    actual: list[str] = []
+def test_a_process_has_its_own_stack_from_any_thread():
+    actual = []
     thread = threading.Thread(target=lambda: actual.append(own_stack()))
     thread.start()
     thread.join()
     assert "test_a_process_has_its_own_stack_from_any_thread" in actual[0]
 
 
-@pytest.mark.parametrize(
-    ("state", "status", "how"),
-    [
-        ("Z", 0, ProcessEnd(exit_code=0)),
-        ("Z", 4 << 8, ProcessEnd(exit_code=4)),
-        ("Z", 9, ProcessEnd(killed=True, signal=9)),
-        ("Z", 11 | 0x80, ProcessEnd(killed=True, signal=11)),  # with a core dump
-        ("Z", 60, ProcessEnd(killed=True, signal=60)),
-        ("S", 0, ProcessEnd()),
-    ],
-)
-def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, state: str, status: int, how: ProcessEnd) -> None:
+@pytest.mark.parametrize(("state", "status", "how"), [
+    ("Z", 0, ProcessEnd(exit_code=0)),
+    ("Z", 4 << 8, ProcessEnd(exit_code=4)),
+    ("Z", 9, ProcessEnd(killed=True, signal=9)),
+    ("Z", 11 | 0x80, ProcessEnd(killed=True, signal=11)),  # with a core dump
+    ("Z", 60, ProcessEnd(killed=True, signal=60)),
+    ("S", 0, ProcessEnd()),
+])  # fmt: skip
+def test_how_a_process_ended(monkeypatch, state, status, how):
     monkeypatch.setattr(diagnosis, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
     assert how_ended(77) == how
 
 
-def test_a_process_that_is_not_there_has_no_end() -> None:
+def test_a_process_that_is_not_there_has_no_end():
     assert not how_ended(1 << 30).known and began_of(1 << 30) == -1
 
 
 @pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
+def child():
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
         process.kill()
 
 
-@pytest.mark.parametrize(
-    ("changes", "watched"),
-    [
-        ({}, True),
-        ({"began": 1}, False),  # another process that has that number now
-        ({"began": -1}, False),
-        ({"host": "other"}, False),  # containers number their processes alike
-        ({"pid": 1}, False),
-        ({"pid": 10**30, "began": -1}, False),
-        ({"pid": os.getpid(), "began": began_of(os.getpid())}, False),  # it would end itself with them
-    ],
-)
-def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, Any], watched: bool, child: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize(("changes", "watched"), [
+    ({}, True),
+    ({"began": 1}, False),  # another process that has that number now
+    ({"began": -1}, False),
+    ({"host": "other"}, False),  # containers number their processes alike
+    ({"pid": 1}, False),
+    ({"pid": 10**30, "began": -1}, False),
+    ({"pid": os.getpid(), "began": began_of(os.getpid())}, False),  # it would end itself with them
+])  # fmt: skip
+def test_only_a_process_with_a_matching_identity_is_watched(changes, watched, child):
     node = NodeProcesses()
     node.watch(replace(Member(3, socket.gethostname(), 0, child.pid, (), began=began_of(child.pid)), **changes))
     found = node.has(3), bool(node.descriptors)
@@ -118,7 +105,7 @@ def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, A
     assert found == (watched, watched)
 
 
-def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child: subprocess.Popen[bytes]) -> None:
+def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child):
     node = NodeProcesses()
     node.watch(Member(3, socket.gethostname(), 0, child.pid, (), began=began_of(child.pid)))
     assert node.stopped() == []
@@ -148,9 +135,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("stopped_before", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_debugger_of_collbench_does_not_count_as_a_stop(
-    own: bool, stopped_before: bool, child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_debugger_of_collbench_does_not_count_as_a_stop(own, stopped_before, child, tmp_path, monkeypatch):
     """A tool of collbench shows the state before it; a debugger of the user is a stop."""
     gdb = tmp_path / "gdb"
     gdb.write_text(TRACER.format(python=sys.executable))
@@ -174,12 +159,11 @@ def test_a_debugger_of_collbench_does_not_count_as_a_stop(
     assert is_stopped(child.pid) == stopped_before
 
 
-def state(pid: int) -> str:
-    """Return the state of a process, as proc(5) names it."""
+def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_an_early_exit_is_none_of_a_signal() -> None:
+def test_an_early_exit_is_none_of_a_signal():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
         until(lambda: how_ended(process.pid).known, "the end")
@@ -189,28 +173,17 @@ def test_an_early_exit_is_none_of_a_signal() -> None:
     assert not how_ended(process.pid).known
 
 
-def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed() -> None:
-    code = (
-        "import os; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.2); "
-        "os.kill(os.getpid(), 19)  # SIGSTOP"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
+DOG = "import os, time; from collbench.control.watchdog import StartupWatchdog as Dog; dog = Dog(); "
 
 
-def test_a_watchdog_that_is_rearmed_or_closed_does_nothing() -> None:
-    code = (
-        "import time; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.3); d.arm(60); "
-        "e = StartupWatchdog(); e.arm(0.3); "
-        "e.close(); time.sleep(0.6); raise SystemExit(7)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7
+@pytest.mark.parametrize(("code", "ended"), [
+    ("dog.arm(0.2); os.kill(os.getpid(), 19)  # SIGSTOP", -signal.SIGKILL),
+    ("dog.arm(0.3); dog.arm(60); other = Dog(); other.arm(0.3); other.close(); time.sleep(0.6); raise SystemExit(7)", 7),
+], ids=["not rearmed", "rearmed or closed"])  # fmt: skip
+def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed_again(code, ended):
+    assert subprocess.run([sys.executable, "-c", DOG + code], timeout=30, check=False).returncode == ended
 
 
-def test_a_host_that_is_there_accepts_or_refuses() -> None:
-    assert answering(["127.0.0.1"], 1.0) == "127.0.0.1"
-    assert answering([], 1.0) is None
-    assert answering(["no address"], 1.0) is None
-
-
-def test_own_addresses_are_neither_loopback_nor_of_one_link_alone() -> None:
+def test_a_host_that_is_there_accepts_or_refuses():
+    assert [answering(places, 1.0) for places in (["127.0.0.1"], [], ["no address"])] == ["127.0.0.1", None, None]
     assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]

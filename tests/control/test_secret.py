@@ -1,8 +1,8 @@
-"""Where the secret of a launch comes from, which users may read it, and that it is shown nowhere."""
+"""The secret of a launch: where it comes from, which users may read it, and that it is shown nowhere."""
 
-from __future__ import annotations
-
+import itertools
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -10,88 +10,71 @@ import pytest
 
 from collbench.control.security import Keys, secret_of
 from collbench.errors import UsageError
+from collbench.launch.detect import detect_torchrun
 from collbench.launch.info import LaunchInfo
+from tests.cli.command import PROGRAM, running, start, until
+from tests.control.ends_here import free_port
 
 
-def info(token: str = "job 1", ranks: int = 2, secret: str = "", local_ranks: int = 1) -> LaunchInfo:
+def info(token="job 1", ranks=2, secret="", local_ranks=1):
     return LaunchInfo("srun", 0, ranks, 0, local_ranks, "tcp://node1", token, secret=secret)
 
 
 GIVEN = {"COLLBENCH_SECRET": "sixteen or more letters"}
 
 
-def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other() -> None:
+def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
     first = secret_of(info(), GIVEN)
     assert first.source == "COLLBENCH_SECRET"
     assert first.key == secret_of(info(), {**GIVEN, "HOME": "/nowhere"}).key
-    others = [
-        secret_of(info("job 2"), GIVEN),
-        secret_of(info(ranks=3), GIVEN),
-        secret_of(info(), {"COLLBENCH_SECRET": "another with 16 letters"}),
-    ]
+    another = {"COLLBENCH_SECRET": "another with 16 letters"}
+    others = [secret_of(info("job 2"), GIVEN), secret_of(info(ranks=3), GIVEN), secret_of(info(), another)]
     assert len({first.key, *(other.key for other in others)}) == 4
+    assert len({first.key, first.derived("listener"), first.derived("caller"), first.derived("ports")}) == 4
+    keys = Keys.of(first)
+    shown = f"{first!r} {first} {keys!r} {keys}"
+    assert repr(first.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
 
 
-def test_what_is_derived_from_it_is_another_thing_for_each_purpose() -> None:
-    secret = secret_of(info(), GIVEN)
-    assert len({secret.key, secret.derived("listener"), secret.derived("caller"), secret.derived("ports")}) == 4
-
-
-def test_nothing_of_it_is_shown() -> None:
-    secret = secret_of(info(), GIVEN)
-    keys = Keys.of(secret)
-    shown = f"{secret!r} {secret} {keys!r} {keys}"
-    assert repr(secret.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
-
-
-def test_both_ends_have_the_same_two_pairs_of_keys() -> None:
+def test_both_ends_have_the_same_two_pairs_of_keys():
     one, other = Keys.of(secret_of(info(), GIVEN)), Keys.of(secret_of(info(), GIVEN))
     assert (one.listener, one.caller) == (other.listener, other.caller)
     assert len({*one.listener, *one.caller}) == 4
     assert all(len(key) == 40 for key in (*one.listener, *one.caller))
 
 
-def test_a_token_that_is_a_secret_already() -> None:
-    found = secret_of(info("0123456789abcdef", secret="token"), {})
-    assert found.source == "this launch"
-    assert found.key != secret_of(info("0123456789abcdeg", secret="token"), {}).key
-
-
-def test_a_file_of_the_local_start(tmp_path: Path) -> None:
+def test_other_sources_are_a_token_a_file_of_the_local_start_one_that_the_user_names_and_settings(tmp_path):
+    token = secret_of(info("0123456789abcdef", secret="token"), {})
+    assert token.source == "this launch"
+    assert token.key != secret_of(info("0123456789abcdeg", secret="token"), {}).key
     path = private(tmp_path / "secret", "made for this one launch")
     assert secret_of(info(secret=str(path)), GIVEN).source == "this launch"
     assert secret_of(info(secret=str(path)), GIVEN).key != secret_of(info(), GIVEN).key
-
-
-def test_a_file_that_the_user_names(tmp_path: Path) -> None:
     path = private(tmp_path / "mine", " sixteen or more letters\n")
-    found = secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
-    assert found.source == str(path)
-    assert found.key == secret_of(info(), GIVEN).key
+    named = secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+    assert (named.source, named.key) == (str(path), secret_of(info(), GIVEN).key)
+    secret_of(info(), {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})
+    assert (tmp_path / "collbench/secret").exists()
 
 
-def private(path: Path, text: str, mode: int = 0o600) -> Path:
+def private(path, text, mode=0o600):
     path.write_text(text)
     path.chmod(mode)
     return path
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o610])
-def test_a_file_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o640, -1), (0o604, -1), (0o666, -1), (0o610, -1), pytest.param(0o600, 12345, marks=AS_ROOT)])
+def test_a_file_that_others_can_read_or_have_made_is_none(mode, owner, tmp_path):
     path = private(tmp_path / "mine", "sixteen or more letters", mode)
+    os.chown(path, owner, -1)
     with pytest.raises(UsageError, match="chmod 600"):
         secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_rejected(tmp_path: Path) -> None:
-    path = private(tmp_path / "mine", "sixteen or more letters")
-    os.chown(path, 12345, -1)
-    with pytest.raises(UsageError, match="chmod 600"):
-        secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
-
-
-def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "fifo", 0o600)
     for path, why in ((tmp_path, "chmod 600|Is a directory"), (tmp_path / "fifo", "chmod 600"), (tmp_path / "none", "No such file")):
         with pytest.raises(UsageError, match=why):
@@ -99,7 +82,7 @@ def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("length", "enough"), [(1, False), (15, False), (16, True), (64, True)])
-def test_a_secret_has_16_characters_or_more(length: int, enough: bool, tmp_path: Path) -> None:
+def test_a_secret_has_16_characters_or_more(length, enough, tmp_path):
     text = "x" * length
     path = private(tmp_path / "mine", text)
     for env in ({"COLLBENCH_SECRET": text}, {"COLLBENCH_SECRET_FILE": str(path)}):
@@ -110,9 +93,9 @@ def test_a_secret_has_16_characters_or_more(length: int, enough: bool, tmp_path:
                 secret_of(info(), env)
 
 
-def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path: Path) -> None:
+def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
     env = {"HOME": str(tmp_path)}
-    found: list[bytes] = []
+    found = []
     threads = [threading.Thread(target=lambda: found.append(secret_of(info(), env).key)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -126,24 +109,16 @@ def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path: Pa
     assert secret_of(info(), env).source == str(path)
 
 
-def test_another_place_for_settings(tmp_path: Path) -> None:
-    secret_of(info(), {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})
-    assert (tmp_path / "collbench/secret").exists()
-
-
-def test_without_a_home_launches_over_hosts_must_be_given_one() -> None:
+def test_without_a_home_or_one_that_cannot_be_written_launches_over_hosts_must_be_given_one(tmp_path):
     with pytest.raises(UsageError, match="HOME is not set"):
         secret_of(info(), {})
-
-
-def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
 
 
 @pytest.mark.parametrize(("mode", "private"), [(0o700, True), (0o755, True), (0o720, False), (0o702, False), (0o777, False)])
-def test_a_folder_that_others_can_write_keeps_none(tmp_path: Path, mode: int, private: bool) -> None:
+def test_a_folder_that_others_can_write_keeps_none(tmp_path, mode, private):
     (tmp_path / "collbench").mkdir()
     (tmp_path / "collbench").chmod(mode)
     if private:
@@ -153,33 +128,87 @@ def test_a_folder_that_others_can_write_keeps_none(tmp_path: Path, mode: int, pr
             secret_of(info(), {"XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def test_on_one_host_a_private_folder_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_one_host_a_private_folder_serves(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     first, second = (secret_of(info(local_ranks=2), {}) for _ in range(2))
     assert first.key == second.key
     assert first.source == str(tmp_path / f"collbench-{os.geteuid()}" / "secret")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("owner", ["another user", "this user"])
-def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(
-    owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("case", "why"), [
+    pytest.param("another user's folder", "only its owner", marks=AS_ROOT),
+    pytest.param("a link in it", "cannot be read", marks=AS_ROOT),
+    ("a link to a folder", r"\(Not a directory\)|\(Too many"),
+])  # fmt: skip
+def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(case, why, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    known = private(tmp_path / "known", "text that the other user has read")
-    folder = tmp_path / f"collbench-{os.geteuid()}"
-    folder.mkdir(mode=0o700)
-    (folder / "secret").symlink_to(known)
-    if owner == "another user":
+    folder, elsewhere = tmp_path / f"collbench-{os.geteuid()}", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    known = private(elsewhere / "secret", "text that the other user has read")
+    if case == "a link to a folder":
+        folder.symlink_to(elsewhere)
+    else:
+        folder.mkdir(mode=0o700)
+        (folder / "secret").symlink_to(known)
+    if case == "another user's folder":
         os.chown(folder, 12345, -1)
-    with pytest.raises(UsageError, match="only its owner" if owner == "another user" else "cannot be read"):
+    with pytest.raises(UsageError, match=why):
         secret_of(info(local_ranks=2), {})
 
 
-def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    private(tmp_path / "elsewhere/secret", "text that the other user has read")
-    (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"\(Not a directory\)|\(Too many"):
-        secret_of(info(local_ranks=2), {})
+SECRET = "only-the-ranks-of-this-launch-know-it"
+
+
+@pytest.mark.long
+def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path):
+    port = free_port()
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLLBENCH_SECRET": SECRET}
+    folders = [tmp_path / "rank0", tmp_path / "rank1"]
+    for rank, folder in enumerate(folders):
+        folder.mkdir()
+        line = ("allreduce", "--sizes", "8", "-n", "3", "--backend", "gloo", "--out", "run", "--evidence", "off")
+        start(folder, *line, program=PROGRAM, env={**common, "RANK": str(rank)})
+    seen = set()
+    done = threading.Event()
+    watcher = threading.Thread(target=watch, args=(seen, done))
+    watcher.start()
+    until(lambda: browsed(port), "rank 0's port")
+    until(lambda: not any(map(running, folders)), "the ranks' end", 60)
+    done.set()
+    watcher.join()
+    info = detect_torchrun({**common, "RANK": "0"})
+    assert info
+    secret = secret_of(info, common)
+    keys = Keys.of(secret)
+    hidden = [SECRET.encode(), secret.key, secret.key.hex().encode(), *keys.listener, *keys.caller]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert (folders[0] / "run/run.json").exists(), (folders[0] / "stderr").read_text()
+    assert any("collbench" in line for line in seen)
+    for actual in (folders[0] / "stderr", folders[0] / "run/events.jsonl"):
+        assert "refused 1 connection" in actual.read_text()
+    for text, word in itertools.product([*written, *(line.encode() for line in seen)], hidden):
+        assert word not in text
+
+
+def browsed(port):
+    """Return whether a process listens there. The probe asks for a web page and closes."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(4096):
+                pass
+    except ConnectionRefusedError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def watch(seen, done):
+    """The command lines of all processes, now and again."""
+    while not done.wait(0.1):
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                seen.add(path.read_text(errors="replace"))
+            except OSError:
+                continue

@@ -1,13 +1,10 @@
-"""Foreign connections are rejected and reported, and the launch continues with its own ranks."""
-
-from __future__ import annotations
+"""Foreign connections are limited, rejected and reported, and the launch continues with its own ranks."""
 
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
@@ -15,25 +12,26 @@ from pathlib import Path
 import pytest
 import zmq
 
+from collbench.control import security
 from collbench.control.members import Member
-from collbench.control.security import ConnectionsRefused, Keys, RejectedPeers, Secret, closing
+from collbench.control.security import ConnectionsRefused, Keys, PendingConnections, RejectedPeers, Secret, closing, is_remote
 from collbench.control.tree import restarted
 from collbench.control.wire import PIECE_BYTES, Hello, Joining, frames
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
-from tests.control.ends_here import Here, about, collected, launch
+from tests.control.ends_here import about, collected, launch
 from tests.control.proxy import Proxy
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
 
 
 @pytest.fixture
-def here() -> Iterator[Here]:
+def here():
     with launch() as found:
         yield found
 
 
-def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -> bytes:
+def knock(here, *said, stay=False, patience_s=5):
     """Send data to rank 0's port, as any program can; returns the answer until it closes (or, unless `stay`, until this end closes)."""
     with socket.create_connection(("127.0.0.1", here.port), timeout=patience_s) as stranger:
         answer = b""
@@ -47,17 +45,7 @@ def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -
         return answer
 
 
-def converse(here: Here, *said: bytes) -> bytes:
-    """Send message by message and wait for the answer to each; returns the last answer, empty if the connection was closed."""
-    with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:
-        answer = b""
-        for one in said:
-            stranger.sendall(one)
-            answer = stranger.recv(65536)
-        return answer
-
-
-def without_curve(here: Here) -> None:
+def without_curve(here):
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.linger = 0
@@ -68,13 +56,13 @@ def without_curve(here: Here) -> None:
     context.destroy(linger=0)
 
 
-def another_secret(here: Here) -> None:
+def another_secret(here):
     stranger = here.spoke(1, Secret(b"x" * 32, "/x/secret"))
     with pytest.raises(WaitExpired, match=r"was refused .*/x/secret"):
         stranger.join(about(1), 0.5)
 
 
-def another_key(here: Here) -> None:
+def another_key(here):
     """A client that knows the coordinator's public key and does not belong to the launch."""
     context, ours = zmq.Context(), Keys.of(here.secret)
     stranger = context.socket(zmq.DEALER)
@@ -85,7 +73,7 @@ def another_key(here: Here) -> None:
     context.destroy(linger=0)
 
 
-STRANGERS: dict[str, Callable[[Here], object]] = {
+STRANGERS = {
     "a browser": lambda here: knock(here, b"GET / HTTP/1.1\r\nHost: rank0\r\n\r\n"),
     "a flood of garbage": lambda here: [knock(here, random.Random(seed).randbytes(200_000)) for seed in range(20)],
     "a greeting that stops": lambda here: knock(here, GREETING[:11]),
@@ -98,7 +86,7 @@ STRANGERS: dict[str, Callable[[Here], object]] = {
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
-def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here], object], here: Here) -> None:
+def test_a_foreign_connection_is_refused_and_reported(stranger, here):
     hub = here.hub()
     stranger(here)
     until(hub.remarks, "a remark about the foreign connection")
@@ -109,7 +97,7 @@ def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here],
     assert set(hub.coordinator.down.rejected.addresses) <= {"127.0.0.1"}
 
 
-def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here) -> None:
+def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here):
     hub = here.hub()
     with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:  # open: the kernel lists it until both ends are closed
         for one in (GREETING, b"\x04\x06\x05HELLO"):
@@ -120,13 +108,13 @@ def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here)
     assert isinstance(refused, ConnectionsRefused) and refused.addresses == ("127.0.0.1",)
 
 
-def test_a_frame_longer_than_any_of_ours_closes_the_connection_before_it_is_kept(here: Here) -> None:
+def test_a_frame_longer_than_any_of_ours_closes_the_connection_before_it_is_kept(here):
     here.hub()
     actual = (PIECE_BYTES * 2).to_bytes(8, "big")
     assert len(knock(here, GREETING, b"\x06" + actual, b"\x05HELLO", stay=True)) <= len(GREETING)  # its greeting at most, then it closes
 
 
-def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> None:
+def test_a_recorded_conversation_is_refused_when_it_comes_again(here):
     hub = here.hub()
     with Proxy(here.port) as proxy:
         spoke = here.spoke(1, port=proxy.port)
@@ -144,7 +132,7 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
     assert b"the message" not in recorded and b"node1" not in recorded
 
 
-def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -> None:
+def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here):
     hub = here.hub()
     with launch() as second:
         second.port = here.port
@@ -157,7 +145,7 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
 
 
-def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(here: Here) -> None:
+def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(here):
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
     again = here.spoke(1)
@@ -169,14 +157,14 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     assert collected(hub, 1) == {1: ("still here", [])}
 
 
-def test_a_place_that_is_taken_on_this_host_reports_it() -> None:
+def test_a_place_that_is_taken_on_this_host_reports_it():
     with launch(n=2, each=2) as here:
         here.hub()
         with pytest.raises(UsageError, match="MASTER_PORT"):
             here.hub()
 
 
-def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here, monkeypatch):
     monkeypatch.setattr("collbench.control.security._FLOOD", 3)
     hub, spoke = here.hub(), here.spoke(1)
     for _ in range(6):
@@ -192,7 +180,7 @@ def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monk
     assert collected(hub, 1) == {1: ("still here", [])}
 
 
-def test_many_foreign_connections_are_counted_and_few_addresses_kept() -> None:
+def test_many_foreign_connections_are_counted_and_few_addresses_kept():
     rejected = RejectedPeers()
     assert rejected.fact() is None
     for number in range(1000):
@@ -203,7 +191,7 @@ def test_many_foreign_connections_are_counted_and_few_addresses_kept() -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: socket.AddressFamily) -> None:
+def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family):
     address, caller = ("127.0.0.1", f"127.0.7.{random.randint(1, 254)}") if family == socket.AF_INET else ("::1", "::1")
     with socket.create_server((address, 0), family=family) as listening:
         port = listening.getsockname()[1]
@@ -215,12 +203,12 @@ def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: s
 
 @pytest.mark.often
 @pytest.mark.long
-def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> None:
+def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here):
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
     before, end = resident(), time.monotonic() + 1.0
 
-    def flood() -> None:
+    def flood():
         for _ in takewhile(lambda turn: turn < 2 or time.monotonic() < end, count()):
             with suppress(OSError):
                 knock(here, GREETING, b"\x06" + PIECE_BYTES.to_bytes(8, "big"), os.urandom(PIECE_BYTES - 1), patience_s=1)
@@ -237,6 +225,58 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> 
     assert resident() - before < 64 << 20
 
 
-def resident() -> int:
-    """Bytes of memory of this process."""
+def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the kernel was asked to do, in order."""
+    found = []
+    monkeypatch.setattr(security, "drop_all", lambda descriptor: found.append("all"))
+    monkeypatch.setattr(security, "drop_from", lambda descriptor, sources: found.append(sorted(sources) or "none"))
+    return found
+
+
+def pending(most, most_of_source):
+    found = PendingConnections(most, most_of_source)
+    found.listeners.add(99)
+    return found
+
+
+def test_a_source_above_its_limit_is_held_back_until_half_of_it_is_free(calls):
+    found = pending(100, 4)
+    for descriptor in range(4):
+        found.add(descriptor, "10.0.0.9")
+    assert calls == []
+    found.add(4, "10.0.0.9")
+    assert calls == [["10.0.0.9"]] and list(found.held_back) == ["10.0.0.9"]
+    found.remove(0)
+    found.remove(1)
+    assert calls == [["10.0.0.9"]]
+    found.remove(2)
+    assert calls == [["10.0.0.9"], "none"]
+
+
+def test_all_sources_are_held_back_above_the_whole_limit(calls):
+    found = pending(4, 100)
+    for descriptor in range(4):
+        found.add(descriptor, f"10.0.0.{descriptor}")
+    assert calls == []
+    found.add(4, "10.0.0.4")
+    assert calls == ["all"] and not found.held_back
+    for descriptor in range(3):
+        found.remove(descriptor)
+    assert calls == ["all", "none"]
+
+
+def test_ranks_of_this_host_are_not_counted_by_source(calls):
+    found = pending(100, 1)
+    for descriptor in range(3):
+        found.add(descriptor, None)
+    assert calls == [] and len(found) == 3 and 1 in found and found.remove(1) is None
+
+
+@pytest.mark.parametrize(("address", "remote"), [("10.0.0.1", True), ("fe80::1%eth0", True), (None, False), ("", False), ("socket", False)])
+def test_an_ip_address_is_remote(address, remote):
+    assert is_remote(address) is remote

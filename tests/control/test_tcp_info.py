@@ -1,18 +1,14 @@
 """TCP_INFO of connections, from recorded values and from a real one."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, reports, tcp_info
-from tests.testbeds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
 OFFSETS = {
@@ -22,7 +18,7 @@ OFFSETS = {
 }  # fmt: skip
 
 
-def recorded(size: int = 240, **values: int) -> bytes:
+def recorded(size=240, **values):
     data = bytearray(size)
     for name, value in values.items():
         offset, form = OFFSETS[name]
@@ -30,33 +26,22 @@ def recorded(size: int = 240, **values: int) -> bytes:
     return bytes(data)
 
 
-def test_every_field_is_read_from_its_place() -> None:
+def test_every_field_is_read_from_its_place_and_an_older_kernel_returns_less():
     values = {name: number for number, name in enumerate(OFFSETS, 1)}
     assert TcpInfo.parse(recorded(**values)) == TcpInfo(**values)
-
-
-def test_an_older_kernel_returns_less() -> None:
     assert TcpInfo.parse(recorded(**{"state": 1, "unacked": 3})[:104]) == TcpInfo(state=1, unacked=3)
 
 
-@pytest.mark.parametrize(
-    ("info", "stalled"),
-    [
-        (TcpInfo(unacked=3, retransmits=4), True),
-        (TcpInfo(unacked=3, retransmits=1), False),
-        (TcpInfo(unacked=0, retransmits=4), False),
-        (TcpInfo(unacked=90), False),
-    ],
-)
-def test_a_connection_is_stalled_where_a_segment_timed_out_repeatedly(info: TcpInfo, stalled: bool) -> None:
-    assert info.stalled is stalled
-
-
-@pytest.mark.parametrize(
-    ("info", "lossy"), [(TcpInfo(retransmitted=1), True), (TcpInfo(out_of_order=1), True), (TcpInfo(unacked=9, sent=99), False)]
-)
-def test_a_connection_is_lossy_where_packets_were_sent_again_or_came_out_of_order(info: TcpInfo, lossy: bool) -> None:
-    assert info.lossy is lossy
+@pytest.mark.parametrize(("info", "stalled", "lossy"), [
+    (TcpInfo(unacked=3, retransmits=4), True, False),
+    (TcpInfo(unacked=3, retransmits=1), False, False),
+    (TcpInfo(unacked=0, retransmits=4), False, False),
+    (TcpInfo(unacked=90, sent=99), False, False),
+    (TcpInfo(retransmitted=1), False, True),
+    (TcpInfo(out_of_order=1), False, True),
+])  # fmt: skip
+def test_a_connection_is_stalled_by_repeated_timeouts_and_lossy_by_packets_sent_again_or_out_of_order(info, stalled, lossy):
+    assert (info.stalled, info.lossy) == (stalled, lossy)
 
 
 RECEIVE = """
@@ -72,7 +57,7 @@ print(last.out_of_order)
 
 
 @pytest.mark.hosts
-def test_the_receiver_counts_packets_that_came_while_one_was_missing(hosts: Callable[..., Hosts]) -> None:
+def test_the_receiver_counts_packets_that_came_while_one_was_missing(hosts):
     bed = hosts(2, "1gbit")
     receiver = bed.start(1, [sys.executable, "-P", "-c", RECEIVE])
     assert receiver.stdout and receiver.stdout.readline() == "ready\n"
@@ -104,7 +89,7 @@ print(last.retransmitted, last.duplicates)
 
 @pytest.mark.hosts
 @pytest.mark.long
-def test_lost_acknowledgements_are_not_taken_for_lost_packets(hosts: Callable[..., Hosts]) -> None:
+def test_lost_acknowledgements_are_not_taken_for_lost_packets(hosts):
     bed = hosts(2, "1gbit")
     receiver = bed.start(1, [sys.executable, "-P", "-c", ANSWER])
     sender = bed.start(0, [sys.executable, "-P", "-c", SEND, bed.addresses[1]])
@@ -116,7 +101,7 @@ def test_lost_acknowledgements_are_not_taken_for_lost_packets(hosts: Callable[..
     receiver.kill()
 
 
-def test_reports_sum_what_happened_since_by_address() -> None:
+def test_reports_sum_what_happened_since_by_address():
     before = {"socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=5, sent=100)), "socket:[2]": ("10.0.0.2", TcpInfo(sent=7))}
     now = {
         "socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=9, sent=120, unacked=2, retransmits=4, pmtu=1500, last_received_ms=900)),
@@ -126,7 +111,7 @@ def test_reports_sum_what_happened_since_by_address() -> None:
     assert reports(now, before) == [PathReport("10.0.0.2", 1, 4, 1500, 4, 21, 30), PathReport("10.0.0.3", 0, 0, 9000, 1, 4, 5)]
 
 
-def test_what_is_not_a_tcp_connection_has_no_facts_and_stays_open() -> None:
+def test_what_is_not_a_tcp_connection_has_no_facts_and_stays_open():
     one, other = socket.socketpair()
     read, write = os.pipe()
     with one, other:
@@ -137,14 +122,14 @@ def test_what_is_not_a_tcp_connection_has_no_facts_and_stays_open() -> None:
     os.close(write)
 
 
-def test_a_monitor_takes_the_reading_of_the_moment_when_nothing_moved_any_more() -> None:
+def test_a_monitor_takes_the_reading_of_the_moment_when_nothing_moved_any_more():
     monitor = ConnectionMonitor()
     monitor.note(0.0, 10.0)
     monitor.note(1.5, 11.0)
     assert monitor.reports() == []  # connections within this host do not count
 
 
-def result_of(probe: Probe) -> ProbeResult:
+def result_of(probe):
     end = time.monotonic() + 10
     while (found := probe.step()) is None:
         assert time.monotonic() < end
@@ -152,30 +137,22 @@ def result_of(probe: Probe) -> ProbeResult:
     return found
 
 
-def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads() -> None:
+def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads():
     server = listener("127.0.0.1")
-    assert server is not None
     with server:
-        found = result_of(Probe("127.0.0.1", server.getsockname()[1]))
-    assert found.limit is None
-
-
-def test_where_no_socket_listens_nothing_is_concluded() -> None:
+        assert result_of(Probe("127.0.0.1", server.getsockname()[1])).limit is None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    found = result_of(Probe("127.0.0.1", port))
+    found = result_of(Probe("127.0.0.1", port))  # where no socket listens nothing is concluded
     assert not found.connected and found.limit is None
 
 
-@pytest.mark.parametrize(
-    ("passed", "failed", "limit"),
-    [
-        ((576, 1000), (1200, 1500, 1500), 1000),
-        ((576, 1000), (1500,), None),  # one may be lost by chance
-        ((576, 1400), (1200, 1500), None),  # a larger one passes
-        ((), (576, 1500), None),
-        ((576, 1500), (), None),
-    ],
-)  # fmt: skip
-def test_a_limit_needs_two_sizes_that_fail_above_all_that_pass(passed: tuple[int, ...], failed: tuple[int, ...], limit: int | None) -> None:
+@pytest.mark.parametrize(("passed", "failed", "limit"), [
+    ((576, 1000), (1200, 1500, 1500), 1000),
+    ((576, 1000), (1500,), None),  # one may be lost by chance
+    ((576, 1400), (1200, 1500), None),  # a larger one passes
+    ((), (576, 1500), None),
+    ((576, 1500), (), None),
+])  # fmt: skip
+def test_a_limit_needs_two_sizes_that_fail_above_all_that_pass(passed, failed, limit):
     assert ProbeResult(passed, failed).limit == limit

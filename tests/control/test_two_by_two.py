@@ -1,16 +1,11 @@
 """Two nodes with two ranks each, as torchrun and srun start them: rank 0 hears the other node through its first rank alone."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
 from tests.cli.command import ROOT, environment
-from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long]
 
@@ -31,7 +26,7 @@ world.close()
 """
 
 
-def checked(printed: str, hosts: Sequence[str]) -> None:
+def checked(printed, hosts):
     (found,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert found["gathered"] == [[0, 0, hosts[0]], [1, 1, hosts[0]], [2, 0, hosts[1]], [3, 1, hosts[1]]]
     assert found["sums"] == [[rank, rank * 100_000.0] for rank in (1, 2, 3)]
@@ -39,13 +34,13 @@ def checked(printed: str, hosts: Sequence[str]) -> None:
     assert found["remarks"] == []
 
 
-def program(folder: Path) -> list[str]:
+def program(folder):
     (folder / "program.py").write_text(PROGRAM)
     return ["timeout", "60", sys.executable, str(folder / "program.py")]
 
 
 @pytest.mark.parametrize("elastic", [True, False], ids=["torchrun", "by hand"])
-def test_with_the_variables_of_torchrun(elastic: bool, hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_with_the_variables_of_torchrun(elastic, hosts, tmp_path):
     bed = hosts(2, "1gbit")
     common = {**SECRET, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": "29534"}
     started = []
@@ -59,14 +54,14 @@ def test_with_the_variables_of_torchrun(elastic: bool, hosts: Callable[..., Host
 
 
 @pytest.mark.slurm
-def test_with_srun(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_with_srun(slurm_hosts, tmp_path):
     done = slurm_hosts.srun(["-N2", "-n4", "--ntasks-per-node=2", "--mpi=none"], program(tmp_path), env=environment(SECRET))
     assert done.returncode == 0, done.stdout + done.stderr
     checked(done.stdout, slurm_hosts.nodes)
 
 
 @pytest.mark.slurm
-def test_two_nodes_of_slurm_on_one_host_are_two_nodes(slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+def test_two_nodes_of_slurm_on_one_host_are_two_nodes(slurm_one_host, tmp_path):
     env = environment({**SECRET, "MASTER_ADDR": "127.0.0.1"})
     done = slurm_one_host.srun(["-N2", "-n4", "--ntasks-per-node=2", "--mpi=none"], program(tmp_path), env=env)
     assert done.returncode == 0, done.stdout + done.stderr

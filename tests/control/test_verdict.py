@@ -97,12 +97,9 @@ def test_the_cause(answers, evidence, expected):
     assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_while_joining_a_rank_may_have_no_name_yet():
-    assert diagnose(HangEvidence("", 60.0, {}, {}, gone=[2])).names == ("rank 2",)
-
-
-def test_more_than_four_are_counted():
+def test_more_than_four_are_counted_and_while_joining_a_rank_may_have_no_name_yet():
     assert "rank 4 (node01, pid 4204) and 3 more" in diagnose(seen([standing(0)], 8)).render()
+    assert diagnose(HangEvidence("", 60.0, {}, {}, gone=[2])).names == ("rank 2",)
 
 
 RANKS = range(6)
@@ -141,8 +138,7 @@ def test_ranks_that_were_all_paused_beyond_the_deadline_are_no_fault_of_the_path
     paused = [standing(rank, still_s=70.0, recently_paused_s=64.0 + rank) for rank in range(4)]
     found = diagnose(seen(paused))
     assert (found.cause, found.ranks, found.paused_s) == (HangCause.ALL_PAUSED, (), 64.0)
-    assert diagnose(seen([*paused[:3], standing(3, still_s=70.0)])).cause is HangCause.NOTHING_MOVES
     long_before = [standing(rank, still_s=170.0, recently_paused_s=64.0) for rank in range(4)]
-    assert diagnose(seen(long_before)).cause is HangCause.NOTHING_MOVES
     within = [standing(rank, still_s=61.0, recently_paused_s=20.0) for rank in range(4)]
-    assert diagnose(seen(within)).cause is HangCause.NOTHING_MOVES
+    for others in ([*paused[:3], standing(3, still_s=70.0)], long_before, within):
+        assert diagnose(seen(others)).cause is HangCause.NOTHING_MOVES

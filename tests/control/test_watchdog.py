@@ -1,14 +1,15 @@
-"""The watchdog: a library call that does not return ends with a sentence and exit code 4; a call that makes progress continues."""
+"""The watchdog and the end of a launch: a call that does not return ends with a sentence; rank 0 prints its reason first."""
 
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from collbench.control.diagnosis import RankStalled
-from collbench.control.watchdog import Watchdog
+from collbench.control.watchdog import EndProcess, Watchdog
 
 
 class EndRecorder:
@@ -25,26 +26,25 @@ class EndRecorder:
         return self._event.wait(seconds)
 
 
-def test_a_phase_that_does_not_move_is_ended_and_reported_with_its_position():
+@pytest.mark.parametrize(("phases", "done", "named", "iteration"), [
+    (("allreduce 64 MiB on mpi: measuring",), 40, "allreduce 64 MiB on mpi: measuring", 41),
+    (("opening gloo",), None, "opening gloo", -1),  # outside loops there is no iteration to name
+    (("outer", "inner"), None, "outer", -1),  # after an inner phase the outer one is watched again
+])  # fmt: skip
+def test_a_phase_that_does_not_move_is_ended_and_reported_with_its_position(phases, done, named, iteration):
     ended = EndRecorder()
     dog = Watchdog(0.2, "rank 1 (node2, pid 7)", ended)
     began = time.monotonic()
-    with dog.phase("allreduce 64 MiB on mpi: measuring"):
-        dog.progress.value = 40  # the last one that is complete
+    with dog.phase(phases[0]):
+        for inner in phases[1:]:
+            with dog.phase(inner):
+                pass
+        if done is not None:
+            dog.progress.value = done  # the last one that is complete
         assert ended.within(10)
     dog.close()
     assert ended.at - began >= 0.2
-    stalled = RankStalled("allreduce 64 MiB on mpi: measuring", "rank 1 (node2, pid 7)", 0.2, 41)
-    assert ended.sentence == stalled.render()
-
-
-def test_outside_loops_there_is_no_iteration_to_name():
-    ended = EndRecorder()
-    dog = Watchdog(0.1, "rank 0", ended)
-    with dog.phase("opening gloo"):
-        assert ended.within(10)
-    dog.close()
-    assert "for 0.1 s;" in ended.sentence
+    assert ended.sentence == RankStalled(named, "rank 1 (node2, pid 7)", 0.2, iteration).render()
 
 
 @pytest.mark.system
@@ -64,22 +64,11 @@ def test_it_is_quiet_while_progress_moves():
 def test_it_is_quiet_outside_phases_and_while_something_else_keeps_the_deadline():
     ended = EndRecorder()
     dog = Watchdog(0.1, "rank 0", ended)
-    time.sleep(0.2)
+    assert not ended.within(0.2)
     with dog.phase("measuring"), dog.elsewhere():
         assert not ended.within(0.4)
     assert not ended.within(0.2)
     dog.close()
-
-
-def test_after_an_inner_phase_the_outer_one_is_watched_again():
-    ended = EndRecorder()
-    dog = Watchdog(0.1, "rank 0", ended)
-    with dog.phase("outer"):
-        with dog.phase("inner"):
-            pass
-        assert ended.within(10)
-    dog.close()
-    assert ended.sentence.startswith("hang: outer: ")
 
 
 def test_the_witness_hears_it_before_the_end():
@@ -104,3 +93,39 @@ with Watchdog(0.3, "rank 3 (here, pid 1)").phase("broadcast 8 B on mpi: measurin
     assert blocked.returncode == 4
     assert blocked.stderr.startswith("collbench: hang: broadcast 8 B on mpi: measuring: rank 3 (here, pid 1) ")
     assert blocked.stderr.count("\n") == 1
+
+
+class Ending:
+    """Records the actions of an ending, in order."""
+
+    def __init__(self, for_all, watched):
+        self.done = []
+        self.ending = EndProcess(lambda *_: self.done.append("end"), lambda sentence, code: self.done.append(f"{sentence} {code}"), for_all)
+        self.node = SimpleNamespace(descriptors=[1] if watched else [], kill=lambda *_: self.done.append("kill"))
+
+    def at(self, *seconds):
+        """Return the actions within so many seconds after its begin."""
+        began = time.monotonic()
+        self.ending.begin("interrupted by SIGTERM", 143, self.node)
+        for each in seconds:
+            self.ending.tick(began + each)
+        return self.done
+
+
+def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end():
+    assert Ending(for_all=True, watched=True).at(0.5) == []
+    once = ["interrupted by SIGTERM 143"]  # and the others stay for 1.5 s
+    assert Ending(for_all=True, watched=True).at(0.5, 1.1, 1.4) == once
+    assert Ending(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
+
+
+@pytest.mark.parametrize(("for_all", "watched", "first"), [(True, True, ["interrupted by SIGTERM 143"]), (False, False, [])])
+def test_then_all_ranks_end(for_all, watched, first):
+    assert Ending(for_all, watched).at(1.1, 2.1) == [*first, "kill", "end"]
+
+
+def test_it_asks_to_be_called_again_for_its_word_and_for_its_end():
+    actual, now = Ending(for_all=True, watched=True), time.monotonic()
+    actual.at()
+    assert actual.ending.tick(now) == pytest.approx(now + 1.0, abs=0.5)
+    assert actual.ending.tick(now + 1.6) == pytest.approx(now + 2.0, abs=0.5)

@@ -1,7 +1,5 @@
 """Starts real processes that join one world, and collects what each returned or how it ended."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import subprocess
@@ -76,7 +74,6 @@ class Meeting:
 
 
 def start(body: str, rank: int, n: int, meeting: Meeting, *, timeout_s: float = 20.0, token: str | None = None) -> subprocess.Popen[str]:
-    """One rank as a process of its own."""
     actual = json.dumps([asdict(meeting.info(rank, n, token)), timeout_s])
     line = [sys.executable, "-c", RANK.replace("{body}", body), actual]
     return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

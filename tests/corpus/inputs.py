@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.stored import stored, stored_reports
+
 ROOT = Path(__file__).parents[2]
 _SAMPLES = ROOT / "tests/plugins/importers/samples"
+_FIRST_RUN = stored_reports() / "first-run"
 _RUN_FILES = ("run.json", "cells.jsonl")
+# The runs of `reports` that are there as they were measured. All others are in tests/stored.tar.xz, without samples.
+_COMMITTED = ("hang-dumps", "hunt-host", "published-8xa100", "regression", "replay", "routing", "suites", "training")
 
 
 def lay_out(folder: Path) -> None:
     """Write every input into the folder: reports, machines, tools, dumps, predict, odd."""
-    shutil.copytree(ROOT / "reports", folder / "reports", ignore=shutil.ignore_patterns("stacks", "gallery", "*-trials", "fault-*"))
-    for stack in sorted((ROOT / "reports/stacks").glob("*/launch-[12]")):
-        shutil.copytree(stack, folder / "reports/stacks" / stack.parent.name / stack.name)
-    shutil.copytree(ROOT / "reports/pairs-trials", folder / "reports/pairs-trials")
-    for archive in sorted((ROOT / "reports/predict-trials").glob("*/raw.tar.xz")):
-        with tarfile.open(archive) as members:
-            members.extractall(folder / "predict" / archive.parent.name, filter="data")
+    reports = folder / "reports"
+    shutil.copytree(stored_reports(), reports, ignore=shutil.ignore_patterns("*-trials", "fault-*", "launch-[3-6]", "missing.json"))
+    for name in ("pairs-trials/host-0", "pairs-trials/pair-0", *_COMMITTED):
+        source = ROOT / "reports" / name
+        shutil.copytree(source if source.exists() else stored_reports() / name, reports / name)
+    shutil.copytree(stored() / "predict", folder / "predict")
     shutil.copytree(_SAMPLES, folder / "tools")
     (folder / "logs").mkdir()
     shutil.copy(ROOT / "tests/plugins/joblogs/log_lines.txt", folder / "logs")
@@ -63,7 +66,7 @@ def _run(**files: bytes | str | None) -> Writer:
     def write(path: Path) -> None:
         path.mkdir(parents=True)
         for name in _RUN_FILES:
-            data = files.get(name.partition(".")[0], (ROOT / "reports/first-run" / name).read_bytes())
+            data = files.get(name.partition(".")[0], (_FIRST_RUN / name).read_bytes())
             if data is not None:
                 _file(data)(path / name)
 
@@ -72,7 +75,7 @@ def _run(**files: bytes | str | None) -> Writer:
 
 def _rows(change: Callable[[dict[str, object]], object]) -> Writer:
     """Return the writer of that run with a change in each row."""
-    rows = [json.loads(line) for line in (ROOT / "reports/first-run/cells.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in (_FIRST_RUN / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
         change(row)
     return _run(cells="".join(f"{json.dumps(row)}\n" for row in rows))
@@ -80,11 +83,11 @@ def _rows(change: Callable[[dict[str, object]], object]) -> Writer:
 
 def _information(**changes: object) -> Writer:
     """Return the writer of that run with changes in run.json."""
-    information = json.loads((ROOT / "reports/first-run/run.json").read_text(encoding="utf-8"))
+    information = json.loads((_FIRST_RUN / "run.json").read_text(encoding="utf-8"))
     return _run(run=json.dumps({**information, **changes}))
 
 
-_CELLS = (ROOT / "reports/first-run/cells.jsonl").read_bytes()
+_CELLS = (_FIRST_RUN / "cells.jsonl").read_bytes()
 _NVIDIA_SMI = "\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV18\tPIX\nGPU1\tNV18\t X \tSYS\nNIC0\tPIX\tSYS\t X \n"
 ODD: dict[str, Writer] = {
     "empty-folder": lambda path: path.mkdir(parents=True),

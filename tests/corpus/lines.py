@@ -43,23 +43,47 @@ def lines(folder: Path) -> list[Line]:
     ]
 
 
+# Runs that are stored without samples.bin, which tables, pages, metrics and traces of a run need.
+_WITHOUT_SAMPLES = (
+    "check",
+    "cpu-sweep",
+    "first-run",
+    "kv",
+    "link-",
+    "load",
+    "one-launch",
+    "shaped-",
+    "stacks",
+    "sweep-default",
+    "two-hosts",
+)
+
+
+def _has_its_samples(run: str) -> bool:
+    return not run.startswith(tuple(f"reports/{name}" for name in _WITHOUT_SAMPLES))
+
+
 def _reports(runs: list[str], single: list[str]) -> Iterator[Line]:
     for run in runs:
-        yield line(f"report {run}")
+        if _has_its_samples(run):
+            yield line(f"report {run}")
         yield line(f"report {run} --csv")
         yield line(f"report {run} --format jsonl")
     for run in single:
         yield line(f"report {run} --markdown")
         yield line(f"report {run} --format nccl-tests")
         yield line(f"report {run} --format bmf")
-        yield line(f"report {run} --openmetrics out.prom", "out.prom")
-        yield line(f"report {run} --html out.html", "out.html")
-        yield line(f"report {run} --trace out.json", "out.json")
-    for several in ("reports/regression/before", "reports/regression/after", "reports/stacks/gloo", "reports/stacks/mpich"):
+        if _has_its_samples(run):
+            yield line(f"report {run} --openmetrics out.prom", "out.prom")
+            yield line(f"report {run} --html out.html", "out.html")
+            yield line(f"report {run} --trace out.json", "out.json")
+    for several in ("reports/regression/before", "reports/regression/after"):
         yield line(f"report {several}")
         yield line(f"report {several} --csv")
         yield line(f"report {several} --markdown")
         yield line(f"report {several} --html out.html", "out.html")
+    yield line("report reports/stacks/gloo --csv")
+    yield line("report reports/stacks/mpich --csv")
     for form in ("table", "csv", "json"):
         yield line(f"runs reports --format {form}")
 

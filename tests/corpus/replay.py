@@ -37,6 +37,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 # The last digits of a fit depend on the processor's LAPACK: numbers are compared to 11 digits.
 _LONG_NUMBER = re.compile(r"\d+\.\d{8,}(?:e[+-]\d+)?")
 _BEGAN = datetime.now(UTC)
+_MOST_SHOWN = 5
 _ENVIRONMENT = {"COLUMNS": "120", "LINES": "50", "NO_COLOR": "1", "TZ": "UTC", "SOURCE_DATE_EPOCH": "1795000000"}
 
 
@@ -59,7 +60,7 @@ def outputs(chosen: Sequence[str] = ()) -> dict[str, str]:
 
 def _is_chosen(command: Line, chosen: Sequence[str]) -> bool:
     makes_input = command.name.startswith(("baseline add", "import tools", "store add"))
-    return not chosen or makes_input or any(text in command.name for text in chosen)
+    return not chosen or makes_input or any(text in f"{command.name} " for text in chosen)
 
 
 def _output(folder: Path, command: Line) -> str:
@@ -111,6 +112,17 @@ def stored() -> dict[str, str]:
     with tarfile.open(OUTPUTS) as archive:
         texts = [(member.pax_headers["line"], archive.extractfile(member)) for member in archive]
         return {name: _rounded(file.read().decode()) for name, file in texts if file}
+
+
+def changed(*commands: str) -> str:
+    """Return the differences of the first lines of these commands that print or write something else, or are not stored; "" without any."""
+    right, present = (
+        {name: text for name, text in texts.items() if name.split()[0] in commands}
+        for texts in (stored(), outputs([f"{command} " for command in commands]))
+    )
+    names = [name for name in (right | present) if right.get(name) != present.get(name)]
+    shown = [difference(name, right.get(name, ""), present.get(name, "")) for name in names[:_MOST_SHOWN]]
+    return "\n\n".join([f"{len(names)} of {len(present)} lines differ:", *shown]) if names else ""
 
 
 def store(texts: Mapping[str, str]) -> None:

@@ -42,7 +42,6 @@ def gpus():
 
 @pytest.fixture
 def double(gpus):
-    """Two GPUs of the test double."""
     if (gpu_count(), gpus[0].name) != (2, FAKE):
         pytest.skip("asserts facts of the test double with two GPUs")
 

@@ -75,11 +75,8 @@ def machine(monkeypatch):
     [
         ({"library": False}, unavailable.NoDriver(), "install"),
         ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
-        (
-            {"installed": ("cupy-cuda12x", "cupy-cuda13x")},
-            unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
-            "pip uninstall -y cupy-cuda12x cupy-cuda13x",
-        ),
+        ({"installed": ("cupy-cuda12x", "cupy-cuda13x")}, unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
+            "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
         ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
         ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
         ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
@@ -88,7 +85,7 @@ def machine(monkeypatch):
         ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
         ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
     ],
-)
+)  # fmt: skip
 def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
     machine(**expected)
     found = gpu_obstacle({})
@@ -99,20 +96,12 @@ def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
 @pytest.mark.parametrize(
     ("variable", "gpus", "why"),
     [
-        ("", 2, unavailable.GpusHidden()),
-        (" ", 2, unavailable.GpusHidden()),
-        ("-1", 2, unavailable.GpusHidden()),
-        ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()),
-        ("7", 0, unavailable.UnknownGpu("7", "7")),
-        ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")),
-        ("0,0", 0, unavailable.GpuListedTwice("0,0")),
-        ("0,1", 2, None),
-        ("1, -1, 0", 1, None),
-        ("MIG-GPU-8932/1/2,MIG-2", 1, None),
-        ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()),
-        ("GPU-8932", 1, None),
+        ("", 2, unavailable.GpusHidden()), (" ", 2, unavailable.GpusHidden()), ("-1", 2, unavailable.GpusHidden()),
+        ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()), ("7", 0, unavailable.UnknownGpu("7", "7")),
+        ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")), ("0,0", 0, unavailable.GpuListedTwice("0,0")), ("0,1", 2, None),
+        ("1, -1, 0", 1, None), ("MIG-GPU-8932/1/2,MIG-2", 1, None), ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()), ("GPU-8932", 1, None),
     ],
-)
+)  # fmt: skip
 def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     machine(gpus=gpus)
     assert gpu_obstacle({"CUDA_VISIBLE_DEVICES": variable}) == why

@@ -28,22 +28,14 @@ def machine(tmp_path):
     return tmp_path
 
 
-def test_a_gpu_counts_where_it_has_a_device_node(machine):
+def test_a_gpu_counts_where_it_has_a_device_node(machine, tmp_path):
     assert present_gpus(machine) == [UUIDS[0], UUIDS[1], ""]
-    assert visible_gpus({}, machine) == 3
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2"}, machine) == 1
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": UUIDS[1]}, machine) == 1
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": UUIDS[2]}, machine) == 0
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, machine) == 0
-
-
-def test_a_machine_without_a_driver_has_none(tmp_path):
-    assert visible_gpus({}, tmp_path) == 0
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path) == 0
-
-
-def test_what_cannot_be_read_is_a_gpu_without_a_uuid(machine):
-    page = machine / "proc/driver/nvidia/gpus/0000:43:00.0/information"
+    counts = {None: 3, "2": 1, UUIDS[1]: 1, UUIDS[2]: 0, "": 0}
+    visible = [{} if variable is None else {"CUDA_VISIBLE_DEVICES": variable} for variable in counts]
+    assert [visible_gpus(env, machine) for env in visible] == list(counts.values())
+    without_driver = tmp_path / "empty"
+    assert visible_gpus({}, without_driver) == visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}, without_driver) == 0
+    page = machine / "proc/driver/nvidia/gpus/0000:43:00.0/information"  # what cannot be read is a GPU without a UUID
     page.write_bytes(b"\xff\xfe\x00")
     assert present_gpus(machine) == ["", UUIDS[1], ""]
     page.unlink()

@@ -73,16 +73,13 @@ def python(site: Path, folder: Path, code: str) -> str:
     return done.stdout
 
 
-def test_the_path_has_at_most_twelve_modules_with_the_functions_as_they_are() -> None:
+def test_the_path_and_the_examples_of_the_page_are_short_and_true() -> None:
     assert 8 <= len(STEPS) <= 12
     for module, name, parameters in STEPS:
         found = import_module(f"collbench.{module.replace('/', '.')}")
         for part in name.split("."):
             found = getattr(found, part)
         assert [each for each in inspect.signature(found).parameters if each != "self"] == parameters.split(", "), name
-
-
-def test_an_example_has_one_file_and_at_most_one_other() -> None:
     for section in PAGE.split("\n### ")[1:]:
         files = {name for name, _, _ in BLOCKS if f"\n# {name}" in section.partition("\n## ")[0]}
         most = 5 if section.startswith("A plug-in") else 2  # a plug-in is a folder, its test, and its name in the list

@@ -1,4 +1,4 @@
-"""The generated reference pages have every fact of the package, and the hand-written ones name what there is."""
+"""Pages of the site: the generated ones have every fact of the package, links and names lead to what there is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from functools import cache
+from pathlib import Path
 from runpy import run_path
 
 import pytest
@@ -25,7 +26,7 @@ from collbench.report.writers import csv_columns, metric_name
 from collbench.results.flags import FLAGS
 from collbench.results.quality import RULES
 from collbench.results.row import Row
-from site_pages import reference_pages
+from site_pages import links, reference_pages
 from site_pages.formats import SCHEMAS
 from site_pages.interfaces import API
 from site_pages.links import GENERATED, ROOT
@@ -68,10 +69,16 @@ def test_the_list_of_generated_pages_is_complete() -> None:
     assert {f"reference/{name}.md" for name in headings} == others
 
 
-def test_each_command_is_listed_once() -> None:
+def test_each_command_rule_and_metric_is_listed_once() -> None:
     listed = re.findall(r"^\| \[`([\w-]+)`\]\(\1\.md\) \| (.*) \|$", _page("cli/index"), re.MULTILINE)
     assert sorted(name for name, _ in listed) == COMMANDS
     assert all(summary for _, summary in listed)
+    assert sum(cell in ("noisy", "unreliable") for cell in _first_cells(_page("quality"))) == len(RULES)
+    tables = [ROW_METRICS, GATE_METRICS]
+    if "store" in plugins():
+        tables.append(loaded("collbench.plugins.store.metrics:STORE_METRICS"))
+    served = {metric_name(name, metric.unit) for table in tables for name, metric in table.items()}
+    assert served == {cell for cell in _first_cells(_page("metrics")) if cell.startswith("collbench_")}
 
 
 def test_all_flags_findings_words_and_fields_are_there() -> None:
@@ -83,10 +90,6 @@ def test_all_flags_findings_words_and_fields_are_there() -> None:
     assert set(inspect.signature(Row).parameters) <= set(_first_cells(_page("run-folder")))
 
 
-def test_each_rule_of_the_quality_is_a_line() -> None:
-    assert sum(cell in ("noisy", "unreliable") for cell in _first_cells(_page("quality"))) == len(RULES)
-
-
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_all_fields_of_a_schema_are_there(name: str) -> None:
     schema = json.loads(SCHEMAS[name].read_text(encoding="utf-8"))
@@ -94,14 +97,6 @@ def test_all_fields_of_a_schema_are_there(name: str) -> None:
     assert set(schema["properties"]) <= set(_first_cells(own))
     objects = {f"{name}: {part}" for part, below in schema.get("$defs", {}).items() if "properties" in below}
     assert objects == set(re.findall(r"^### (.*)$", own, re.MULTILINE))
-
-
-def test_each_metric_is_there() -> None:
-    tables = [ROW_METRICS, GATE_METRICS]
-    if "store" in plugins():
-        tables.append(loaded("collbench.plugins.store.metrics:STORE_METRICS"))
-    served = {metric_name(name, metric.unit) for table in tables for name, metric in table.items()}
-    assert served == {cell for cell in _first_cells(_page("metrics")) if cell.startswith("collbench_")}
 
 
 def test_each_option_has_a_variable_and_a_key() -> None:
@@ -139,24 +134,83 @@ def test_stored_runs_agree_with_the_table_of_operations_and_backends() -> None:
     assert supported[("put_latency", "mpi")] and not supported[("put_latency", "gloo")]
 
 
-def test_the_interface_of_plug_ins_is_documented() -> None:
+def test_the_options_of_nccl_tests_and_the_interface_of_plug_ins_are_documented() -> None:
     for module, names in API.items():
         assert all(inspect.getdoc(getattr(module, name)) for name in names)
         assert all(f"\n### {name}\n" in _page("python-api") for name in names)
-
-
-def test_the_options_of_nccl_tests_are_listed() -> None:
     listed = set(re.findall(r"(?<!\w)-\w", (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")))
     assert {each.names[0] for each in OPTIONS} <= listed
 
 
-def test_no_page_has_html_of_its_own() -> None:
+def test_no_page_has_html_of_its_own_or_private_words() -> None:
     """A value such as <seconds> in a help text would disappear from the page."""
+    findings = run_path(str(ROOT / "tools/words"))["findings"]
     for path, text in _pages().items():
         plain = re.sub(r"```.*?```|`[^`\n]*`|<https?://[^>]*>", "", text, flags=re.DOTALL)
         assert not re.findall(r"<[a-zA-Z/][^>]*>", plain), path
+        assert list(findings(text)) == [], path
 
 
-def test_the_generated_pages_have_no_private_words() -> None:
-    findings = run_path(str(ROOT / "tools/words"))["findings"]
-    assert not [(path, found) for path, text in _pages().items() for found in findings(text)]
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(links, "ROOT", tmp_path)
+    for name, text in {
+        "docs/guides/a.md": "", "data/x.json": "{}",
+        "README.md": "# Title\n\nSee [the guide](docs/guides/a.md#part) and [data](data/x.json).\n",
+        "data/README.md": "[x](x.json)", "code.py": "x = y[0](1)  # [no](link)\n", "empty/file": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("written", "in_the_site"), [
+    ("[r](../../README.md#title)", "[r](../repository/README.md#title)"),
+    ("[d](../../data)", "[d](../repository/data/README.md)"),
+    ("![p](../../data/x.json)", "![p](../repository/data/x.json)"),
+    ('<img src="../../data/x.json">', '<img src="../repository/data/x.json">'),
+    ("[folder](../../empty)", "folder"),
+    ("[b](b.md) [u](https://example.com/x) [m](mailto:a@example.com) [here](#part)",) * 2,
+    ("[typing error](../../REEDME.md)",) * 2,
+    ("```\n[r](../../README.md)\n```",) * 2,
+    pytest.param("[f](../reference/README.md#flags)", "[f](../reference/flags.md)", id="a generated page"),
+    pytest.param("[c](../reference/README.md#commands)", "[c](../reference/cli/index.md)", id="the generated list of commands"),
+    pytest.param("[n](../notebooks/n.ipynb)", "[n](../notebooks/n.md)", id="a notebook"),
+])  # fmt: skip
+def test_a_link_of_a_page(written: str, in_the_site: str, repository: Path) -> None:
+    assert links.rewritten(written, "guides/a.md") == in_the_site
+
+
+def test_files_that_pages_link_to_are_part_of_the_site_unless_they_are_too_large(repository: Path) -> None:
+    found = links.repository_files(
+        [("guides/a.md", "[r](../../README.md) `[c](../../code.py)`\n```\n[c](../../code.py)\n```\n[e](../../empty)")]
+    )
+    assert found == {"repository/README.md": repository / "README.md", "repository/data/x.json": repository / "data/x.json"}
+    text = (repository / "README.md").read_text()
+    assert "(../guides/a.md#part)" in links.rewritten(text, "repository/README.md")
+    assert "(data/x.json)" in links.rewritten(text, "repository/README.md")
+    with (repository / "data/x.json").open("wb") as file:
+        file.truncate((4 << 20) + 1)
+    assert links.repository_files([("guides/a.md", "[x](../../data/x.json)")]) == {}
+
+
+def test_an_included_page_has_no_title_and_links_that_fit_and_code_is_unchanged(repository: Path) -> None:
+    text = links.expanded('Before.\n\n--8<-- "README.md"\n\nAfter.', "docs/guides/a.md")
+    assert text.startswith("Before.\n\n") and text.endswith("\n\nAfter.") and "# Title" not in text
+    assert "(a.md#part)" in text and "(../../data/x.json)" in text
+    code = (repository / "code.py").read_text()
+    assert links.expanded('```python\n# --8<-- "code.py"\n```', "docs/guides/a.md") == f"```python\n{code}```"
+
+
+def test_the_tests_of_each_defect_of_the_page_exist() -> None:
+    text = (ROOT / "docs/develop/testing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*\|(.*)\|$", text, re.MULTILINE)
+    assert [number for number, _ in rows] == [str(number) for number in range(1, 13)]
+    for _, tests in rows:
+        for entry in tests.split(";"):
+            file, *names = re.findall(r"`([^`]+)`", entry)
+            folder, _, inside = file.partition("/")
+            if folder == "plugins" and inside.partition("/")[0] not in plugins():
+                continue
+            code = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert [name for name in names if not re.search(rf"\b(?:def|class) {name}\b", code)] == []

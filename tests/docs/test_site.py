@@ -16,16 +16,7 @@ from tests.docs.site import PYTHON, built
 
 pytestmark = pytest.mark.system
 
-_RESOURCES = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "source": "src",
-    "video": "src",
-    "audio": "src",
-    "embed": "src",
-    "object": "data",
-}
+_RESOURCES = {**dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src"), "object": "data"}
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +74,11 @@ def test_every_link_inside_the_site_has_a_target(site: Path) -> None:
     assert not missing
 
 
-def test_each_page_shows_the_version_and_the_search_finds_generated_pages(site: Path) -> None:
+def test_each_page_shows_the_version_and_generated_pages_and_schemas_are_there(site: Path) -> None:
     command = [PYTHON, "-P", "-c", "from importlib.metadata import version; print(version('collbench'))"]
     version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert f"collbench {version}" in (site / "index.html").read_text(encoding="utf-8")
     places = {entry["location"].partition("#")[0] for entry in json.loads((site / "search/search_index.json").read_text())["docs"]}
     assert {"reference/flags.html", "reference/cli/allreduce.html", "develop/architecture.html", "reference/ports.html"} <= places
-
-
-def test_the_schemas_are_files_of_the_site(site: Path) -> None:
     for name in ("suite", "verdict", "recommendation"):
         assert json.loads((site / f"reference/schemas/{name}.schema.json").read_text())["$schema"].startswith("https://json-schema.org/")

@@ -20,18 +20,15 @@ def changed(machine: Machine, part: str, key: str, **facts: Any) -> Machine:
 
 
 def with_link(machine: Machine, address: str, link: PcieLink) -> Machine:
-    """The machine with another PCIe link of one device."""
     return changed(machine, "pci", address, link=link)
 
 
 def with_port(machine: Machine, nic: str, **facts: Any) -> Machine:
-    """The machine with other facts of a NIC's first port."""
     ports = next(each.ports for each in machine.nics if each.name == nic)
     return changed(machine, "nics", nic, ports=(replace(ports[0], **facts), *ports[1:]))
 
 
 def with_system(machine: Machine, **facts: Any) -> Machine:
-    """The machine with other facts of its System."""
     system: System = replace(machine.system, **facts)
     return replace(machine, system=system)
 
@@ -46,12 +43,10 @@ def examined(logs: Sequence[NcclLog], machines: Sequence[Machine]) -> Sequence[E
 
 
 def codes(*machines: Machine, logs: Sequence[NcclLog] = ()) -> list[str]:
-    """The codes of all findings, worst first."""
     return [finding.code for finding in examine(machines, examined(logs, machines))]
 
 
 def found(machine: Machine, code: str, *others: Machine, logs: Sequence[NcclLog] = ()) -> Finding:
-    """The only finding with this code."""
     findings = [finding for finding in examine((machine, *others), examined(logs, (machine, *others))) if finding.code == code]
     assert len(findings) == 1, findings
     return findings[0]

@@ -27,21 +27,16 @@ UCC_CODES = {"CB2811", "CB2812"}  # of the plug-in with the backend ucc
 LOG_RULES = loaded("collbench.plugins.joblogs.findings:RULES") if "joblogs" in plugins() else ()
 
 
-@pytest.mark.parametrize("machine", [dgx(), mesh(), laptop(), Machine()], ids=["dgx", "mesh", "laptop", "nothing known"])
-def test_healthy_machines_get_no_finding(machine: Machine) -> None:
-    assert examine([machine]) == []
+@pytest.mark.parametrize(
+    "machines", [[dgx()], [mesh()], [laptop()], [Machine()], []], ids=["dgx", "mesh", "laptop", "nothing known", "no machine"]
+)
+def test_healthy_machines_get_no_finding(machines: list[Machine]) -> None:
+    assert examine(machines) == []
 
 
-def test_no_machine_and_no_log() -> None:
-    assert examine([]) == []
-
-
-def test_worst_first() -> None:
+def test_worst_first_and_lists_of_names() -> None:
     severe, note = Finding("CB2202", "severe", "b", "", "", ""), Finding("CB2104", "note", "a", "", "", "")
     assert worst_first([note, severe]) == [severe, note]
-
-
-def test_lists_of_names() -> None:
     assert (listed(["a"]), listed(["a", "b", "c"]), listed([]), listed(list("abcd"), 2)) == ("a", "a, b and c", "", "a, b and 2 more")
 
 
@@ -54,60 +49,30 @@ def public(name: str) -> list[Machine]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("gpud-xe9680-h100-lspci", []),
-        ("ibv-devinfo-port-down", ["CB2202"]),
-        ("gpud-h100-8ndr-sysfs", ["CB2222", "CB2204"]),
-        ("rtx5090x2-p2p-gns", ["CB2303"]),
-        ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", ["CB2205"]),
-        ("iblinkinfo-edr-on-hdr-switch", []),
-        ("a100-container-2of8-8nic", []),
-        ("a100-pcie-bridge-pairs", []),
-        ("a100x8-10nic-mangled-nps4", []),
-        ("amd-mi100-4-intel", ["CB2205", "CB2403", "CB2403"]),
-        ("amd-mi100-8-4nic", ["CB2504"]),
-        ("amd-mi100-8-collnet-4nic", []),
-        ("amd-mi250x-8mod-16gcd", []),
-        ("amd-mi50-8-pcie-2nic", []),
-        ("aws-p4d-24xl", ["CB2403"]),
-        ("aws-p5-48xl-2023", ["CB2403"]),
-        ("azure-nc96ads-a100-v4/nccl-topo.xml", ["CB2403"]),
-        ("azure-nd40rs-v2-v100", ["CB2501", "CB2403", "CB2504"]),
-        ("azure-nd96asr-v4-a100", ["CB2403"]),
-        ("dgx-h100-12nic-tabs-mangled", ["CB2403"]),
-        ("gpud-azure-a100-nvlink", []),
-        ("h100-4nic-alternate-partial", ["CB2403", "CB2501"]),
-        ("h200-baremetal-first-gpu", []),
-        ("hwloc-dgx2-xml", ["CB2403"]),
-        ("hwloc-fakepcilocalities", []),
-        ("hwloc-power9-6gpu", []),
-        ("oci-bm-gpu4-8-a100", ["CB2403"]),
-        ("rtx-5gpu-mixed-2socket", []),
-        ("v100x8-oneflow-1edr", ["CB2501", "CB2502"]),
-        ("juwels-booster-4xa100", []),
-        ("amd-mi300x-8-intel", []),
+        ("gpud-xe9680-h100-lspci", []), ("ibv-devinfo-port-down", ["CB2202"]), ("gpud-h100-8ndr-sysfs", ["CB2222", "CB2204"]),
+        ("rtx5090x2-p2p-gns", ["CB2303"]), ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", ["CB2205"]), ("iblinkinfo-edr-on-hdr-switch", []),
+        ("a100-container-2of8-8nic", []), ("a100-pcie-bridge-pairs", []), ("a100x8-10nic-mangled-nps4", []),
+        ("amd-mi100-4-intel", ["CB2205", "CB2403", "CB2403"]), ("amd-mi100-8-4nic", ["CB2504"]), ("amd-mi100-8-collnet-4nic", []),
+        ("amd-mi250x-8mod-16gcd", []), ("amd-mi50-8-pcie-2nic", []), ("aws-p4d-24xl", ["CB2403"]), ("aws-p5-48xl-2023", ["CB2403"]),
+        ("azure-nc96ads-a100-v4/nccl-topo.xml", ["CB2403"]), ("azure-nd40rs-v2-v100", ["CB2501", "CB2403", "CB2504"]),
+        ("azure-nd96asr-v4-a100", ["CB2403"]), ("dgx-h100-12nic-tabs-mangled", ["CB2403"]), ("gpud-azure-a100-nvlink", []),
+        ("h100-4nic-alternate-partial", ["CB2403", "CB2501"]), ("h200-baremetal-first-gpu", []), ("hwloc-dgx2-xml", ["CB2403"]),
+        ("hwloc-fakepcilocalities", []), ("hwloc-power9-6gpu", []), ("oci-bm-gpu4-8-a100", ["CB2403"]), ("rtx-5gpu-mixed-2socket", []),
+        ("v100x8-oneflow-1edr", ["CB2501", "CB2502"]), ("juwels-booster-4xa100", []), ("amd-mi300x-8-intel", []),
     ],
-)
+)  # fmt: skip
 def test_public_captures(name: str, expected: list[str]) -> None:
     """Each finding was judged with the capture's notes; their faults are small, so only a port that is down is severe."""
     assert codes(*public(name)) == expected
 
 
-def test_trap_an_upstream_port_at_5_gt_per_s_is_a_doubt() -> None:
-    findings = examine(public("oci-bm-gpu-h100-8"))
-    assert {finding.severity for finding in findings} == {"note"}
-    assert any("5 GT/s" in finding.what for finding in findings)
-
-
-@pytest.mark.parametrize("name", ["azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"])
-def test_trap_nics_at_one_socket_alone(name: str) -> None:
-    assert found(public(name)[0], "CB2501").what.startswith("4 GPUs ")
-
-
-def test_trap_every_second_gpu_without_a_nic_goes_over_nvlink() -> None:
+def test_traps_of_public_captures() -> None:
+    upstream = examine(public("oci-bm-gpu-h100-8"))
+    assert {finding.severity for finding in upstream} == {"note"} and any("5 GT/s" in finding.what for finding in upstream)
+    for name in ("azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"):  # NICs at one socket alone
+        assert found(public(name)[0], "CB2501").what.startswith("4 GPUs ")
+    # every second GPU without a NIC goes over NVLink
     assert found(public("h100-4nic-alternate-partial")[0], "CB2501").severity == "note"
-
-
-def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
     assert "(veth)" in found(public("amd-mi100-4-intel")[0], "CB2205").what
 
 
@@ -122,7 +87,6 @@ def test_every_code_has_a_page_and_every_page_a_rule() -> None:
 
 
 def _codes(files: list[Path]) -> set[str]:
-    """Return the codes of findings in these files."""
     return {code for file in files for code in re.findall(r'"(CB2\d{3})"', file.read_text(encoding="utf-8"))}
 
 

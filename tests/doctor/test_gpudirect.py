@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from collbench.machine.doctor.gpus import states
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog, read
@@ -14,62 +16,48 @@ CAPABLE = "nvidia_peermem is loaded, PIX apart"
 
 
 def log(*lines: str, host: str = "dgx01") -> NcclLog:
-    """A log of these messages."""
     return read("\n".join(f"{host}:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
 
 
 def connected(*gpus: int, suffix: str = "/GDRDMA") -> list[str]:
-    """The lines of both directions of these GPUs."""
     ways = ("{0}[{0}] -> {1}[{0}] [send]", "{1}[{0}] -> {0}[{0}] [receive]")
     return [f"Channel 00/0 : {way.format(gpu, gpu + 8)} via NET/IB/{gpu}{suffix}" for gpu in gpus for way in ways]
 
 
-def test_capable() -> None:
-    assert states([dgx()]) == [f"GPUDirect RDMA capable; use not checked: 8 of 8 GPUs ({CAPABLE})"]
+PROOF = "nccl.log has its [send] and [receive] lines via GDRDMA"
+ALL = connected(*range(8))
+REFUSED = log(*(f"NET/IB : GPU Direct RDMA Disabled for HCA {place} 'mlx5_{place}'" for place in range(8)))
+BARE = with_system(dgx(), peer_memory=(), dma_buf=False)
+ODD = replace(BARE, hostname="dgx02", gpus=dgx().gpus[:1])
+NAMELESS = replace(dgx(), hostname=None)
+DOWN = with_port(changed(dgx(), "nics", "mlx5_1", ports=(replace(dgx().nics[1].ports[0], state="down"),)), "mlx5_0", state="down")
+NO_WAY = "no peer-memory module for this GPU is loaded, and the driver exports no dma-buf"
+STAGED = "GPU 5 (0000:9b:00.0): nccl.log shows its connections staged through the host"
+# Machines, logs, and how each line of states begins.
+STATES: dict[str, tuple[list[Machine], list[NcclLog], list[str]]] = {
+    "capable": ([dgx()], [], [f"capable; use not checked: 8 of 8 GPUs ({CAPABLE})"]),
+    "proven of each GPU by its own lines": ([dgx()], [log(*ALL)], [f"proven used: 8 of 8 GPUs ({PROOF})"]),
+    "proven of most": ([dgx()], [log(*connected(0, 1, 2, 3, 4, 6, 7), *connected(5, suffix=""))],
+        [f"proven used: 7 of 8 GPUs ({PROOF})", f"capable, not used: 1 of 8 GPUs ({STAGED})"]),
+    "NCCL reports no support though a module is loaded": ([dgx()], [REFUSED],
+        ["not capable: 8 of 8 GPUs (nccl.log: GPU Direct RDMA Disabled for mlx5_0"]),
+    "not capable": ([BARE], [], [f"not capable: 8 of 8 GPUs ({NO_WAY})"]),
+    "unknown": ([with_system(dgx(), container="docker")], [],
+        ["unknown: 8 of 8 GPUs (inside a container (docker): its view of the host's modules proves nothing)"]),
+    "the odd ones of a job": ([dgx(), ODD], [], ["capable; use not checked: 8 of 9 GPUs", "not capable: 1 of 9 GPUs (dgx02 "]),
+    "a log of another host": ([dgx()], [log(*ALL, host="dgx02")], [f"capable; use not checked: 8 of 8 GPUs ({CAPABLE})"]),
+    "a longer name of the host": ([replace(dgx(), hostname="dgx01.example.org")], [log(*ALL)], ["proven used: 8"]),
+    "a machine without a name": ([NAMELESS], [log(*ALL)], ["proven used: 8"]),
+    "machines without names": ([NAMELESS, NAMELESS], [log(*ALL)], ["capable; use not checked: 16"]),
+    "nothing to report": ([laptop(), Machine()], [], []),
+    "no NICs": ([Machine(gpus=dgx().gpus)], [], []),
+    "a GPU whose NIC is down": ([DOWN], [],
+        ["capable, not used: 2 of 8 GPUs (GPU 0 (0000:18:00.0) and GPU 1 (0000:19:00.0): ", "capable; use not checked: 6 of 8"]),
+}  # fmt: skip
 
 
-def test_proven_of_each_gpu_by_its_own_lines() -> None:
-    proof = "nccl.log has its [send] and [receive] lines via GDRDMA"
-    assert states([dgx()], [log(*connected(*range(8)))]) == [f"GPUDirect RDMA proven used: 8 of 8 GPUs ({proof})"]
-    most = states([dgx()], [log(*connected(0, 1, 2, 3, 4, 6, 7), *connected(5, suffix=""))])
-    assert most == [
-        f"GPUDirect RDMA proven used: 7 of 8 GPUs ({proof})",
-        "GPUDirect RDMA capable, not used: 1 of 8 GPUs (GPU 5 (0000:9b:00.0): nccl.log shows its connections staged through the host)",
-    ]
-
-
-def test_nccl_reports_no_support_though_a_module_is_loaded() -> None:
-    refused = log(*(f"NET/IB : GPU Direct RDMA Disabled for HCA {place} 'mlx5_{place}'" for place in range(8)))
-    assert states([dgx()], [refused])[0].startswith("GPUDirect RDMA not capable: 8 of 8 GPUs (")
-    assert "Disabled for mlx5_0" in states([dgx()], [refused])[0]
-
-
-def test_not_capable_and_unknown() -> None:
-    none = "no peer-memory module for this GPU is loaded, and the driver exports no dma-buf"
-    assert states([with_system(dgx(), peer_memory=(), dma_buf=False)]) == [f"GPUDirect RDMA not capable: 8 of 8 GPUs ({none})"]
-    inside = "inside a container (docker): its view of the host's modules proves nothing"
-    assert states([with_system(dgx(), container="docker")]) == [f"GPUDirect RDMA unknown: 8 of 8 GPUs ({inside})"]
-
-
-def test_the_odd_ones_of_a_job_are_named() -> None:
-    bare = with_system(replace(dgx(), hostname="dgx02", gpus=dgx().gpus[:1]), peer_memory=(), dma_buf=False)
-    assert states([dgx(), bare])[1].startswith("GPUDirect RDMA not capable: 1 of 9 GPUs (dgx02 ")
-
-
-def test_a_log_of_another_host_proves_nothing() -> None:
-    lines = connected(*range(8))
-    assert states([dgx()], [log(*lines, host="dgx02")]) == states([dgx()])
-    assert states([replace(dgx(), hostname="dgx01.example.org")], [log(*lines)])[0].startswith("GPUDirect RDMA proven used: 8")
-    nameless = replace(dgx(), hostname=None)
-    assert states([nameless], [log(*lines)])[0].startswith("GPUDirect RDMA proven used: 8")
-    assert states([nameless, nameless], [log(*lines)])[0].startswith("GPUDirect RDMA capable; use not checked: 16")
-
-
-def test_nothing_to_report() -> None:
-    assert states([laptop(), Machine()]) == []
-    assert states([Machine(gpus=dgx().gpus)]) == []
-
-
-def test_a_gpu_whose_nic_is_down_is_reported_with_the_next_one() -> None:
-    down = with_port(changed(dgx(), "nics", "mlx5_1", ports=(replace(dgx().nics[1].ports[0], state="down"),)), "mlx5_0", state="down")
-    assert states([down])[0].startswith("GPUDirect RDMA capable, not used: 2 of 8 GPUs (GPU 0 (0000:18:00.0) and GPU 1 (0000:19:00.0): ")
+@pytest.mark.parametrize(("machines", "logs", "lines"), STATES.values(), ids=STATES)
+def test_states(machines: list[Machine], logs: list[NcclLog], lines: list[str]) -> None:
+    shown = [line.removeprefix("GPUDirect RDMA ") for line in states(machines, logs)]
+    whole = [line if start.endswith(")") else line[: len(start)] for line, start in zip(shown, lines, strict=True)]
+    assert whole == lines

@@ -67,27 +67,26 @@ NODES = (NumaNode(0, "0-79", 1 << 38), NumaNode(8, "80-159", 1 << 38), NumaNode(
 
 FAULTS = [
     Fault("links lost on a switch", "CB2301", "severe",
-          changed(links(dgx(), 18, 18, 2, 18, 18, 18, 18, 18), "gpus", GPUS[2].key, links_off=16),
-          ("GPU 2 (0000:3b:00.0) has 2 of 18 links", "2 up, 16 off; 7 of 8 ")),
+        changed(links(dgx(), 18, 18, 2, 18, 18, 18, 18, 18), "gpus", GPUS[2].key, links_off=16),
+        ("GPU 2 (0000:3b:00.0) has 2 of 18 links", "2 up, 16 off; 7 of 8 ")),
     Fault("links off where none are counted", "CB2301", "severe", changed(replace(dgx(), gpu_links=()), "gpus", GPUS[0].key, links_off=18),
-          ("18 off; 7 GPUs ",)),
+        ("18 off; 7 GPUs ",)),
     Fault("more links off than most", "CB2301", "severe", with_off(6, 6, 6, 6, 6, 6, 0, 12),
-          ("\nGPU 7", "\n12 off; 6 GPUs of the same model have 6\n")),
+        ("\nGPU 7", "\n12 off; 6 GPUs of the same model have 6\n")),
     Fault("a card without a bridge", "CB2301", "warning", Machine(gpus=CARDS, gpu_links=(*BRIDGE, GpuLink("gpu2", None, 0))),
-          ("\nnothing,",)),
+        ("\nnothing,",)),
     Fault("a pair without its link in a full mesh", "CB2301", "severe", xgmi({**ALL_TO_ALL, (2, 5): 0}, model="MI300X"),
-          ("GPU 2 and GPU 5 have 0 of 1 links", "\n27 of 28 pairs have 1\n", "rocm-smi")),
+        ("GPU 2 and GPU 5 have 0 of 1 links", "\n27 of 28 pairs have 1\n", "rocm-smi")),
     Fault("a pair of four with fewer links", "CB2301", "severe", xgmi({**FOUR, (0, 1): 3}, 4, vendor="nvidia", model="A100-SXM4-40GB"),
-          ("GPU 0 and GPU 1 have 3 of 4 links", "nvidia-smi nvlink")),
+        ("GPU 0 and GPU 1 have 3 of 4 links", "nvidia-smi nvlink")),
     Fault("a link down at one end", "CB2301", "severe", xgmi({**DIES, (3, 2): 3}),
-          ("GPU 2 and GPU 3 ", "GPU 2 counts 4 links to GPU 3, which counts 3")),
+        ("GPU 2 and GPU 3 ", "GPU 2 counts 4 links to GPU 3, which counts 3")),
     Fault("a minority of counts without far ends", "CB2301", "severe", counted(6, 6, 6, 4)),
     Fault("a GPU that no source counted", "CB2302", "warning", links(dgx(), *[18] * 7, None), ("GPU 7 (0000:c4:00.0)",)),
     Fault("no peer access", "CB2303", "warning", access(Gpu("gpu0", 0), Gpu("gpu1", 1), p01="CNS", p10="CNS"),
-          ("\n1 pair of 2 GPUs without peer-to-peer:",
-           "\npeer matrix of the driver (`nvidia-smi topo -p2p r`): GPU 0 and GPU 1: CNS ")),
+        ("\n1 pair of 2 GPUs without peer-to-peer:", "\npeer matrix of the driver (`nvidia-smi topo -p2p r`): GPU 0 and GPU 1: CNS ")),
     Fault("cards that are made without peer access", "CB2303", "note", access(*RTX, p01="GNS"),
-          ("GPU 0 and GPU 1: GNS (the GPU does not support it)\nnothing:",)),
+        ("GPU 0 and GPU 1: GNS (the GPU does not support it)\nnothing:",)),
     Fault("cards without peer access for another reason, too", "CB2303", "warning", access(*RTX, p01="GNS", p12="TNS")),
     Fault("memory of GPUs as NUMA nodes", "CB2304", "note", replace(dgx(), numa_nodes=NODES), ("\nNUMA node 252 ",)),
 ]  # fmt: skip
@@ -98,10 +97,8 @@ HEALTHY: dict[str, list[Machine]] = {
     "links that are off on all of a job": [H100_PCIE, replace(H100_PCIE, hostname="dgx02")],
     "links that are off on all, not counted": [with_off(*[6] * 8)],
     "a bridged pair": [Machine(gpus=CARDS, gpu_links=BRIDGE)],
-    "GPUs of unknown models, compared within their machine": [
-        Machine("a", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 4),)),
-        Machine("b", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 6),)),
-    ],
+    "GPUs of unknown models, compared within their machine": [Machine("a", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 4),)),
+        Machine("b", gpus=(Gpu("gpu0"),), gpu_links=(GpuLink("gpu0", "gpu1", 6),))],
     "a mesh": [mesh()],
     "peer access, or unknown": [access(Gpu("gpu0", 0), Gpu("gpu1", 1), p01="OK", p10="U")],
     "nodes with processors": [replace(dgx(), numa_nodes=NODES[:2])],
@@ -114,7 +111,7 @@ HEALTHY: dict[str, list[Machine]] = {
     "a full mesh of four": [xgmi(FOUR, 4, vendor="nvidia", model="A100-SXM4-40GB")],
     "two halves of counts without far ends": [counted(6, 6, 4, 4)],
     "equal counts without far ends": [counted(6, 6, 6)],
-}
+}  # fmt: skip
 
 
 def lost(*machines: Machine) -> list[tuple[str | None, str, str]]:
@@ -136,13 +133,15 @@ def test_what_is_no_fault(machines: list[Machine]) -> None:
     assert not codes(*machines)
 
 
-def test_the_remedy_names_the_vendors_tool() -> None:
-    (finding,) = [each for each in examine([xgmi({**ALL_TO_ALL, (2, 5): 0}, model="MI300X")]) if each.code == "CB2301"]
-    assert "nvidia" not in finding.remedy and "Xid" not in finding.remedy
-
-
-def test_a_machine_that_lost_links_against_the_others_of_the_job() -> None:
+def test_links_lost_against_other_machines_of_the_job_and_designs_with_fewer() -> None:
     assert codes(dgx(), links(replace(dgx(), hostname="dgx02"), *[17] * 8)) == ["CB2301"] * 8
+    # of two machines that differ either may be right
+    assert [each[:2] for each in lost(xgmi(DIES), FEWER)] == [("n9", "warning")] * 2
+    assert all("--since" in each.remedy for each in examine([xgmi(DIES), FEWER]) if each.code == "CB2301")
+    # a design with few GPUs that have fewer neighbours
+    assert {severity for _, severity, _ in lost(xgmi({(a, a + 1): 2 for a in range(7)}))} == {"warning"}
+    (amd,) = [each for each in examine([xgmi({**ALL_TO_ALL, (2, 5): 0}, model="MI300X")]) if each.code == "CB2301"]
+    assert "nvidia" not in amd.remedy and "Xid" not in amd.remedy  # the vendor's tool
 
 
 def test_the_same_position_on_other_machines_distinguishes_design_from_loss() -> None:
@@ -151,15 +150,6 @@ def test_the_same_position_on_other_machines_distinguishes_design_from_loss() ->
     job = (xgmi(DIES), xgmi(DIES, hostname="n2"), FEWER)
     assert lost(*job) == [("n9", "severe", f"GPU {gpu} has 5 of 6 links to other GPUs") for gpu in (1, 7)]
     assert all("on 2 of 3 machines: 6 links" in each.evidence for each in examine(job) if each.code == "CB2301")
-
-
-def test_two_machines_that_differ_are_a_warning_since_either_may_be_right() -> None:
-    assert [each[:2] for each in lost(xgmi(DIES), FEWER)] == [("n9", "warning")] * 2
-    assert all("--since" in each.remedy for each in examine([xgmi(DIES), FEWER]) if each.code == "CB2301")
-
-
-def test_a_design_with_few_gpus_that_have_fewer_neighbours_is_a_warning_at_most() -> None:
-    assert {severity for _, severity, _ in lost(xgmi({(a, a + 1): 2 for a in range(7)}))} == {"warning"}
 
 
 # `nvidia-smi nvlink -s`: a row per GPU, as (model, active links, inactive links); "dark" has the one line for all links.

@@ -17,19 +17,16 @@ NIC = dgx().nics[0].address or ""
 
 
 def one_nic(link: PcieLink, port: Port, **facts: object) -> Machine:
-    """A machine with one NIC, its port and its PCIe link."""
     pci = (bridge("0000:00:01.0", None, 0, "root"), nic_device("0000:01:00.0", "0000:00:01.0", 0, link))
     nic = replace(Nic("mlx5_0", "0000:01:00.0", "ConnectX-7", True, 0, (port,)), **facts)  # type: ignore[arg-type]
     return with_system(Machine("gb10", pci=pci, nics=(nic,)), virtualization="")
 
 
 def with_nics(*nics: Nic) -> Machine:
-    """The DGX with more NICs."""
     return replace(dgx(), nics=(*dgx().nics, *nics))
 
 
 def counted(machine: Machine, **counters: int) -> Machine:
-    """The machine with these counters of one port."""
     return with_port(machine, "mlx5_3", counters=counters)
 
 
@@ -174,13 +171,10 @@ def test_a_fault_of_another_kind(code: str, machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("rates", "slow"),
     [
-        ((400, 400, 400, 100), ["mlx5_3"]),
-        ((400, 400, 100, 100), []),
-        ((400, 400, 400, 390), []),
-        ((400, 400, 400, 200, 200, 100, 100), []),
-        ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
+        ((400, 400, 400, 100), ["mlx5_3"]), ((400, 400, 100, 100), []), ((400, 400, 400, 390), []),
+        ((400, 400, 400, 200, 200, 100, 100), []), ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
     ],
-)
+)  # fmt: skip
 def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], slow: list[str]) -> None:
     machine = replace(dgx(), nics=dgx().nics[: len(rates)])
     for number, rate in enumerate(rates):

@@ -90,20 +90,12 @@ HEALTHY = {
     "a laptop": laptop(),
     "links in a virtual machine": with_system(GUEST_MACHINE, virtualization="kvm"),
     "links in what may be a virtual machine": with_system(GUEST_MACHINE, virtualization=None),
-    "slow links and ACS of GPUs in a virtual machine": with_system(
-        with_link(with_link(WITH_ACS, GPU, PcieLink(2.5, 1, 32.0, 16)), NIC, PcieLink(2.5, 1, 32.0, 16)),
-        virtualization="kvm",
-        iommu="translating",
-    ),
-    "ACS inside an AMD card": Machine(
-        "amd", system=System(virtualization=""), pci=AMD_CARD, gpus=(Gpu("0000:03:00.0", 0, "0000:03:00.0", "amd"),)
-    ),
-    "ACS above the only card": Machine(
-        "desk",
-        system=System(virtualization="", iommu="translating"),
-        pci=ONLY_CARD,
-        gpus=(Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia"),),
-    ),
+    "slow links and ACS of GPUs in a virtual machine": with_system(with_link(with_link(WITH_ACS, GPU, PcieLink(2.5, 1, 32.0, 16)), NIC,
+        PcieLink(2.5, 1, 32.0, 16)), virtualization="kvm", iommu="translating"),
+    "ACS inside an AMD card": Machine("amd", system=System(virtualization=""), pci=AMD_CARD,
+        gpus=(Gpu("0000:03:00.0", 0, "0000:03:00.0", "amd"),)),
+    "ACS above the only card": Machine("desk", system=System(virtualization="", iommu="translating"), pci=ONLY_CARD,
+        gpus=(Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia"),)),
     "ACS above NVSwitches": replace(dgx(), pci=(*dgx().pci, *SWITCHES)),
     "ACS in a virtual machine": with_system(WITH_ACS, virtualization="kvm"),
     "ACS without GPUs": changed(laptop(), "pci", "0000:00:1c.0", acs=("SrcValid",)),
@@ -116,7 +108,7 @@ HEALTHY = {
     "an IOMMU in passthrough": with_system(dgx(), iommu="passthrough"),
     "a bridge with known limits": with_link(dgx(), UPSTREAM, GEN5_X16),
     "a link that can do no more": with_link(dgx(), GPU, PcieLink(2.5, 16, 2.5, 16)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[each.name for each in FAULTS])

@@ -69,18 +69,13 @@ def test_another_card_in_the_slot_is_no_slower_link() -> None:
     assert "CB2705" not in {each.code for each in examine([other], good=[THEN])}
 
 
-class TestWhoseSnapshot:
-    def test_one_alone_is_that_of_all(self) -> None:
-        second = replace(OFF, hostname="dgx02")
-        assert [each.hostname for each in examine([THEN, second], good=[THEN]) if each.code == "CB2701"] == ["dgx02"]
-
-    def test_of_several_each_its_own(self) -> None:
-        small = replace(laptop(), hostname="edge.example.org")
-        assert not [each for each in examine([replace(small, hostname="EDGE")], good=[THEN, small]) if each.code.startswith("CB27")]
-
-    def test_a_node_that_has_none(self) -> None:
-        with pytest.raises(UsageError, match=r"^--since .*dgx09: .*`collbench probe --format json`$"):
-            examine([replace(THEN, hostname="dgx09")], good=[THEN, laptop()])
+def test_one_snapshot_is_that_of_all_and_of_several_each_has_its_own() -> None:
+    second = replace(OFF, hostname="dgx02")
+    assert [each.hostname for each in examine([THEN, second], good=[THEN]) if each.code == "CB2701"] == ["dgx02"]
+    small = replace(laptop(), hostname="edge.example.org")
+    assert not [each for each in examine([replace(small, hostname="EDGE")], good=[THEN, small]) if each.code.startswith("CB27")]
+    with pytest.raises(UsageError, match=r"^--since .*dgx09: .*`collbench probe --format json`$"):
+        examine([replace(THEN, hostname="dgx09")], good=[THEN, laptop()])
 
 
 def test_every_rule_has_its_page() -> None:

@@ -44,7 +44,6 @@ def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
 
 
 def found_on(site: Path, **env: str) -> list[Finding]:
-    """What is found in the environment of this folder alone."""
     return host.examined_software("node1", {"PATH": "", "PYTHONPATH": str(site), **env}, [str(site)])
 
 
@@ -124,7 +123,6 @@ def test_a_oneccl_without_records_is_no_finding(tmp_path: Path) -> None:
 
 
 def stand_in_mpiexec(folder: Path, says: str) -> str:
-    """A folder for PATH with an mpiexec that prints this about itself."""
     program = folder / "mpiexec"
     program.write_text(f"#!/bin/sh\necho '{says}'\n")
     program.chmod(0o755)
@@ -148,6 +146,7 @@ def test_no_process_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch:
     assert list(host.mixed_mpiexec(None, {"PATH": ""})) == []
 
 
+@pytest.mark.system
 def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) -> None:
     site = made_up_torch(tmp_path / "site", OTHER_TORCH)
     made_up_package(site, "cupy-cuda12x", "14.2.0")

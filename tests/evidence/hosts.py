@@ -18,7 +18,6 @@ def interface(root: Path, name: str = "eth0", *beside: str, type: str = "1", **c
 
 
 def port(root: Path, name: str = "mlx5_0/1", state: str = "4: ACTIVE", hw: dict[str, Any] | None = None, **counts: Any) -> None:
-    """An RDMA port with these counters and hw_counters."""
     device, _, number = name.partition("/")
     folder = root / "sys/class/infiniband" / device / "ports" / number
     for kind, values in (("counters", counts), ("hw_counters", hw or {})):

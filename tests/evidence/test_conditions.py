@@ -36,16 +36,10 @@ def test_what_is_not_known_is_not_zero(before, after, stolen):
     assert between(before, after).stolen == stolen
 
 
-def test_two_percent_are_noticeable():
-    assert [noticeable(share) for share in (None, 0.0, 0.02, 0.021)] == [False, False, False, True]
-
-
-def test_lost_cores_are_counted():
+def test_lost_cores_are_counted_two_percent_are_noticeable_and_nothing_is_reported_without_files(tmp_path):
     assert between(CpuReading(0, 1, 5), CpuReading(0, 2, 9)).preempted == 4
     assert now().preempted >= 0
-
-
-def test_a_host_without_these_files_reports_nothing(tmp_path):
+    assert [noticeable(share) for share in (None, 0.0, 0.02, 0.021)] == [False, False, False, True]
     assert now(tmp_path / "none").ticks == 0
     assert settings(tmp_path, tmp_path / "none") == {"governor": None, "boost": None, "huge_pages": None}
 
@@ -94,7 +88,6 @@ def test_threads_count_if_they_run_for_a_hundredth_of_the_time(tmp_path):
 
 
 def span(threads, own_s, working_s, seconds=2.0):
-    """What `Span` has about threads."""
     return {"threads": threads, "own_s": own_s, "working_s": working_s, "seconds": seconds}
 
 

@@ -18,20 +18,55 @@ NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, 
 
 
 def between(tmp_path, before, after):
-    """What moved between two states of a tree, each written by a function."""
     before(tmp_path)
     first = read(str(tmp_path))
     after(tmp_path)
     return moved(first, read(str(tmp_path)))
 
 
-def test_an_interface_shows_what_grew_and_only_that(tmp_path):
-    found = between(
-        tmp_path,
-        lambda root: interface(root, tx_bytes=1000, rx_bytes=500, tx_packets=10, rx_packets=5, tx_errors=3, rx_dropped=1),
+def two_ports(root, sent):
+    port(root, "mlx5_0/1", port_xmit_data=100, port_rcv_data=1)
+    port(root, "mlx5_1/1", port_xmit_data=sent, port_rcv_data=1)
+
+
+def down_and_silent(root):
+    port(root, "mlx5_1/1", state="1: DOWN", port_xmit_data=1)
+    port(root, "irdma0/1", hw={"rx_drops": 1})
+
+
+# What writes the trees before and after, and what moved.
+MOVED = {
+    "an interface shows what grew and only that": (lambda root: interface(root, tx_bytes=1000, rx_bytes=500, tx_packets=10, rx_packets=5,
+        tx_errors=3, rx_dropped=1),
         lambda root: interface(root, tx_bytes=9000, rx_bytes=500, tx_packets=14, rx_packets=5, tx_errors=3, rx_dropped=2),
-    )
-    assert found == {**NOTHING, "interfaces": {"eth0": {"tx_bytes": 8000, "tx_packets": 4, "rx_dropped": 1}}, "leaving": ["eth0"]}
+        {**NOTHING, "interfaces": {"eth0": {"tx_bytes": 8000, "tx_packets": 4, "rx_dropped": 1}}, "leaving": ["eth0"]}),
+    "a counter that went back is unknown": (lambda root: interface(root, tx_bytes=2**32 - 5), lambda root: interface(root, tx_bytes=100),
+        {"interfaces": {"eth0": {"tx_bytes": None}}}),
+    "an interface that comes meanwhile is reported and not counted": (lambda root: interface(root, tx_bytes=1),
+        lambda root: interface(root, "eth1", tx_bytes=10**9), {"interfaces": {}, "came_or_went": ["eth1"], "leaving": ["eth0"]}),
+    "InfiniBand counts in words of four bytes": (lambda root: port(root, port_xmit_data=100, port_rcv_data=0, port_xmit_packets=1,
+        port_xmit_wait=5, symbol_error=0),
+        lambda root: port(root, port_xmit_data=350, port_rcv_data=25, port_xmit_packets=3, port_xmit_wait=9, symbol_error=2,
+        hw={"out_of_sequence": 0}),
+        {"ports": {"mlx5_0/1": {"tx_bytes": 1000, "rx_bytes": 100, "tx_packets": 2, "port_xmit_wait": 4, "symbol_error": 2}}}),
+    "rxe has packets of its own": (lambda root: port(root, "rxe0/1", hw={"sent_pkts": 7, "rcvd_pkts": 7, "link_speed": 3}),
+        lambda root: port(root, "rxe0/1", hw={"sent_pkts": 263, "rcvd_pkts": 263, "link_speed": 3}),
+        {"ports": {"rxe0/1": {"sent_pkts": 256, "rcvd_pkts": 256}}, "silent": [], "idle": []}),
+    "a port that counts bytes and sent none is idle": (lambda root: two_ports(root, 100), lambda root: two_ports(root, 101),
+        {"idle": ["mlx5_0/1"], "ports": {"mlx5_1/1": {"tx_bytes": 4}}}),
+    "a counter of 32 bits at its maximum is unknown": (lambda root: port(root, port_xmit_data=2**32 - 9, port_rcv_data=1),
+        lambda root: port(root, port_xmit_data=2**32 - 1), {"ports": {"mlx5_0/1": {"tx_bytes": None}}, "silent": ["mlx5_0/1"]}),
+    "a port that is down is not read and one without bytes is silent": (down_and_silent, down_and_silent,
+        {"ports": {}, "silent": ["irdma0/1"]}),
+    "a network without counters here is silent": (lambda root: (root / "sys/class/cxi/cxi0").mkdir(parents=True), lambda root: None,
+        {"silent": ["cxi0"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), MOVED.values(), ids=MOVED)
+def test_what_moved(tmp_path, before, after, expected):
+    found = between(tmp_path, before, after)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_pages_that_the_kernel_pinned_are_bytes(tmp_path):
@@ -44,16 +79,6 @@ def test_pages_that_the_kernel_pinned_are_bytes(tmp_path):
 
     assert between(tmp_path, pinned(100), pinned(4196))["pinned_bytes"] == 4096 * mmap.PAGESIZE
     assert between(tmp_path, pinned(100), lambda root: file.write_text("nr_free_pages 5\n"))["pinned_bytes"] is None
-
-
-def test_a_counter_that_went_back_is_unknown(tmp_path):
-    found = between(tmp_path, lambda root: interface(root, tx_bytes=2**32 - 5), lambda root: interface(root, tx_bytes=100))
-    assert found["interfaces"] == {"eth0": {"tx_bytes": None}}
-
-
-def test_an_interface_that_comes_meanwhile_is_reported_and_not_counted(tmp_path):
-    found = between(tmp_path, lambda root: interface(root, tx_bytes=1), lambda root: interface(root, "eth1", tx_bytes=10**9))
-    assert (found["interfaces"], found["came_or_went"], found["leaving"]) == ({}, ["eth1"], ["eth0"])
 
 
 @pytest.mark.parametrize(("name", "beside", "kind", "leaves"), [
@@ -70,60 +95,11 @@ def test_bytes_that_leave_the_host_are_counted_once(tmp_path, name, beside, kind
     assert found.leaving == (frozenset({name}) if leaves else frozenset())
 
 
-def test_infiniband_counts_in_words_of_four_bytes(tmp_path):
-    found = between(
-        tmp_path,
-        lambda root: port(root, port_xmit_data=100, port_rcv_data=0, port_xmit_packets=1, port_xmit_wait=5, symbol_error=0),
-        lambda root: port(
-            root, port_xmit_data=350, port_rcv_data=25, port_xmit_packets=3, port_xmit_wait=9, symbol_error=2, hw={"out_of_sequence": 0}
-        ),
-    )
-    assert found["ports"] == {"mlx5_0/1": {"tx_bytes": 1000, "rx_bytes": 100, "tx_packets": 2, "port_xmit_wait": 4, "symbol_error": 2}}
-
-
-def test_rxe_has_packets_of_its_own(tmp_path):
-    found = between(
-        tmp_path, lambda root: port(root, "rxe0/1", hw={"sent_pkts": 7, "rcvd_pkts": 7, "link_speed": 3}),
-        lambda root: port(root, "rxe0/1", hw={"sent_pkts": 263, "rcvd_pkts": 263, "link_speed": 3}),
-    )  # fmt: skip
-    assert (found["ports"], found["silent"], found["idle"]) == ({"rxe0/1": {"sent_pkts": 256, "rcvd_pkts": 256}}, [], [])
-
-
-def test_a_port_that_counts_bytes_and_sent_none_is_idle(tmp_path):
-    port(tmp_path, "mlx5_0/1", port_xmit_data=100, port_rcv_data=1)
-    port(tmp_path, "mlx5_1/1", port_xmit_data=100, port_rcv_data=1)
-    first = read(str(tmp_path))
-    port(tmp_path, "mlx5_1/1", port_xmit_data=101, port_rcv_data=1)
-    found = moved(first, read(str(tmp_path)))
-    assert (found["idle"], found["ports"]) == (["mlx5_0/1"], {"mlx5_1/1": {"tx_bytes": 4}})
-
-
-def test_a_counter_of_32_bits_at_its_maximum_is_unknown(tmp_path):
-    found = between(
-        tmp_path, lambda root: port(root, port_xmit_data=2**32 - 9, port_rcv_data=1), lambda root: port(root, port_xmit_data=2**32 - 1)
-    )
-    assert found["ports"] == {"mlx5_0/1": {"tx_bytes": None}} and found["silent"] == ["mlx5_0/1"]
-
-
-def test_a_port_that_is_down_is_not_read_and_one_without_bytes_is_silent(tmp_path):
-    port(tmp_path, "mlx5_1/1", state="1: DOWN", port_xmit_data=1)
-    port(tmp_path, "irdma0/1", hw={"rx_drops": 1})
-    found = read(str(tmp_path))
-    assert list(found.ports) == ["irdma0/1"] and moved(found, found)["silent"] == ["irdma0/1"]
-
-
-def test_a_network_without_counters_here_is_silent(tmp_path):
-    (tmp_path / "sys/class/cxi/cxi0").mkdir(parents=True)
-    found = read(str(tmp_path))
-    assert moved(found, found)["silent"] == ["cxi0"]
-
-
-def test_a_host_without_these_files_reports_nothing(tmp_path):
+def test_a_host_without_these_files_reports_nothing_and_this_one_a_loopback(tmp_path):
     assert read(str(tmp_path)) == Counters() and moved(Counters(), Counters()) == NOTHING
-
-
-def test_this_host_has_a_loopback():
     assert {"tx_bytes", "rx_bytes", "tx_packets", "rx_packets"} <= set(read().interfaces["lo"])
+    for name, counted in counters.read()[0].items():  # the same is read here either way
+        assert set(counted) - {"carrier_changes"} == set(counters.NAMES), name
 
 
 @pytest.mark.parametrize(("counts", "payload"), [
@@ -185,22 +161,12 @@ def test_the_columns_have_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        None,
-        HEAD,
-        HEAD + "eth0: 1 2 3\n",
-        HEAD + "eth0: a b c d e f g h i j k l m n o p\n",
-        HEAD + "eth0:1: " + "1 " * 16,
+        None, HEAD, HEAD + "eth0: 1 2 3\n", HEAD + "eth0: a b c d e f g h i j k l m n o p\n", HEAD + "eth0:1: " + "1 " * 16,
         HEAD + "eth0: " + "1" * 5000 + " 1" * 15,
     ],
-)
+)  # fmt: skip
 def test_an_interface_that_the_table_lacks_is_read_from_its_own_files(tmp_path: Path, table: str | None) -> None:
     assert counters.read(machine(tmp_path, table, "eth0"))[0] == {"eth0": {"tx_bytes": 7}}
-
-
-def test_the_same_is_read_here_either_way() -> None:
-    counts, _ = counters.read()
-    for name, counted in counts.items():
-        assert set(counted) - {"carrier_changes"} == set(counters.NAMES), name
 
 
 @given(st.binary(max_size=400))

@@ -33,20 +33,16 @@ def shares(operation, hosts, **changes):
     return {host: (found.out.get(host, 0) / S, found.into.get(host, 0) / S) for host in dict.fromkeys(hosts)}, found.total / S
 
 
-@pytest.mark.parametrize(("operation", "hosts", "each", "total"), [
-    (ALLREDUCE, "ab", {"a": (1, 1), "b": (1, 1)}, 2), (ALLREDUCE, "aabb", {"a": (1, 1), "b": (1, 1)}, 2),
-    (ALLREDUCE, "abcd", dict.fromkeys("abcd", (1, 1)), 6), (ALLREDUCE, "aa", {"a": (0, 0)}, 0),
-    (BROADCAST, "abb", {"a": (1, 0), "b": (0, 1)}, 1), (BROADCAST, "abc", {"a": (1, 0), "b": (0, 1), "c": (0, 1)}, 2),
-    (ALLGATHER, "aabb", {"a": (0.5, 0.5), "b": (0.5, 0.5)}, 1), (ALLGATHER, "aaab", {"a": (0.75, 0.25), "b": (0.25, 0.75)}, 1),
-    (REDUCESCATTER, "aaab", {"a": (0.25, 0.75), "b": (0.75, 0.25)}, 1),
+@pytest.mark.parametrize(("operation", "hosts", "root", "each", "total"), [
+    (ALLREDUCE, "ab", 0, {"a": (1, 1), "b": (1, 1)}, 2), (ALLREDUCE, "aabb", 0, {"a": (1, 1), "b": (1, 1)}, 2),
+    (ALLREDUCE, "abcd", 0, dict.fromkeys("abcd", (1, 1)), 6), (ALLREDUCE, "aa", 0, {"a": (0, 0)}, 0),
+    (BROADCAST, "abb", 0, {"a": (1, 0), "b": (0, 1)}, 1), (BROADCAST, "abc", 0, {"a": (1, 0), "b": (0, 1), "c": (0, 1)}, 2),
+    (ALLGATHER, "aabb", 0, {"a": (0.5, 0.5), "b": (0.5, 0.5)}, 1), (ALLGATHER, "aaab", 0, {"a": (0.75, 0.25), "b": (0.25, 0.75)}, 1),
+    (REDUCESCATTER, "aaab", 0, {"a": (0.25, 0.75), "b": (0.75, 0.25)}, 1),
+    (BROADCAST, "ab", 1, {"a": (0, 1), "b": (1, 0)}, 1), (SCATTER, "abbb", 0, {"a": (0.75, 0), "b": (0, 0.75)}, 0.75),
 ])  # fmt: skip
-def test_by_hand(operation, hosts, each, total):
-    assert shares(operation, hosts) == (each, pytest.approx(total))
-
-
-def test_a_root_elsewhere_sends_elsewhere():
-    assert shares(BROADCAST, "ab", root=1)[0] == {"a": (0, 1), "b": (1, 0)}
-    assert shares(SCATTER, "abbb", root=0)[0] == {"a": (0.75, 0), "b": (0, 0.75)}
+def test_by_hand(operation, hosts, root, each, total):
+    assert shares(operation, hosts, root=root) == (each, pytest.approx(total))
 
 
 @pytest.mark.parametrize(("name", "window", "first", "second"), [
@@ -127,7 +123,6 @@ def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
 
 
 def counted(counts, **changes):
-    """The row's evidence when both hosts counted the same."""
     return moved_bytes(ran(**changes), {"h1": counts, "h2": counts})
 
 
@@ -149,17 +144,27 @@ def test_what_must_cross_may_be_given():
     assert found.hosts["h2"].into == BytesOneWay(100 * MIB, 500 * MIB, 0.2)
 
 
-def test_ranks_that_share_a_memory_are_called_out():
+def test_ranks_that_share_a_memory_are_called_out_and_bytes_over_nvlink():
     found = counted(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
     other = OtherPath("mpi", "h1", "out", 100_000, 512 * MIB, others=1)
     assert (found.other_path_fact, found.other_path) == (other, other.render())
     assert found.entry()["moved"]["other_path_fact"] == as_json(other)
+    nvlink = counted(seen(1000, 1000, 5, gpus={"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}})).other_path_fact
+    assert nvlink and nvlink.nvlink
 
 
-def test_bytes_over_nvlink_are_called_so():
-    gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
-    found = counted(seen(1000, 1000, 5, gpus=gpus)).other_path_fact
-    assert found and found.nvlink
+def test_rdma_ports_count_too_and_a_loopback_does_not_leave_the_host():
+    ports = {
+        "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
+        "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
+    }
+    found = counted(seen(0, 0, 200, ports=ports))
+    assert found.other_path_fact is None
+    assert found.hosts["h1"].out.ratio == found.hosts["h1"].into.ratio == 1.0
+    counts = seen(1000, 1000, 5)
+    counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
+    loopback = counted(counts)
+    assert loopback.other_path_fact and loopback.hosts["h1"].out.bytes == 1000
 
 
 @pytest.mark.parametrize(
@@ -180,23 +185,6 @@ def test_what_the_kernel_copied_from_process_to_process(operation, pinned, direc
     """100 iterations of 1 MiB, by two ranks of a host."""
     activity = ran(host_of={0: "h1", 1: "h1"}, operation=operation)
     assert moved_bytes(activity, {"h1": seen(pinned_bytes=pinned)}).copied_directly is directly
-
-
-def test_a_loopback_does_not_leave_the_host():
-    counts = seen(1000, 1000, 5)
-    counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
-    found = counted(counts)
-    assert found.other_path_fact and found.hosts["h1"].out.bytes == 1000
-
-
-def test_rdma_ports_count_too():
-    ports = {
-        "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
-        "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
-    }
-    found = counted(seen(0, 0, 200, ports=ports))
-    assert found.other_path_fact is None
-    assert found.hosts["h1"].out.ratio == found.hosts["h1"].into.ratio == 1.0
 
 
 @pytest.mark.parametrize(("changes", "why"), [
@@ -282,33 +270,29 @@ def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
     assert (found.other_path_fact, found.hosts["a"].packets_out) == (None, None)
 
 
-def path_of(by_host, **changes):
-    """What carried the bytes, by counters."""
-    return moved_bytes(ran(**changes), by_host).path
+def both_hosts(*counts, **changes):
+    return dict.fromkeys(TWO.values(), seen(*counts, **changes))
 
 
 def inside(tx, packets):
-    """Return a host's counters, after its ranks sent so much over loopback."""
     return {"h1": seen(tx, tx, packets, interface="lo")}
 
 
-def test_the_path_between_hosts_in_one_word():
-    nvlink = seen(1000, 1000, 5, gpus={"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}})
-    assert path_of(dict.fromkeys(TWO.values(), seen(100 * MIB, 100 * MIB, 3500))) == "network"
-    assert path_of(dict.fromkeys(TWO.values(), seen(1000, 1000, 5))) == "shared memory"
-    assert path_of(dict.fromkeys(TWO.values(), nvlink)) == "NVLink"
-    assert path_of(dict.fromkeys(TWO.values(), seen())) is None  # unchanged counters prove nothing
-    assert path_of(dict.fromkeys(TWO.values(), seen(0, 0, 300)), operation="barrier", size=4) is None  # nothing had to pass
+ONE = {0: "h1", 1: "h1"}
 
 
-def test_the_path_inside_a_host_in_one_word():
-    one = {"host_of": {0: "h1", 1: "h1"}}
-    assert path_of(inside(200 * MIB, 7000), **one) == "loopback"
-    assert path_of(inside(20_000, 90), **one) == "shared memory"
-    assert path_of(inside(20_000, 49), size=8, **one) == "shared memory"  # the ranks' own talk: more bytes than moved, in few packets
-    assert path_of(inside(20_000, 49), size=8, mode="pipelined", **one) == "loopback"
-    assert path_of(inside(20_000, 200), size=8, **one) == "loopback"
-    assert path_of(inside(20_000, 90), device="cuda", **one) is None
+@pytest.mark.parametrize(("by_host", "changes", "path"), [
+    (both_hosts(100 * MIB, 100 * MIB, 3500), {}, "network"), (both_hosts(1000, 1000, 5), {}, "shared memory"),
+    (both_hosts(1000, 1000, 5, gpus={"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}), {}, "NVLink"),
+    (both_hosts(), {}, None),  # unchanged counters prove nothing
+    (both_hosts(0, 0, 300), {"operation": "barrier", "size": 4}, None),  # nothing had to pass
+    (inside(200 * MIB, 7000), {"host_of": ONE}, "loopback"), (inside(20_000, 90), {"host_of": ONE}, "shared memory"),
+    (inside(20_000, 49), {"host_of": ONE, "size": 8}, "shared memory"),  # the ranks' own talk: more bytes than moved, in few packets
+    (inside(20_000, 49), {"host_of": ONE, "size": 8, "mode": "pipelined"}, "loopback"),
+    (inside(20_000, 200), {"host_of": ONE, "size": 8}, "loopback"), (inside(20_000, 90), {"host_of": ONE, "device": "cuda"}, None),
+])  # fmt: skip
+def test_the_path_in_one_word(by_host, changes, path):
+    assert moved_bytes(ran(**changes), by_host).path == path
 
 
 def test_the_host_that_shows_another_path_most_clearly_is_named():

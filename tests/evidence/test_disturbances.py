@@ -42,7 +42,6 @@ def host(root: Path, sent: int, again: int, carrier: int, dropped: int) -> None:
 
 
 def change(tmp_path: Path, **after: int) -> dict[str, Any]:
-    """What moved on a host."""
     host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1})
     first = read(str(tmp_path))
     host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1, **after})
@@ -50,32 +49,24 @@ def change(tmp_path: Path, **after: int) -> dict[str, Any]:
 
 
 def network(host: str = "n1", again: int = 0, sent: int = 0, duplicates: int = 0, recoveries: int = 0, **links: Any) -> HostNetwork:
-    """A host with these counts of TCP segments."""
     return HostNetwork(host, NetworkCounts(again, sent, duplicates, recoveries, **links))
 
 
-def test_a_quiet_host_has_no_flag(tmp_path: Path) -> None:
-    found = of_host("n1", change(tmp_path, sent=9000, again=6))
-    assert (found.counts.tcp_retransmitted, found.counts.tcp_sent) == (1, 8000)
-    assert flags([found]) == []
-
-
 def test_a_link_that_went_down_and_segments_sent_again_are_counted_by_host(tmp_path: Path) -> None:
-    found = of_host("n4", change(tmp_path, sent=5000, again=75, carrier=4, dropped=9))
-    quiet = network()
-    assert NetworkCounts.entry_of({one.host: one.counts for one in (quiet, found)}) == {"network": {
-        "n1": {"tcp_retransmitted": 0, "tcp_sent": 0, "tcp_duplicates": 0, "tcp_recoveries": 0},
+    quiet = of_host("n1", change(tmp_path / "quiet", sent=9000, again=6))
+    assert (quiet.counts.tcp_retransmitted, quiet.counts.tcp_sent, flags([quiet])) == (1, 8000, [])
+    found = of_host("n4", change(tmp_path / "flapped", sent=5000, again=75, carrier=4, dropped=9))
+    tcp = ("tcp_retransmitted", "tcp_sent", "tcp_duplicates", "tcp_recoveries")
+    assert NetworkCounts.entry_of({one.host: one.counts for one in (network(), found)}) == {"network": {
+        "n1": dict(zip(tcp, (0, 0, 0, 0), strict=True)),
         "n4": {
-            "tcp_retransmitted": 70, "tcp_sent": 4000, "tcp_duplicates": 0, "tcp_recoveries": 0,
-            "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
+            **dict(zip(tcp, (70, 4000, 0, 0), strict=True)), "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
         },
     }}  # fmt: skip
     assert flags([quiet, found]) == ["retransmits", "link_flapped"]
-
-
-@pytest.mark.parametrize(("again", "sent", "flagged"), [(2, 100, False), (3, 100, True), (3, 4000, False), (40, 4000, True)])
-def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: int, sent: int, flagged: bool) -> None:
-    assert network("n1", again, sent).counts.retransmits is flagged
+    # flagged from three segments and a thousandth on
+    counts = ((2, 100), (3, 100), (3, 4000), (40, 4000))
+    assert [network("n1", again, sent).counts.retransmits for again, sent in counts] == [False, True, False, True]
 
 
 # Counts of one case on one host between two hosts, measured over shaped links: without loss, with queues that overflow, with 1 % of loss.
@@ -139,10 +130,7 @@ def test_a_kernel_that_does_not_count_gives_nothing(tmp_path: Path, text: str) -
     (tmp_path / "proc/net").mkdir(parents=True)
     (tmp_path / "proc/net/snmp").write_text(text)
     assert counters.read_tcp(str(tmp_path)) == {}
-
-
-def test_the_running_kernel_counts() -> None:
-    assert set(counters.read_tcp()) == {"sent", "retransmitted", "duplicates", "recoveries"}
+    assert set(counters.read_tcp()) == {"sent", "retransmitted", "duplicates", "recoveries"}  # the running kernel
 
 
 def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
@@ -155,15 +143,19 @@ def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
     assert stalls(samples, 1.0) == []
 
 
-def test_a_stall_is_reported_with_host_and_duration() -> None:
-    hosts = [network("n1"), network("n4", 7, 900, carrier_changes={"eth0": 2})]
-    found = case_disturbed(CASE, [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], hosts, {"n3": 1.5})
-    causes = (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5))
-    assert found == CaseDisturbed(CASE, causes, 2, "warm-up", 3.02, 0.014)
-
-
-def test_a_stall_without_a_cause_names_no_host_and_without_a_stall_only_a_link_is_reported() -> None:
-    assert case_disturbed(CASE, [Stall("timed", 0.5, 0.01)], [network("n1")], {}) == CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)
-    assert case_disturbed(CASE, [], [network("n1", 40, 900)], {}) is None
-    flapped = case_disturbed(CASE, [], [network("n1", 40, 900, carrier_changes={"eth0": 1})], {})
-    assert flapped == CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))
+@pytest.mark.parametrize(
+    ("found", "hosts", "paused", "expected"),
+    [
+        ([Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], [network("n1"), network("n4", 7, 900, carrier_changes={"eth0": 2})],
+            {"n3": 1.5}, CaseDisturbed(CASE, (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5)),
+            2, "warm-up", 3.02, 0.014)),
+        ([Stall("timed", 0.5, 0.01)], [network("n1")], {}, CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)),
+        ([], [network("n1", 40, 900)], {}, None),
+        ([], [network("n1", 40, 900, carrier_changes={"eth0": 1})], {}, CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))),
+    ],
+    ids=["with causes", "without a cause", "retransmits alone", "a link alone"],
+)  # fmt: skip
+def test_a_stall_is_reported_with_host_and_duration(
+    found: list[Stall], hosts: list[HostNetwork], paused: dict[str, float], expected: CaseDisturbed | None
+) -> None:
+    assert case_disturbed(CASE, found, hosts, paused) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,15 @@ MORE = [
 ]
 
 
-def log(*lines: str) -> NcclLog:
-    """A log of these messages, each with NCCL's prefix."""
-    return read("\n".join(f"node1:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
+def lines(*messages: str) -> str:
+    return "\n".join(f"node1:1:2 [0] NCCL INFO {message}" for message in messages)
+
+
+def log(*messages: str) -> NcclLog:
+    return read(lines(*messages), "nccl.log")
 
 
 def devices(log: NcclLog) -> set[int]:
-    """The network devices in use, by NCCL's own numbers."""
     paths = [network_path(name) for name in log.transports]
     return {path.device for path in paths if path and path.device is not None}
 
@@ -100,53 +103,73 @@ def test_a_whole_log() -> None:
     assert found.release == Release(LogLibrary.NCCL, "2.21.5+cuda12.4", "2.21.5")
 
 
-def test_each_direction_of_gpudirect_is_distinguished() -> None:
-    both = read(IB, "nccl.log")
-    assert (both.gdr_send, both.gdr_receive) == (True, True)
-    assert [key for key in both.transports if key.endswith(GDR)] == ["NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"]
-    one = log("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'")
-    assert (one.gdr_send, one.gdr_receive) == (True, False)
+USING_IB = "n1:7:8 [0] NCCL INFO Using network IB\n"
+ENABLED = "NET/IB : GPU Direct RDMA Enabled for HCA 0 '{}'"
+# A [send] line is written by the GPU that sends, a [receive] line by the one that receives
+OF_GPUS = """\
+n1:1:2 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+n1:1:2 [3] NCCL INFO Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IB/3/GDRDMA
+n1:1:3 [4] NCCL INFO Channel 00/0 : 4[4] -> 12[4] [send] via NET/IB/4
+n1:1:3 [4] NCCL INFO Channel 00/0 : 12[4] -> 4[4] [receive] via NET/IB/4/GDRDMA
+n2:1:3 [5] NCCL INFO Channel 00/0 : 13[5] -> 5[5] [send] via NET/IB/4/GDRDMA
+"""
+ONE_WAY = lines("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", ENABLED.format("mlx5_0"))
+OLD_PLACES = lines(
+    "Channel 00 : 0[1b000] -> 8[1b000] [send] via NET/IB/0/GDRDMA", "Channel 00 : 8[1b000] -> 0[8051d000] [receive] via NET/IB/0"
+)
+STAGED = lines("Channel 15/0 : 33[1] -> 41[1] [send] via NET/IBext_v8/4", "Channel 15/0 : 41[1] -> 33[1] [receive] via NET/IBext_v8/4")
+BOTH = lines(ENABLED.format("rocep1s0f0"), "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
+OF_LAUNCHERS = "step 1 loss 3.2\n[1,0]<stdout>:node7:5:6 [0] NCCL INFO Using network IB\n3: node8:5:6 [1] NCCL INFO Connected all rings\n"
+CHOICES = lines(*(f"AllReduce: 8 Bytes -> Algo {name} proto LL channel{{Lo..Hi}}={{0..0}}" for name in ("TREE", "RING", "RING")))
+TWO_RELEASES = f"# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22602\nNCCL version 2.27.3+cuda12.9\n{USING_IB}"
+SMALL = "n1:7:8 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
+PER_NODE = "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 2 p2p channels per peer"
+LOGS: dict[str, tuple[str, Callable[[NcclLog], Any], Any]] = {
+    "GPUDirect RDMA in both directions": (IB, lambda found: (found.gdr_send, found.gdr_receive), (True, True)),
+    "GPUDirect RDMA in one direction": (ONE_WAY, lambda found: (found.gdr_send, found.gdr_receive), (True, False)),
+    "connections with GPUDirect RDMA": (IB, lambda found: [key for key in found.transports if key.endswith(GDR)],
+        ["NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"]),
+    "which GPUs are proven": (OF_GPUS, lambda found: (found.gdr_gpus, found.staged_gpus), ((("n1", "3"),), (("n1", "4"),))),
+    "older logs name GPUs by their place on the bus": (OLD_PLACES, lambda found: found.staged_gpus, (("node1", "0805:1d:00.0"),)),
+    "a place without a domain": (lines("Channel 00 : 0[1b000] -> 8[1c000] [send] via NET/IB/0"), lambda found: found.staged_gpus,
+        (("node1", "0000:1b:00.0"),)),
+    "the numbers of devices are those of NCCL": (IB, devices, {0, 1}),
+    "RDMA without the suffix is staged": (STAGED, lambda found: (found.net, found.staged, found.gdr_send, found.gdr_receive),
+        ("IBext_v8", 2, False, False)),
+    "sockets are no RDMA that is staged": (lines("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0"),
+        lambda found: (found.net, found.staged, found.lines_of("NET/Socket")), ("Socket", 0, 1)),
+    "a HCA that is both enabled and disabled is in both": (BOTH, lambda found: (direct(found, enabled=True), direct(found, enabled=False)),
+        (("rocep1s0f0",), ("rocep1s0f0",))),
+    "a HCA by its number": (lines("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)"),
+        lambda found: direct(found, enabled=False), ("HCA 0",)),
+    "a speed that NCCL made up": (lines("Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."),
+        lambda found: found.of_kind(AssumedSpeed), [AssumedSpeed("eth1")]),
+    "a speed that NCCL made up for an unnamed interface": (lines("Defaulting to 10 Gbps."), lambda found: found.of_kind(AssumedSpeed),
+        [AssumedSpeed(None)]),
+    "words of launchers and programs in front": (OF_LAUNCHERS, lambda found: (found.hosts, found.net), (("node7", "node8"), "IB")),
+    "RCCL": ("RCCL version : 2.21.5-HEAD:abc\nn1:1:2 [0] NCCL INFO Using network IB", lambda found: found.version, "2.21.5"),
+    "a cut listing gives the least number of ranks": (lines("Channel 00/16 :  0 7 6 5 23 22 ..."),
+        lambda found: (found.ranks, found.ranks_at_least), (None, 24)),
+    "a size with two choices has the usual one first": (CHOICES, lambda found: list(found.choices.items()),
+        [(CallChoice("AllReduce", 8, name, "LL", 1), calls) for name, calls in (("RING", 2), ("TREE", 1))]),
+    "the number that NCCL gives at last is the one of its connections": (lines("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB e:1<0>",
+        ENABLED.format("mlx5_1")), lambda found: found.names["node1", 0], "mlx5_1"),
+    "how many channels there are": (lines(PER_NODE), lambda found: found.stated, {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}),
+    "words behind GDRDMA do not hide it": (lines("Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA(PCI)/Shared/New"),
+        lambda found: (found.transports, found.staged, found.gdr_receive), ({"NET/IB/0/GDRDMA": 1}, 0, True)),
+    "a word in a sentence is no connection": (lines("NET/OFI Selected Provider is efa (found 16 nics) via 8 groups",
+        "Using network AWS Libfabric via plugin"), lambda found: (found.transports, found.provider), ({}, "efa")),
+    "control characters": ("n:1:2 [0] NCCL WARN \x1b[31mred\x07\x1b", lambda found: (found.warnings, found.name), (("red??",), "n?.log")),
+    "a line that never ends": ("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, lambda found: found.facts, {}),
+    "the library counts more than nccl-tests": (TWO_RELEASES, lambda found: found.version, "2.27.3"),
+    "of several communicators the largest is the job": (USING_IB + SMALL.replace("nRanks 4 nNodes 1", "nRanks 16 nNodes 4") + SMALL,
+        lambda found: found.job, Communicator(16, 4, 4, False)),
+}  # fmt: skip
 
 
-def test_which_gpus_are_proven() -> None:
-    """A [send] line is written by the GPU that sends, a [receive] line by the one that receives."""
-    found = read(
-        "n1:1:2 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA\n"
-        "n1:1:2 [3] NCCL INFO Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IB/3/GDRDMA\n"
-        "n1:1:3 [4] NCCL INFO Channel 00/0 : 4[4] -> 12[4] [send] via NET/IB/4\n"
-        "n1:1:3 [4] NCCL INFO Channel 00/0 : 12[4] -> 4[4] [receive] via NET/IB/4/GDRDMA\n"
-        "n2:1:3 [5] NCCL INFO Channel 00/0 : 13[5] -> 5[5] [send] via NET/IB/4/GDRDMA\n",
-        "x.log",
-    )
-    assert (found.gdr_gpus, found.staged_gpus) == ((("n1", "3"),), (("n1", "4"),))
-
-
-def test_older_logs_name_gpus_by_their_place_on_the_bus() -> None:
-    found = log(
-        "Channel 00 : 0[1b000] -> 8[1b000] [send] via NET/IB/0/GDRDMA", "Channel 00 : 8[1b000] -> 0[8051d000] [receive] via NET/IB/0"
-    )
-    assert found.staged_gpus == (("node1", "0805:1d:00.0"),)
-    assert log("Channel 00 : 0[1b000] -> 8[1c000] [send] via NET/IB/0").staged_gpus == (("node1", "0000:1b:00.0"),)
-
-
-def test_the_numbers_of_devices_are_those_of_nccl() -> None:
-    assert devices(read(IB, "nccl.log")) == {0, 1}
-
-
-def test_rdma_without_the_suffix_is_staged() -> None:
-    found = log("Channel 15/0 : 33[1] -> 41[1] [send] via NET/IBext_v8/4", "Channel 15/0 : 41[1] -> 33[1] [receive] via NET/IBext_v8/4")
-    assert (found.net, found.staged, found.gdr_send, found.gdr_receive) == ("IBext_v8", 2, False, False)
-
-
-def test_sockets_are_no_rdma_that_is_staged() -> None:
-    found = log("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-    assert (found.net, found.staged, found.lines_of("NET/Socket")) == ("Socket", 0, 1)
-
-
-def test_a_hca_that_is_both_enabled_and_disabled_is_in_both() -> None:
-    found = log("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
-    assert direct(found, enabled=True) == direct(found, enabled=False) == ("rocep1s0f0",)
-    assert direct(log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)"), enabled=False) == ("HCA 0",)
+@pytest.mark.parametrize(("text", "facts", "expected"), LOGS.values(), ids=LOGS)
+def test_the_facts_of_a_log(text: str, facts: Callable[[NcclLog], Any], expected: Any) -> None:
+    assert facts(read(text, "n\x1b.log")) == expected
 
 
 # NCCL 2.29.7 (two nodes of one GPU over sockets) and 2.8.3, https://github.com/NVIDIA/nccl-tests/issues/89: columns are cut.
@@ -188,96 +211,61 @@ def test_the_table_of_latencies_and_bandwidths() -> None:
     assert tuning(OLD_TABLE) == {("Broadcast", "Ring", "Simple"): (18.0, 9.0), ("Reduce", "Ring", "Simple"): (18.0, 9.0)}
 
 
-def test_equal_tables_of_two_ranks_are_one_and_different_ones_are_none() -> None:
+def test_equal_tables_of_two_ranks_are_one() -> None:
     assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == tuning(NEW_TABLE)
-    assert tuning(f"{NEW_TABLE}{NEW_TABLE.replace('2.4', '4.8')}") == {}
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        f"{NEW_TABLE}{NEW_TABLE.replace('2.4', '4.8')}",
         "    AllReduce |    16.8/   0.5 |",
         "  Algorithm   |  Ring |\n    AllReduce |    16.8/   0.5 |",
         "  Algorithm   |  Ring |\n    AllReduce | x | y | z |",
         f"  Algorithm   |{' A |' * 500}\n    AllReduce |{' 1.0/ 1.0 |' * 1500}",
         "  Algorithm   | \x1b[2J |\n    AllReduce | 1.0/ 1.0 | 1.0/ 1.0 | 1.0/ 1.0 |",
+        f"x\nn1:1:2 [0] NCCL INFO RCCL version 2.22.3+hip6.4\n{NEW_TABLE}",
     ],
-    ids=["no heading", "another number of columns", "no figures", "too many columns", "not a name"],
+    ids=["different tables", "no heading", "another number of columns", "no figures", "too many columns", "not a name", "of RCCL"],
 )
 def test_what_is_not_such_a_table(text: str) -> None:
     assert tuning(text) == {}
 
 
-def test_the_table_of_rccl_is_left_out() -> None:
-    assert tuning(f"RCCL version 2.22.3+hip6.4\n{NEW_TABLE}".replace("RCCL version", "x\nn1:1:2 [0] NCCL INFO RCCL version")) == {}
-
-
-def test_a_speed_that_nccl_made_up() -> None:
-    text = "Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."
-    assert log(text).of_kind(AssumedSpeed) == [AssumedSpeed("eth1")]
-    assert log("Defaulting to 10 Gbps.").of_kind(AssumedSpeed) == [AssumedSpeed(None)]
-
-
-def test_the_words_of_launchers_and_programs_in_front_do_not_matter() -> None:
-    text = "step 1 loss 3.2\n[1,0]<stdout>:node7:5:6 [0] NCCL INFO Using network IB\n3: node8:5:6 [1] NCCL INFO Connected all rings\n"
-    assert (read(text, "job.out").hosts, read(text, "job.out").net) == (("node7", "node8"), "IB")
-
-
-def test_rccl_is_read_too() -> None:
-    assert read("RCCL version : 2.21.5-HEAD:abc\nn1:1:2 [0] NCCL INFO Using network IB", "rccl.log").version == "2.21.5"
-
-
-def test_a_cut_listing_gives_the_least_number_of_ranks() -> None:
-    found = log("Channel 00/16 :  0 7 6 5 23 22 ...")
-    assert (found.ranks, found.ranks_at_least) == (None, 24)
+def test_text_without_nccl() -> None:
+    for text, why in (("", "x.log has no line of NCCL"), ("no such thing here", "run with NCCL_DEBUG=INFO and save what the ranks print")):
+        with pytest.raises(Unreadable, match=why):
+            read(text, "x.log")
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("", "x.log has no line of NCCL"), ("no such thing here", "run with NCCL_DEBUG=INFO and save what the ranks print")],
+    ("make", "why"),
+    [
+        (lambda file: file.write_bytes(b""), "is empty"),
+        (lambda file: file.write_bytes(b"\x7fELF\x00\x00NCCL INFO"), "is binary"),
+        (lambda file: None, "nccl.log is not there"),
+        (Path.mkdir, "is a folder: name the file"),
+        (os.mkfifo, "is a pipe"),
+        (lambda file: file.symlink_to("/dev/zero"), "is a device"),
+    ],
+    ids=["empty", "binary", "missing", "folder", "pipe", "device"],
 )
-def test_text_without_nccl(text: str, expected: str) -> None:
-    with pytest.raises(Unreadable, match=expected):
-        read(text, "x.log")
+def test_what_is_no_log_is_refused_and_never_waited_for(make: Callable[[Path], object], why: str, tmp_path: Path) -> None:
+    make(tmp_path / "nccl.log")
+    with pytest.raises(Unreadable, match=why):
+        read_file(tmp_path / "nccl.log")
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "nccl.log is not there")]
-)
-def test_files_that_are_no_log(data: bytes | None, expected: str, tmp_path: Path) -> None:
-    file = tmp_path / "nccl.log"
-    if data is not None:
-        file.write_bytes(data)
-    with pytest.raises(Unreadable, match=expected):
-        read_file(file)
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("folder", "is a folder: name the file"), ("pipe", "is a pipe"), ("device", "is a device")])
-def test_what_is_no_file_is_refused_and_never_waited_for(kind: str, expected: str, tmp_path: Path) -> None:
-    file = Path("/dev/zero") if kind == "device" else tmp_path / "nccl.log"
-    if kind != "device":
-        file.mkdir() if kind == "folder" else os.mkfifo(file)
-    with pytest.raises(Unreadable, match=expected):
-        read_file(file)
-
-
-def test_a_compressed_log(tmp_path: Path) -> None:
+def test_a_compressed_log_and_lines_of_windows_with_a_last_line_that_is_cut(tmp_path: Path) -> None:
+    whole = read(IB, "x")
     (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(IB.encode()))
-    assert read_file(tmp_path / "nccl.log.gz").transports == read(IB, "x").transports
-
-
-def test_lines_of_windows_and_a_last_line_that_is_cut(tmp_path: Path) -> None:
-    (tmp_path / "nccl.log").write_bytes(
-        IB.replace("\n", "\r\n").encode() + b"node1:11:21 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[0] [send] via NET/I"
-    )
+    assert read_file(tmp_path / "nccl.log.gz").transports == whole.transports
+    cut = b"node1:11:21 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[0] [send] via NET/I"
+    (tmp_path / "nccl.log").write_bytes(IB.replace("\n", "\r\n").encode() + cut)
     found = read_file(tmp_path / "nccl.log")
-    assert found.transports == {**read(IB, "x").transports, "NET/I": 1}
-    assert (found.hosts, found.version, found.net, found.device_names("IB")) == (
-        ("node1", "node2"),
-        "2.21.5",
-        "IB",
-        ("mlx5_0:1/IB", "mlx5_1:1/IB"),
-    )
+    assert found.transports == {**whole.transports, "NET/I": 1}
+    facts = [(log.hosts, log.version, log.net, log.device_names("IB")) for log in (found, whole)]
+    assert facts == [(("node1", "node2"), "2.21.5", "IB", ("mlx5_0:1/IB", "mlx5_1:1/IB"))] * 2
 
 
 def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
@@ -309,18 +297,13 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
     [
         ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
         ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
-        (
-            "AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}",
-            CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8),
-        ),
+        ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8)),
         (
             "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
             CallChoice("Broadcast", 64, "RING", "LL", 1),
         ),
-        (
-            "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
-            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8),
-        ),
+        ("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
+            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8)),
         ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
         ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
     ],
@@ -329,52 +312,19 @@ def test_what_nccl_chose_for_a_call(line: str, choice: CallChoice) -> None:
     assert log(line, line).choices == {choice: 2}
 
 
-def test_a_size_with_two_choices_has_the_usual_one_first() -> None:
-    lines = [f"AllReduce: 8 Bytes -> Algo {name} proto LL channel{{Lo..Hi}}={{0..0}}" for name in ("TREE", "RING", "RING")]
-    usual, other = (CallChoice("AllReduce", 8, name, "LL", 1) for name in ("RING", "TREE"))
-    assert list(log(*lines).choices.items()) == [(usual, 2), (other, 1)]
-
-
 @pytest.mark.parametrize(
     ("line", "names"),
     [
         ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1/IB", 1: "mlx5_3:1/RoCE"}),
         ("NET/IB : Using [0]mlx5_0:1:4:2/IB [1]mlx5_1:1::2/IB ; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1:4:2/IB", 1: "mlx5_1:1::2/IB"}),
-        (
-            "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
-            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"},
-        ),
+        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
+            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"}),
         ("NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=0 plane=0", {8: "mlx5_0+mlx5_1"}),
         ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
     ],
-)
+)  # fmt: skip
 def test_the_names_of_the_devices(line: str, names: dict[int, str]) -> None:
     assert log(line).names == {("node1", number): name for number, name in names.items()}
-
-
-def test_the_number_that_nccl_gives_at_last_is_the_one_of_its_connections() -> None:
-    found = log("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB e:1<0>", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_1'")
-    assert found.names["node1", 0] == "mlx5_1"
-
-
-def test_how_many_channels_there_are() -> None:
-    said = "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 2 p2p channels per peer"
-    assert log(said).stated == {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}
-
-
-def test_words_behind_gdrdma_do_not_hide_it() -> None:
-    found = log("Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA(PCI)/Shared/New")
-    assert (found.transports, found.staged, found.gdr_receive) == ({"NET/IB/0/GDRDMA": 1}, 0, True)
-
-
-def test_a_word_in_a_sentence_is_no_connection() -> None:
-    found = log("NET/OFI Selected Provider is efa (found 16 nics) via 8 groups", "Using network AWS Libfabric via plugin")
-    assert (found.transports, found.provider) == ({}, "efa")
-
-
-def test_control_characters_do_not_come_through() -> None:
-    found = read("n:1:2 [0] NCCL WARN \x1b[31mred\x07\x1b", "n\x1b.log")
-    assert (found.warnings, found.name) == (("red??",), "n?.log")
 
 
 @settings(max_examples=100, deadline=None)
@@ -393,10 +343,6 @@ def test_any_text_is_read_or_refused(text: str, place: int, inserted: str) -> No
     assert not (found.gdr_send and found.gdr_receive) or ("[send]" in mutated and "[receive]" in mutated)
 
 
-def test_a_line_that_never_ends_is_cut() -> None:
-    assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").facts == {}
-
-
 _NEW_WORDS = {"direct shared memory": "SHM"}
 _OURS: dict[str, Any] = {
     "net": lambda found: found.net,
@@ -413,11 +359,10 @@ _OURS: dict[str, Any] = {
     "nvls_available": lambda found: found.nvls_available,
     "provider": lambda found: found.provider,
     "warnings": lambda found: len(found.warnings),
-    "graph": lambda found: {
-        link.kind: link.gb_per_s for link in sorted(found.of_kind(GraphLink), key=lambda link: link.gb_per_s, reverse=True)
-    },
+    "graph": lambda found: {link.kind: link.gb_per_s
+        for link in sorted(found.of_kind(GraphLink), key=lambda link: link.gb_per_s, reverse=True)},
     "link": lambda found: found.device_names("IB")[0].rpartition("/")[2],
-}
+}  # fmt: skip
 
 
 def captured(name: str) -> NcclLog:
@@ -435,21 +380,15 @@ def test_public_logs(name: str) -> None:
     assert is_nccl_log(captures.text(name, "nccl.log"))
 
 
-def test_trap_a_socket_line_beside_infiniband_is_only_where_ranks_meet() -> None:
-    found = captured("log-ncc247-ib-nogdr")
+def test_traps_of_public_logs() -> None:
+    found = captured("log-ncc247-ib-nogdr")  # a socket line beside InfiniBand is only where ranks meet
     assert (found.version, found.net, bool(found.device_names("Socket")), found.device_names("IB")) == (
         "2.4.7",
         "IB",
         True,
         ("mlx5_0:1/IB",),
     )
-
-
-def test_trap_a_ring_listing_is_no_connection() -> None:
-    assert captured("log-gcp-a3-tcp").transports == {}
-
-
-USING_IB = "n1:7:8 [0] NCCL INFO Using network IB\n"
+    assert captured("log-gcp-a3-tcp").transports == {}  # a listing of rings is no connection
 
 
 def started(line: str) -> NcclLog:
@@ -483,11 +422,6 @@ def test_lines_that_are_not_a_version(line: str) -> None:
     assert started(line).version is None
 
 
-def test_the_library_counts_more_than_nccl_tests() -> None:
-    both = read(f"# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22602\nNCCL version 2.27.3+cuda12.9\n{USING_IB}", "nccl.log")
-    assert both.version == "2.27.3"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -519,10 +453,8 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
         ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
         ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
         ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
-        (
-            "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
-            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE),
-        ),
+        ("NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
+            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
         ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
         ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
         ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),
@@ -555,9 +487,3 @@ def test_messages_without_a_fact(line: str) -> None:
     found = started(line)
     assert set(found.facts) <= {UsedNetwork, GraphLink}
     assert not any(link.is_slow for link in found.of_kind(GraphLink))
-
-
-def test_of_several_communicators_the_largest_is_the_job() -> None:
-    small = "n1:7:8 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
-    found = read(USING_IB + small.replace("nRanks 4 nNodes 1", "nRanks 16 nNodes 4") + small, "nccl.log")
-    assert found.job == Communicator(16, 4, 4, False)

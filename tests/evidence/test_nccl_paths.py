@@ -53,18 +53,16 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, s
     assert not list((tmp_path / "100%h").iterdir())
 
 
-def test_what_nccl_is_asked_for(env: dict[str, str]) -> None:
+def test_what_nccl_is_asked_for_and_that_nothing_of_it_is_left(env: dict[str, str]) -> None:
     log = prepare(env)
     assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET,GRAPH")
     assert env["NCCL_DEBUG_FILE"].endswith("/1.%h.%p.log") and "/100%%h/" in env["NCCL_DEBUG_FILE"]
     log.close()
     assert env == {}
-
-
-def test_nothing_is_left_where_it_was_not_closed(env: dict[str, str]) -> None:
-    log = prepare(env)
+    log = prepare(env, tuning=True)  # a line per call, only where it is asked for
+    assert env["NCCL_DEBUG_SUBSYS"] == "INIT,NET,GRAPH,TUNING"
     folder = Path(env["NCCL_DEBUG_FILE"]).parent
-    del log
+    del log  # not closed
     assert not folder.exists()
 
 
@@ -76,19 +74,18 @@ def test_in_a_local_start_it_lies_where_the_parent_removes_everything(env: dict[
     log.close()
 
 
-def test_the_environment_as_the_user_gave_it(env: dict[str, str]) -> None:
-    given = {"NCCL_DEBUG_SUBSYS": "ALL", "NCCL_ALGO": "Ring"}
+@pytest.mark.parametrize("given", [{}, {"NCCL_DEBUG_SUBSYS": "ALL"}, {"NCCL_DEBUG_SUBSYS": "ALL", "NCCL_ALGO": "Ring"}])
+def test_each_library_has_a_log_of_its_own_and_the_users_settings_stay(given: dict[str, str], env: dict[str, str]) -> None:
     env.update(given)
-    first, second = prepare(env), prepare(env)
+    first = prepare(env)
+    of_first = env["NCCL_DEBUG_FILE"]
+    second = prepare(env)
     assert first.of_user(env) == second.of_user(env) == given
+    assert env["NCCL_DEBUG_FILE"] != of_first and env["NCCL_DEBUG_SUBSYS"] == given.get("NCCL_DEBUG_SUBSYS", "INIT,NET,GRAPH")
     first.close()
+    assert env["NCCL_DEBUG_FILE"] != of_first and env["NCCL_DEBUG"] == "INFO"
     second.close()
-
-
-def test_a_line_per_call_only_where_it_is_asked_for(env: dict[str, str]) -> None:
-    log = prepare(env, tuning=True)
-    assert env["NCCL_DEBUG_SUBSYS"] == "INIT,NET,GRAPH,TUNING"
-    log.close()
+    assert env == given
 
 
 def test_the_facts_of_a_process(env: dict[str, str]) -> None:
@@ -113,61 +110,31 @@ def test_a_witness_sees_the_choice_and_nothing_is_written_per_call_around_it(env
     fake_nccl(env)
     assert (seen, asked) == ([CHOSEN], ["TUNING", "INIT,NET,GRAPH"])
     assert log.facts()["choices"] == [CHOSEN] and log.facts()["transports"] == {"NET/IB/0/GDRDMA": 2, "P2P/CUMEM": 1}
-    log.close()
-
-
-def test_no_witness_without_a_library_that_can_be_asked_again(env: dict[str, str]) -> None:
-    log = prepare(env)
     before = dict(env)
-    with log.witness(None) as seen:
+    with log.witness(None) as seen:  # of a library that cannot be asked again
         assert env == before
     assert seen == []
     log.close()
 
 
-def test_which_libraries_can_be_asked_again() -> None:
+@pytest.mark.parametrize(("version", "can"), [(23203, True), (22602, False)])
+def test_which_libraries_can_be_asked_again(version: int, can: bool) -> None:
     reset = object()
-    assert resetter(SimpleNamespace(ncclResetDebugInit=reset), 23203) is reset
-    assert resetter(SimpleNamespace(ncclResetDebugInit=reset), 22602) is None
-    assert resetter(SimpleNamespace(), 23203) is None
-
-
-def test_each_library_has_a_log_of_its_own(env: dict[str, str]) -> None:
-    first = prepare(env)
-    of_first = env["NCCL_DEBUG_FILE"]
-    second = prepare(env)
-    assert env["NCCL_DEBUG_FILE"] != of_first
-    first.close()
-    assert env["NCCL_DEBUG_FILE"] != of_first and env["NCCL_DEBUG"] == "INFO"
-    second.close()
-    assert env == {}
-
-
-def test_the_subsystems_of_the_user_stay(env: dict[str, str]) -> None:
-    env["NCCL_DEBUG_SUBSYS"] = "ALL"
-    first, second = prepare(env), prepare(env)
-    assert env["NCCL_DEBUG_SUBSYS"] == "ALL"
-    first.close()
-    second.close()
-    assert env == {"NCCL_DEBUG_SUBSYS": "ALL"}
+    assert resetter(SimpleNamespace(ncclResetDebugInit=reset), version) is (reset if can else None)
+    assert resetter(SimpleNamespace(), version) is None
 
 
 @pytest.mark.parametrize(
     ("user", "why"),
     [
         ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which logs no paths: unset it, or set INFO"),
-        (
-            {"NCCL_DEBUG": "INFO"},
-            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too",
-        ),
+        ({"NCCL_DEBUG": "INFO"},
+            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too"),
         ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and is written to the output"),
-        (
-            {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"},
-            "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite",
-        ),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"}, "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite"),
         ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
     ],
-)
+)  # fmt: skip
 def test_what_the_user_set_stays_and_is_reported(user: dict[str, str], why: str, env: dict[str, str]) -> None:
     env.update(user)
     log = prepare(env)
@@ -224,15 +191,12 @@ def test_the_ranks_together(env: dict[str, str]) -> None:
     }  # fmt: skip
 
 
-def test_devices_that_do_the_same_are_one_part_of_the_sentence(env: dict[str, str]) -> None:
+def test_devices_that_do_the_same_are_one_part_of_the_sentence_and_ranks_without_a_log_give_the_reason(env: dict[str, str]) -> None:
     lines = [f"Channel {c:02d}/0 : 0[0] -> 2[0] [send] via NET/IB/{c % 2}/GDRDMA" for c in range(16)]
     inside = [f"Channel {c:02d}/0 : 0[0] -> 1[1] via P2P/CUMEM" for c in range(24)]
     assert together([facts("a", *lines, *inside, env=env)])["sentence"] == "NET/IB/0,1/GDRDMA on 16 of 24 channels, P2P/CUMEM on 24"
-
-
-def test_ranks_without_a_log_give_the_reason() -> None:
-    found = together([{"host": "a", "why": "NCCL wrote no log"}])
-    assert (found["sentence"], found["told"], found["transports"]) == ("NCCL wrote no log", 0, {})
+    silent = together([{"host": "a", "why": "NCCL wrote no log"}])
+    assert (silent["sentence"], silent["told"], silent["transports"]) == ("NCCL wrote no log", 0, {})
 
 
 CAPABLE = "nvidia_peermem is loaded, PIX apart"
@@ -258,26 +222,14 @@ RUNS: dict[str, tuple[dict[str, Any], list[Machine], int | None, str, str, str]]
     "ways that carried no byte": (BOTH, [dgx()], 0, "capable, not used", "", "no RDMA port"),
     "staged": (run_facts(staged=8, NET_IB_0=8), [dgx()], None, "capable, not used", "", f" 8 network connections staged *; {CAPABLE}"),
     "sockets": (run_facts(NET_Socket_0=2), [dgx()], None, "capable, not used", "", " 2 network connections over TCP "),
-    "NCCL's own word goes before the modules": (
-        run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8),
-        [dgx()],
-        None,
-        "not capable",
-        "",
-        "Disabled for mlx5_0, mlx5_1",
-    ),
+    "NCCL's own word goes before the modules": (run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8), [dgx()], None, "not capable",
+        "", "Disabled for mlx5_0, mlx5_1"),
     "the worst GPU of all machines": (run_facts(staged=8, NET_IB_0=8), [dgx(), BARE], None, "not capable", "", "dma-buf"),
     "inside one host": (run_facts(P2P_CUMEM=8), [dgx()], None, "capable, not used", "", f"; {CAPABLE}"),
-    "without a log": (
-        {"transports": {}, "why": "NCCL_DEBUG=WARN is set"},
-        [dgx()],
-        None,
-        "unknown",
-        f"NCCL_DEBUG=WARN is set; {CAPABLE}",
-        "",
-    ),
+    "without a log": ({"transports": {}, "why": "NCCL_DEBUG=WARN is set"}, [dgx()], None, "unknown", f"NCCL_DEBUG=WARN is set; {CAPABLE}",
+        ""),
     "nothing known": ({}, [laptop()], None, "unknown", "", ""),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -355,53 +307,44 @@ def fake_ras_server(
     thread.join(5)
 
 
-@pytest.mark.contract
-@pytest.mark.parametrize(
-    ("said", "sentence"),
-    [
-        (
-            answer(rank(0, 18), rank(1, 18), rank(3, 17)),
-            "NCCL's RAS: rank 3 on node2 lags: 17 of 18 AllReduce launched (2 of 3 ranks have all)",
-        ),
-        (
-            answer(rank(0, 18), missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True, "considered_dead": True}}]),
-            "NCCL's RAS: rank 2 on node3 is considered dead",
-        ),
-        (answer(missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True}}]), "NCCL's RAS: rank 2 on node3 does not answer"),
-        (answer(rank(0, 18, error=6), rank(1, 18)), "NCCL's RAS: rank 0 on node2 has asynchronous error 6"),
-        (answer(rank(0, 18), rank(1, 18, error=7)), "NCCL's RAS reaches all 2 ranks, and none is behind"),
-        (json.dumps({"communicators": []}), "NCCL's RAS lists no communicators"),
-        (
-            answer(rank(0, 1), rank(1, 0, host="\x1b[31mnode")),
-            "NCCL's RAS: rank 1 on ?[31mnode lags: 0 of 1 AllReduce launched (1 of 2 ranks have all)",
-        ),
-    ],
-)  # fmt: skip
-def test_json(said: str, sentence: str) -> None:
-    with fake_ras_server(said) as env:
-        assert query_ras(env) == RasReply(sentence)
+LAGS = answer(rank(0, 2), *(rank(number, 1) for number in range(1, 9)))
+DEAD = {"rank": 2, "host": "node3", "status": {"unresponsive": True, "considered_dead": True}}
+OPERATIONS = (
+    "NCCL's RAS: #0-0 (27a079b828ff1a75) MISMATCH; Communicator ranks have different AllReduce operation counts; "
+    "Rank 1 has launched up to operation 7 -- GPU 0 managed by process 17 on node 10.0.0.2"
+)
+# What the server says and is like, and what is reported of it: how a sentence begins and ends, or a part of the reason for none.
+REPLIES: dict[str, tuple[str, dict[str, Any], tuple[str, str], str]] = {
+    "a rank lags": (answer(rank(0, 18), rank(1, 18), rank(3, 17)), {},
+        ("NCCL's RAS: rank 3 on node2 lags: 17 of 18 AllReduce launched ", "(2 of 3 ranks have all)"), ""),
+    "a rank is dead": (answer(rank(0, 18), missing=[DEAD]), {}, ("NCCL's RAS: rank 2 on node3 is considered dead", ""), ""),
+    "a rank does not answer": (answer(missing=[{"rank": 2, "host": "node3", "status": {"unresponsive": True}}]), {},
+        ("NCCL's RAS: rank 2 on node3 does not answer", ""), ""),
+    "an asynchronous error": (answer(rank(0, 18, error=6), rank(1, 18)), {}, ("NCCL's RAS: rank 0 on node2 has asynchronous error 6", ""),
+        ""),
+    "none is behind": (answer(rank(0, 18), rank(1, 18, error=7)), {}, ("NCCL's RAS reaches all 2 ranks, and none is behind", ""), ""),
+    "no communicators": (json.dumps({"communicators": []}), {}, ("NCCL's RAS lists no communicators", ""), ""),
+    "a name with control characters": (answer(rank(0, 1), rank(1, 0, host="\x1b[31mnode")), {},
+        ("NCCL's RAS: rank 1 on ?[31mnode lags: 0 of 1 AllReduce launched ", "(1 of 2 ranks have all)"), ""),
+    "many ranks are counted": (LAGS, {}, ("NCCL's RAS: rank 1 on node2 lags: 1 of 2", "; and 4 more"), ""),
+    "text where the server has no JSON": (TEXT, {"knows_json": False}, (OPERATIONS, OPERATIONS), ""),
+    "text without complaints": (TEXT.partition("Warnings")[0], {"knows_json": False}, ("NCCL's RAS reports no errors", ""), ""),
+    "another server": ("", {"greeting": "HTTP/1.1 400 Bad Request"}, ("", ""), "answers 'HTTP/1.1 400 Bad Request'"),
+    "nothing": ("", {}, ("", ""), "sends an empty answer"),
+    "a part": ('{"a"', {}, ("", ""), "sends an incomplete answer"),
+    "another form": ("[]", {}, ("", ""), "sends an answer of an unknown form"),
+}  # fmt: skip
 
 
 @pytest.mark.contract
-def test_many_ranks_are_counted_not_listed() -> None:
-    with fake_ras_server(answer(rank(0, 2), *(rank(number, 1) for number in range(1, 9)))) as env:
-        sentence = query_ras(env).sentence
-    assert sentence is not None and sentence.startswith("NCCL's RAS: rank 1 on node2 lags: 1 of 2") and sentence.endswith("; and 4 more")
-
-
-@pytest.mark.contract
-def test_text_where_the_server_has_no_json() -> None:
-    with fake_ras_server(TEXT, knows_json=False) as env:
-        assert query_ras(env) == RasReply(
-            "NCCL's RAS: #0-0 (27a079b828ff1a75) MISMATCH; Communicator ranks have different AllReduce operation counts; "
-            "Rank 1 has launched up to operation 7 -- GPU 0 managed by process 17 on node 10.0.0.2"
-        )
-
-
-@pytest.mark.contract
-def test_text_without_complaints() -> None:
-    with fake_ras_server(TEXT.partition("Warnings")[0], knows_json=False) as env:
-        assert query_ras(env) == RasReply("NCCL's RAS reports no errors")
+@pytest.mark.parametrize(("said", "server", "sentence", "why"), REPLIES.values(), ids=REPLIES)
+def test_a_reply_of_ras(said: str, server: dict[str, Any], sentence: tuple[str, str], why: str) -> None:
+    start, end = sentence
+    with fake_ras_server(said, **server) as env:
+        reply = query_ras(env)
+    assert (reply.sentence is None, reply.why is None) == (bool(why), not why)
+    assert (reply.sentence or "").startswith(start) and (reply.sentence or "").endswith(end) and why in (reply.why or "")
+    assert not start or end or reply == RasReply(start)
 
 
 @pytest.mark.contract
@@ -412,23 +355,6 @@ def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
     assert found.sentence is None and found.why is not None
     assert env["NCCL_RAS_ADDR"] in found.why and found.why.endswith(" 0.1 s")
     assert time.monotonic() - began < 5
-
-
-@pytest.mark.contract
-def test_another_server_is_not_taken_for_ras() -> None:
-    with fake_ras_server("", greeting="HTTP/1.1 400 Bad Request") as env:
-        found = query_ras(env)
-    assert found.sentence is None and found.why is not None and "answers 'HTTP/1.1 400 Bad Request'" in found.why
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize(
-    ("said", "why"), [("", "sends an empty answer"), ('{"a"', "sends an incomplete answer"), ("[]", "sends an answer of an unknown form")]
-)
-def test_what_is_no_report_is_refused(said: str, why: str) -> None:
-    with fake_ras_server(said) as env:
-        found = query_ras(env)
-    assert found.sentence is None and found.why is not None and why in found.why
 
 
 @pytest.mark.contract

@@ -76,15 +76,11 @@ def test_nvlink_counts_in_kibibytes_over_all_links_and_pcie_in_bytes():
 
 
 def test_where_links_count_for_themselves_they_are_added():
-    library = FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 1): 200, (RCV_BYTES, 0): 1})
+    library = FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 1): 200, (RCV_BYTES, 0): 1, (XMIT_BYTES, 35): 7})
     gpus = Gpus.open(library)
-    assert gpus.read()[0][BUS] == {"nvlink_tx_bytes": 300, "nvlink_rx_bytes": 1}
+    assert gpus.read()[0][BUS] == {"nvlink_tx_bytes": 307, "nvlink_rx_bytes": 1}  # also the last of as many links as NVML knows
     del library.values[XMIT_BYTES, 1]
     assert gpus.read()[0][BUS] == {"nvlink_rx_bytes": 1}  # a link that is gone is no smaller sum
-
-
-def test_the_last_of_as_many_links_as_nvml_knows_counts_too():
-    assert Gpus.open(FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 35): 7})).read()[0][BUS] == {"nvlink_tx_bytes": 107}
 
 
 def test_bytes_counted_in_32_bits_come_round_too_often_to_report_anything():
@@ -92,41 +88,28 @@ def test_bytes_counted_in_32_bits_come_round_too_often_to_report_anything():
         def nvmlDeviceGetFieldValues(self, gpu, ids):
             return [SimpleNamespace(valueType=1, nvmlReturn=0, value=SimpleNamespace(uiVal=5)) for _ in ids]
 
-    assert Gpus.open(Short({})).read()[0][BUS] == {
-        "nvlink_tx_bytes": 5 * 1024, "nvlink_rx_bytes": 5 * 1024, "pcie_replays": 5, "ecc_corrected": 5,
-    }  # fmt: skip
+    whole = {"nvlink_tx_bytes": 5 * 1024, "nvlink_rx_bytes": 5 * 1024, "pcie_replays": 5, "ecc_corrected": 5}
+    assert Gpus.open(Short({})).read()[0][BUS] == whole
 
 
-def test_only_fields_that_the_driver_answers_are_asked_again():
+def test_nvml_is_held_open_until_it_is_closed_and_only_fields_that_the_driver_answers_are_asked_again():
     library = FAKEPynvml({(PCIE_TX, 0): 7})
     gpus = Gpus.open(library)
     gpus.read()
     assert library.asked[0] > 30 and library.asked[1:] == [1]
+    assert library.open == 1
+    gpus.close()
+    assert library.open == 0
+    assert Gpus.open(FAKEPynvml({}, start="Driver Not Loaded")) is None
 
 
 @pytest.mark.parametrize(("bits", "words"), [
     (0, []), (1, []), (0x4, ["power cap"]), (0x40 | 0x80, ["hardware thermal", "power brake"]), (0x2, []),
 ])  # fmt: skip
-def test_what_slows_clocks_down_is_reported_in_words(bits, words):
-    assert Gpus.open(FAKEPynvml({}, bits)).read()[1][BUS]["slowed_by"] == words
-
-
-def test_clocks_have_their_units():
-    gauges = Gpus.open(FAKEPynvml({})).clocks()[BUS]
-    assert gauges == {"temperature_c": 61, "slowed_by": [], "power_w": 412.5, "sm_mhz": 1980, "memory_mhz": 2619}
-
-
-def test_nvml_is_held_open_until_it_is_closed():
-    library = FAKEPynvml({})
-    gpus = Gpus.open(library)
-    gpus.read()
-    assert library.open == 1
-    gpus.close()
-    assert library.open == 0
-
-
-def test_without_a_driver_there_are_no_gpus():
-    assert Gpus.open(FAKEPynvml({}, start="Driver Not Loaded")) is None
+def test_clocks_have_their_units_and_what_slows_them_down_is_reported_in_words(bits, words):
+    gpus = Gpus.open(FAKEPynvml({}, bits))
+    assert gpus.read()[1][BUS]["slowed_by"] == words
+    assert gpus.clocks()[BUS] == {"temperature_c": 61, "slowed_by": words, "power_w": 412.5, "sm_mhz": 1980, "memory_mhz": 2619}
 
 
 def test_every_field_has_a_name_in_the_real_package():

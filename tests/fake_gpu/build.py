@@ -5,8 +5,6 @@ AMD's libamdhip64.so.6 and librccl.so.1 are the same sources under other names, 
 In a checkout that cannot be written to they go to the system's temporary folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The environment with which a subprocess finds the doubles."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from uuid import uuid4

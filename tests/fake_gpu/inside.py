@@ -1,7 +1,5 @@
 """Checks of the double that run inside it: pytest is started anew for this file with the environment of four fake GPUs (test_double.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
@@ -69,40 +67,33 @@ def test_an_average_divides_by_the_ranks(ranks: Ranks) -> None:
     assert ranks.run("ncclAllReduce", sent, 4, (2, REDOPS["avg"]))[0].tolist() == [3, 3, 3, 3]
 
 
-def test_each_collective_moves_its_blocks(ranks: Ranks) -> None:
-    whole = [digits(rank, N * COUNT) for rank in range(N)]
-    total = np.sum(whole, 0)
-    scattered = ranks.run("ncclReduceScatter", whole, COUNT, (7, 0))
-    assert [one.tolist() for one in scattered] == [part.tolist() for part in np.split(total, N)]
-    gathered = np.concatenate(stacked()).tolist()
-    assert all(one.tolist() == gathered for one in ranks.run("ncclAllGather", stacked(), COUNT, (7,), receive=N * COUNT))
-    across = ranks.run("ncclAlltoAll", whole, COUNT, (7,), receive=N * COUNT)
-    blocks = [np.split(one, N) for one in whole]
-    assert all(across[to].tolist() == np.concatenate([blocks[by][to] for by in range(N)]).tolist() for to in range(N))
-
-
 @pytest.mark.parametrize("root", range(N))
-def test_each_rooted_collective_knows_its_root(ranks: Ranks, root: int) -> None:
+def test_each_collective_moves_its_blocks_and_knows_its_root(ranks: Ranks, root: int) -> None:
     sent, whole = stacked(), [digits(rank, N * COUNT) for rank in range(N)]
-    assert all(one.tolist() == sent[root].tolist() for one in ranks.run("ncclBroadcast", sent, COUNT, (7, root)))
-    got = ranks.run("ncclReduce", sent, COUNT, (7, 0, root))
-    assert [one.tolist() for one in got] == [np.sum(sent, 0).tolist() if rank == root else [0] * COUNT for rank in range(N)]
-    got = ranks.run("ncclGather", sent, COUNT, (7, root), receive=N * COUNT)
-    assert got[root].tolist() == np.concatenate(sent).tolist()
-    got = ranks.run("ncclScatter", whole, COUNT, (7, root))
-    assert [one.tolist() for one in got] == [part.tolist() for part in np.split(whole[root], N)]
+    gathered, blocks = np.concatenate(sent), [np.split(one, N) for one in whole]
+    nothing = np.zeros(COUNT)
+    wanted = {
+        ("ncclReduceScatter", (7, 0)): np.split(np.sum(whole, 0), N),
+        ("ncclAllGather", (7,)): [gathered] * N,
+        ("ncclAlltoAll", (7,)): [np.concatenate([blocks[by][to] for by in range(N)]) for to in range(N)],
+        ("ncclBroadcast", (7, root)): [sent[root]] * N,
+        ("ncclReduce", (7, 0, root)): [np.sum(sent, 0) if rank == root else nothing for rank in range(N)],
+        ("ncclScatter", (7, root)): np.split(whole[root], N),
+    }
+    for (name, words), parts in wanted.items():
+        given = whole if name in ("ncclReduceScatter", "ncclAlltoAll", "ncclScatter") else sent
+        got = ranks.run(name, given, COUNT, words, receive=len(parts[0]))
+        assert [one.tolist() for one in got] == [part.tolist() for part in parts], name
+    assert ranks.run("ncclGather", sent, COUNT, (7, root), receive=N * COUNT)[root].tolist() == gathered.tolist()
 
 
-def test_a_reduction_in_place_of_several_pieces(ranks: Ranks) -> None:
+def test_a_reduction_in_place_of_several_pieces_and_an_allgather(ranks: Ranks) -> None:
     count = 2 * 65536 + 17  # 256 KiB are reduced at once
     data = stacked(count)
     wanted = np.sum(data, 0)
     ranks.call("ncclAllReduce", [(one.ctypes.data, one.ctypes.data, count, 7, 0) for one in data])
     ranks.wait()
     assert all((one == wanted).all() for one in data)
-
-
-def test_an_allgather_in_place(ranks: Ranks) -> None:
     data = [np.zeros(N * COUNT, np.float32) for _ in range(N)]
     for rank, one in enumerate(data):
         one[rank * COUNT : (rank + 1) * COUNT] = digits(rank)
@@ -204,27 +195,21 @@ def test_a_dropped_rank_is_missing_from_every_sum(ranks: Ranks, monkeypatch: pyt
     assert ranks.run("ncclAllReduce", stacked(), COUNT, (7, 0))[2].tolist() == (digits(0) + digits(2)).tolist()
 
 
-def test_a_hang_lasts_until_it_is_aborted(own: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_NCCL_HANG", "1:2")
+@pytest.mark.parametrize(
+    ("fault", "error"), [(("FAKE_NCCL_HANG", "1:2"), 0), (("FAKE_NCCL_ASYNC_ERROR", "2:2:6"), 6)], ids=["hang", "error"]
+)
+def test_a_hang_lasts_until_it_is_aborted_and_an_asynchronous_error_is_reported(own: Ranks, monkeypatch, fault, error) -> None:
+    monkeypatch.setenv(*fault)
     own.run("ncclAllReduce", stacked(), COUNT, (7, 0))
     data = stacked()
     own.call("ncclAllReduce", [(one.ctypes.data, one.ctypes.data, COUNT, 7, 0) for one in data])
+    assert eventually(lambda: own.async_error(2) == error)
     assert [own.query(rank) for rank in range(N)] == [600] * N
-    assert [own.async_error(rank) for rank in range(N)] == [0] * N
+    assert [own.async_error(rank) for rank in range(N)] == [0, 0, error]
+    assert not error or b"FAKE_NCCL_ASYNC_ERROR" in NCCL.ncclGetLastError(None)
     own.abort()
     own.wait()
     assert data[0].tolist() == digits(0).tolist()
-
-
-def test_an_asynchronous_error_is_reported(own: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_NCCL_ASYNC_ERROR", "2:1:6")
-    data = stacked()
-    own.call("ncclAllReduce", [(one.ctypes.data, one.ctypes.data, COUNT, 7, 0) for one in data])
-    assert eventually(lambda: own.async_error(2) == 6)
-    assert own.query(2) == 600
-    assert [own.async_error(rank) for rank in range(N)] == [0, 0, 6]
-    assert b"FAKE_NCCL_ASYNC_ERROR" in NCCL.ncclGetLastError(None)
-    own.abort()
 
 
 def test_a_choice_that_leaves_no_algorithm_is_an_error_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +244,6 @@ def test_registration_wants_its_own_memory(ranks: Ranks) -> None:
 
 
 def ask_ras(*commands: str) -> str:
-    """Everything that RAS answers."""
     host, port = os.environ["NCCL_RAS_ADDR"].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=5) as client, client.makefile("rw", newline="\n") as talk:
         talk.write("".join(f"{command}\n" for command in commands))
@@ -267,6 +251,7 @@ def ask_ras(*commands: str) -> str:
         return talk.read()
 
 
+@pytest.mark.system  # it connects to RAS
 def test_ras_names_the_rank_that_lags(own: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCCL_HANG", "1:1")
     own.call("ncclAllReduce", [(one.ctypes.data, one.ctypes.data, COUNT, 7, 0) for one in stacked()])

@@ -1,7 +1,5 @@
 """What the double refuses and in which words: test_double.py starts pytest anew for this file."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

@@ -1,7 +1,5 @@
 """Several ranks in one process, driven by ctypes: for checks of the double itself. Only to be imported where the double is found."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,6 @@ NCCL.ncclGetErrorString.restype = NCCL.ncclGetLastError.restype = ctypes.c_char_
 
 
 def libcuda() -> ctypes.CDLL:
-    """The fake driver."""
     return ctypes.CDLL("libcuda.so.1")
 
 
@@ -32,7 +29,6 @@ class UniqueId(ctypes.Structure):
 
 
 def check(code: int) -> None:
-    """Raise for an error of NCCL."""
     if code:
         raise RuntimeError(NCCL.ncclGetErrorString(code).decode())
 
@@ -68,7 +64,6 @@ class Ranks:
         check(getattr(NCCL, name)(*arguments, self.comms[rank], ctypes.c_void_p(self.streams[rank].ptr)))
 
     def call(self, name: str, words: Sequence[tuple[int, ...]]) -> None:
-        """The same call by all ranks."""
         with self.group():
             for rank in range(self.n):
                 self.one(name, rank, *words[rank])
@@ -81,27 +76,22 @@ class Ranks:
         return got
 
     def query(self, rank: int) -> int:
-        """cuStreamQuery."""
         return int(libcuda().cuStreamQuery(ctypes.c_void_p(self.streams[rank].ptr)))
 
     def async_error(self, rank: int) -> int:
-        """ncclCommGetAsyncError."""
         code = ctypes.c_int(-1)
         check(NCCL.ncclCommGetAsyncError(self.comms[rank], ctypes.byref(code)))
         return code.value
 
     def wait(self) -> None:
-        """Until all streams are empty."""
         for stream in self.streams:
             stream.synchronize()
 
     def abort(self) -> None:
-        """All ranks give up."""
         with self.group():
             for comm in self.comms:
                 NCCL.ncclCommAbort(comm)
 
     def close(self) -> None:
-        """Destroy what was not aborted."""
         for comm in self.comms:
             NCCL.ncclCommDestroy(comm)

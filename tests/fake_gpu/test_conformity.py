@@ -1,12 +1,9 @@
 """The double offers nothing that the real cupy, NCCL and driver have not: names, arguments and numbers are theirs."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,17 +49,17 @@ print(json.dumps({name: look(name) for name in json.load(sys.stdin)}))
 """
 
 
-def in_venv(python: str, code: str, given: str = "") -> str:
+def in_venv(python, code, given=""):
     done = subprocess.run([python, "-c", code], input=given, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def _arguments(function: ast.FunctionDef) -> list[str]:
+def _arguments(function):
     return [one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs) if one.arg != "self"]
 
 
-def _public(nodes: list[ast.stmt]) -> Iterator[tuple[str, list[str] | None]]:
+def _public(nodes):
     """Functions with their arguments; constants and properties with None."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef):
@@ -73,8 +70,8 @@ def _public(nodes: list[ast.stmt]) -> Iterator[tuple[str, list[str] | None]]:
             yield node.target.id, None
 
 
-def _offered() -> dict[str, list[str] | None]:
-    found: dict[str, list[str] | None] = {}
+def _offered():
+    found = {}
     for file, module in MODULES.items():
         found |= {f"{module}.{name}": arguments for name, arguments in _public(ast.parse((CUPY / file).read_text()).body)}
     for file, names in CLASSES.items():
@@ -93,7 +90,7 @@ OWN = {"cuda.runtime.__all__", "cuda.PinnedMemoryPointer", "cuda.graph.Graph", *
 
 
 @pytest.mark.contract
-def test_cupy_has_every_name_with_these_arguments(cuda_python: str) -> None:
+def test_cupy_has_every_name_with_these_arguments(cuda_python):
     offered = {name: arguments for name, arguments in _offered().items() if name not in OWN}
     assert len(offered) > 70
     real = json.loads(in_venv(cuda_python, ASK, json.dumps(sorted(offered))))
@@ -118,7 +115,7 @@ print(json.dumps([{name: getattr(runtime, name) for name in names}, [str(runtime
 
 
 @pytest.mark.contract
-def test_cupys_constants_and_errors_are_the_same(cuda_python: str) -> None:
+def test_cupys_constants_and_errors_are_the_same(cuda_python):
     nodes = ast.parse((CUPY / "_libcuda.py").read_text()).body
     (table,) = (node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_TEXTS")
     texts = ast.literal_eval(table)
@@ -128,19 +125,19 @@ def test_cupys_constants_and_errors_are_the_same(cuda_python: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def headers(cuda_python: str) -> dict[str, str]:
+def headers(cuda_python):
     """nccl.h and cuda.h without comments."""
     folders = (Path(cuda_python).parents[1]).glob("lib/python3*/site-packages/nvidia")
     files = {name: file for folder in folders for name in ("nccl.h", "cuda.h") for file in folder.glob(f"*/include/{name}")}
     return {name: re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read_text(), flags=re.DOTALL) for name, file in files.items()}
 
 
-def numbers(text: str) -> dict[str, int]:
+def numbers(text):
     named = re.findall(r"\b((?:nccl|CUDA_)\w+)\s*=\s*(0x\w+|\d+)\b", text)
     return {name: int(value, 0) for name, value in [*named, *re.findall(r"#define\s+(NCCL_\w+)\s+(0x\w+|\d+)\b", text)]}
 
 
-def test_nccls_numbers_are_the_headers(headers: dict[str, str]) -> None:
+def test_nccls_numbers_are_the_headers(headers):
     real, own = numbers(headers["nccl.h"]), numbers((HERE / "nccl/nccl.hpp").read_text())
     later = {name for name in own if name not in real}
     counts = {"ncclNumResults"}  # grows with versions
@@ -149,14 +146,14 @@ def test_nccls_numbers_are_the_headers(headers: dict[str, str]) -> None:
     assert len(own) > 30
 
 
-def test_the_drivers_errors_are_the_headers(headers: dict[str, str]) -> None:
+def test_the_drivers_errors_are_the_headers(headers):
     real = numbers(headers["cuda.h"])
     named = dict(re.findall(r"\{(k\w+), \"(CUDA_\w+)\"", (HERE / "cuda/errors.cpp").read_text()))
     own = {name: int(value) for name, value in re.findall(r"\b(k\w+) = (\d+),", (HERE / "cuda/core.hpp").read_text())}
     assert {word: own[name] for name, word in named.items()} == {word: real[word] for word in named.values()}
 
 
-def test_nccl_declares_every_function_so(headers: dict[str, str]) -> None:
+def test_nccl_declares_every_function_so(headers):
     both, real = exported("nccl"), declared(headers["nccl.h"])  # the double also plays RCCL
     own = {name: kinds for name, kinds in both.items() if name not in ONLY_RCCL}
     assert len(own) >= 28
@@ -164,14 +161,14 @@ def test_nccl_declares_every_function_so(headers: dict[str, str]) -> None:
     assert not set(ONLY_RCCL) & set(real)
 
 
-def test_the_driver_declares_every_function_so(headers: dict[str, str]) -> None:
+def test_the_driver_declares_every_function_so(headers):
     own, real = exported("cuda"), declared(headers["cuda.h"])
     assert len(own) > 45
     assert own == {name: real[name] for name in own}
 
 
 @pytest.mark.contract
-def test_the_real_nccl_has_its_headers_version(cuda_python: str, headers: dict[str, str]) -> None:
+def test_the_real_nccl_has_its_headers_version(cuda_python, headers):
     code = """
 import ctypes, nvidia.nccl
 library = ctypes.CDLL(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so.2")

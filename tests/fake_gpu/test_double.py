@@ -1,12 +1,9 @@
 """The double of driver, NCCL and cupy behaves like the original, and its names show that it is a double."""
 
-from __future__ import annotations
-
 import ctypes
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -22,29 +19,26 @@ GPUS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def built() -> Path:
+def built():
     return libraries()
 
 
-def python(code: str, env: dict[str, str]) -> str:
-    """What a program prints that runs on the double."""
+def python(code, env):
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def free_port() -> int:
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
-def test_everything_inside(tmp_path: Path) -> None:
+def test_everything_inside(tmp_path):
     actual = {
-        "NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}",
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
+        "NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
         "NCCL_DEBUG_FILE": f"{tmp_path}/%h.%p",
-    }
+    }  # fmt: skip
     files = ["tests/fake_gpu/inside.py", "tests/fake_gpu/inside_refusals.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment(GPUS) | actual, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
@@ -66,7 +60,7 @@ me.close()
 """
 
 
-def test_ranks_in_processes_of_their_own(built: Path) -> None:
+def test_ranks_in_processes_of_their_own(built):
     env, before = environment(3), {*Path("/dev/shm").glob("collbench-fake-nccl-*")}
     identity = (ctypes.c_char * 128)()
     assert ctypes.CDLL(str(built / "nccl/libnccl.so.2")).ncclGetUniqueId(identity) == 0
@@ -79,7 +73,7 @@ def test_ranks_in_processes_of_their_own(built: Path) -> None:
     assert {*Path("/dev/shm").glob("collbench-fake-nccl-*")} <= before
 
 
-def test_shared_memory_of_dead_processes_is_removed(built: Path) -> None:
+def test_shared_memory_of_dead_processes_is_removed(built):
     with subprocess.Popen(["true"]) as ended:
         pass
     left = Path(f"/dev/shm/collbench-fake-nccl-{ended.pid}-0123456789abcdef")
@@ -90,9 +84,7 @@ def test_shared_memory_of_dead_processes_is_removed(built: Path) -> None:
 
 @pytest.mark.parametrize(("required", "ending"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
 @pytest.mark.parametrize("hook", [conftest.pytest_runtest_setup, conftest.pytest_runtest_call])
-def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(
-    hook: Callable[[], Generator[None]], required: str, ending: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(hook, required, ending, monkeypatch, tmp_path):
     monkeypatch.setenv(conftest.REQUIRED, required)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Missing) as missing:
@@ -102,11 +94,11 @@ def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(
         around.throw(missing.value)
 
 
-def test_of_two_builds_at_once_both_get_a_whole_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_two_builds_at_once_both_get_a_whole_one(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "BUILD", tmp_path)
     both = Barrier(2, timeout=30)
 
-    def slowly(folder: Path) -> None:
+    def slowly(folder):
         (folder / "whole").touch()
         both.wait()
 
@@ -119,7 +111,7 @@ def test_of_two_builds_at_once_both_get_a_whole_one(monkeypatch: pytest.MonkeyPa
 FIRST = "import cupy; r = cupy.cuda.runtime\n"
 
 
-def test_it_reports_that_it_is_a_double() -> None:
+def test_it_reports_that_it_is_a_double():
     said = python(FIRST + "print(cupy.__version__, r.getDeviceProperties(0)['name'].decode())", environment())
     assert said == "14.2.0+FAKE FAKE GPU (test double)"
 
@@ -128,31 +120,28 @@ def test_it_reports_that_it_is_a_double() -> None:
     ("visible", "wanted"),
     [("1,0", "2 0000:20:00.0"), ("1,7,0", "1 0000:20:00.0"), ("GPU-fa4efa4e-0000-0000-0000-000000000001", "1 0000:20:00.0")],
 )
-def test_cuda_visible_devices_chooses_and_orders(visible: str, wanted: str) -> None:
+def test_cuda_visible_devices_chooses_and_orders(visible, wanted):
     assert python(FIRST + "print(r.getDeviceCount(), r.deviceGetPCIBusId(0))", environment() | {"CUDA_VISIBLE_DEVICES": visible}) == wanted
 
 
 REFUSED = FIRST + "try: r.malloc(4096)\nexcept r.CUDARuntimeError as error: print(error.status)"
 
 
-@pytest.mark.parametrize(
-    ("env", "status"),
-    [
-        (lambda: environment() | {"CUDA_VISIBLE_DEVICES": ""}, 100),
-        (lambda: environment() | {"CUDA_VISIBLE_DEVICES": "0,0"}, 100),
-        (lambda: environment(driver=False), 35),
-        (lambda: environment(driver_version=12080), 35),
-        (lambda: environment(compute_mode="prohibited"), 46),
-        (lambda: environment(busy=0), 46),
-        (lambda: environment(memory=4095), 2),
-    ],
-)  # fmt: skip
-def test_a_gpu_that_cannot_be_had(env: object, status: int) -> None:
+@pytest.mark.parametrize(("env", "status"), [
+    (lambda: environment() | {"CUDA_VISIBLE_DEVICES": ""}, 100),
+    (lambda: environment() | {"CUDA_VISIBLE_DEVICES": "0,0"}, 100),
+    (lambda: environment(driver=False), 35),
+    (lambda: environment(driver_version=12080), 35),
+    (lambda: environment(compute_mode="prohibited"), 46),
+    (lambda: environment(busy=0), 46),
+    (lambda: environment(memory=4095), 2),
+])  # fmt: skip
+def test_a_gpu_that_cannot_be_had(env, status):
     assert callable(env)
     assert python(REFUSED, env()) == str(status)
 
 
-def test_an_exclusive_gpu_belongs_to_one_process() -> None:
+def test_an_exclusive_gpu_belongs_to_one_process():
     env = environment(compute_mode="exclusive")
     holder = subprocess.Popen(
         [sys.executable, "-c", FIRST + "r.malloc(1); print('held', flush=True); input()"],
@@ -168,12 +157,12 @@ def test_an_exclusive_gpu_belongs_to_one_process() -> None:
     assert python(REFUSED, env) == ""
 
 
-def test_a_library_without_a_function() -> None:
+def test_a_library_without_a_function():
     code = "import ctypes; n = ctypes.CDLL('libnccl.so.2'); print(hasattr(n, 'ncclAlltoAll'), hasattr(n, 'ncclAllReduce'))"
     assert python(code, environment(lacks=["ncclAlltoAll"])) == "False True"
 
 
-def test_memory_is_opened_by_another_process() -> None:
+def test_memory_is_opened_by_another_process():
     env = environment()
     owner = subprocess.Popen(
         [sys.executable, "-c", FIRST + "p = r.malloc(4096); r.memset(p, 7, 4096); print(r.ipcGetMemHandle(p).hex(), flush=True); input()"],

@@ -1,12 +1,8 @@
 """Runs in the middle, of which something is about to go wrong."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +11,7 @@ from tests.faults.launch import Launch
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+def launch(tmp_path):
     """Start a run; processes that remain when the test ends are killed."""
     yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
     for pid in running(tmp_path):

@@ -1,7 +1,5 @@
 """A run in the middle, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -66,16 +64,22 @@ class Launch:
         assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", self.said), self.said
         return self._left_whole()
 
+    def code_after(self, number: int, victim: int | None = None, within_s: float = TIMEOUT_S + 12) -> int:
+        """Return the exit code after a signal to a rank or the parent of a local start: all processes leave, what is stored is whole."""
+        os.kill(self.started_by() if victim is None else self.pids[victim], number)
+        code = self.end(within_s)
+        self.stored()
+        self.everybody_left()
+        return code
+
     def ends_after_sigterm(self) -> Run:
         """End the parent of a local start by SIGTERM: the exit code reports it, and every process leaves. Return what is stored."""
-        os.kill(self._started_by(), signal.SIGTERM)
-        assert self.end(within_s=15) == 143
+        assert self.code_after(signal.SIGTERM, within_s=15) == 143
         return self._left_whole()
 
     def ends_with_its_parent(self) -> Run:
         """Kill the parent of a local start: every process leaves. Return what is stored."""
-        os.kill(self._started_by(), signal.SIGKILL)
-        assert self.end(within_s=5) in (137, -signal.SIGKILL)  # `timeout` repeats the signal on itself
+        assert self.code_after(signal.SIGKILL, within_s=5) in (137, -signal.SIGKILL)  # `timeout` repeats the signal on itself
         return self._left_whole()
 
     def survives_a_pause_of(self, victim: int) -> Run:
@@ -89,7 +93,7 @@ class Launch:
         assert found.finished
         return found
 
-    def _started_by(self) -> int:
+    def started_by(self) -> int:
         """Return the pid of the parent of a local start, a child of the `timeout` in front of it."""
         (parent,) = Path(f"/proc/{self.parent}/task/{self.parent}/children").read_text().split()
         return int(parent)

@@ -1,12 +1,7 @@
 """Further backends when a rank dies or stops: the other one names it in time, and everything measured before is on the disk."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
-from collbench.results.reader import Run
 from tests.conftest import sample
 from tests.faults.launch import TIMEOUT_S, Launch
 
@@ -22,7 +17,5 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
     sample([(words, victim) for words in SOCKET for victim in (0, 1)], 1),
     ids=lambda value: " ".join(value[2:]) if isinstance(value, tuple) else None,
 )
-def test_a_rank_is_killed_or_stopped(
-    words: tuple[str, ...], victim: int, fault: Callable[[Launch, int], Run], launch: Callable[..., Launch]
-) -> None:
+def test_a_rank_is_killed_or_stopped(words, victim, fault, launch):
     assert fault(launch(*words, *LONG), victim).rows

@@ -1,14 +1,11 @@
 """Starts that fail: an MPI library that does not start, lo that is down, missing ranks. Each ends with its reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +28,7 @@ ABSENT = "eth77"
 
 @needs_mpich
 @pytest.mark.parametrize(("setting", "options"), [(REPORTED, ()), (CRASHING, ("--backend", "mpi"))], ids=["reported", "crashing"])
-def test_an_mpi_that_does_not_start_is_broken(setting: dict[str, str], options: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_mpi_that_does_not_start_is_broken(setting, options, tmp_path):
     done = run(tmp_path, "check", "--total-time", "1", "--out", "run", "--format", "json", *options, env=setting)
     found = json.loads(done.stdout.splitlines()[-1])  # libraries and launchers print before it
     causes = [cause for cause in found["causes"] if cause["kind"] == "backend_start_failed"]
@@ -41,7 +38,7 @@ def test_an_mpi_that_does_not_start_is_broken(setting: dict[str, str], options: 
 
 
 @needs_mpich
-def test_without_a_backend_that_crashes_the_others_are_measured(tmp_path: Path) -> None:
+def test_without_a_backend_that_crashes_the_others_are_measured(tmp_path):
     pytest.importorskip("torch")
     done = run(tmp_path, *SHORT, "--backend", "mpi", env=CRASHING)
     assert done.returncode == 4 and done.stderr.count("collbench: ") == 1
@@ -57,21 +54,21 @@ def test_without_a_backend_that_crashes_the_others_are_measured(tmp_path: Path) 
 
 
 @pytest.fixture
-def isolated() -> tuple[str, ...]:
+def isolated():
     """Return the command in front of collbench."""
     if os.geteuid() != 0 or not shutil.which("unshare"):
         cannot("a network namespace needs root and unshare")
     return ("unshare", "--net", *PROGRAM)
 
 
-def test_gloo_reports_that_lo_is_down(isolated: tuple[str, ...], tmp_path: Path) -> None:
+def test_gloo_reports_that_lo_is_down(isolated, tmp_path):
     pytest.importorskip("torch")
     said = one_sentence(run(tmp_path, *SHORT, "--backend", "gloo", program=isolated))
     assert f"lo is down on {socket.gethostname()}" in said and "ip link set lo up" in said
 
 
 @needs_mpich
-def test_mpi_is_measured_though_lo_is_down(isolated: tuple[str, ...], tmp_path: Path) -> None:
+def test_mpi_is_measured_though_lo_is_down(isolated, tmp_path):
     pytest.importorskip("torch")
     done = run(tmp_path, *SHORT, program=isolated)
     rows = {row.backend: row for row in read_run(tmp_path / "run").rows}
@@ -79,7 +76,7 @@ def test_mpi_is_measured_though_lo_is_down(isolated: tuple[str, ...], tmp_path: 
     assert "lo is down" in str(rows["gloo"].na)
 
 
-def test_the_doctor_finds_lo_down_and_a_missing_interface(isolated: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_doctor_finds_lo_down_and_a_missing_interface(isolated, tmp_path):
     setting = {"GLOO_SOCKET_IFNAME": ABSENT}
     done = run(tmp_path, "doctor", "--format", "json", program=isolated, env=setting)
     found = {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
@@ -92,7 +89,7 @@ def test_the_doctor_finds_lo_down_and_a_missing_interface(isolated: tuple[str, .
     assert done.returncode == 1 and f"GLOO_SOCKET_IFNAME={ABSENT}" in problems["warning"] and "lo is down" in problems["severe"]
 
 
-def test_a_host_with_lo_and_the_interface_has_neither_finding(tmp_path: Path) -> None:
+def test_a_host_with_lo_and_the_interface_has_neither_finding(tmp_path):
     done = run(tmp_path, "doctor", "--format", "json", env={"GLOO_SOCKET_IFNAME": "lo"})
     assert not {"CB2813", "CB2814"} & {finding["code"] for finding in json.loads(done.stdout)["findings"]}
 
@@ -101,7 +98,7 @@ def test_a_host_with_lo_and_the_interface_has_neither_finding(tmp_path: Path) ->
 
 
 @pytest.fixture
-def place() -> Iterator[dict[str, str]]:
+def place():
     """Yield where ranks of the environment meet; no other process listens there."""
     with socket.create_server(("", 0)) as free:
         port = str(free.getsockname()[1])
@@ -110,9 +107,7 @@ def place() -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_waits_reports_it_and_can_be_interrupted(
-    rank: int, number: signal.Signals, code: int, place: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_rank_that_waits_reports_it_and_can_be_interrupted(rank, number, code, place, tmp_path):
     process = start(tmp_path, "allreduce", "--sizes", "8", "--out", "run", env={**place, "RANK": str(rank)})
     errors = tmp_path / "stderr"
     try:

@@ -1,13 +1,10 @@
 """The run's folder fails while real processes measure: exit code 4, the measured rows are shown and kept, and --resume continues."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -48,10 +45,10 @@ Start = Callable[..., Finished]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path):
     """Measure four cases into the folder `run` with ranks that fail; no process remains."""
 
-    def these(*words: str, stored: str = "pass", wrong: bool = False, ranks: int = 1) -> Finished:
+    def these(*words, stored="pass", wrong=False, ranks=1):
         code = START.format(code=STRUCK.format(stored=stored, wrong=wrong), ranks=ranks)
         return run(tmp_path, *words, program=(sys.executable, "-c", code), timeout=60)
 
@@ -59,14 +56,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
     until(lambda: not running(tmp_path), "the ranks' end", 10)
 
 
-def resumed(folder: Path, line: tuple[str, ...], name: str = "run") -> Finished:
+def resumed(folder, line, name="run"):
     """The rest, measured by ranks that nothing is wrong with."""
     done = run(folder, *line, "--resume", name)
     assert len(read_run(folder / name).rows) == 4, done.stderr
     return done
 
 
-def test_a_full_disk(start: Start, tmp_path: Path) -> None:
+def test_a_full_disk(start, tmp_path):
     point = tmp_path / "disk"
     point.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", point], capture_output=True, check=False).returncode:
@@ -82,7 +79,7 @@ def test_a_full_disk(start: Start, tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", point], check=True)
 
 
-def test_a_folder_that_is_moved_or_deleted(start: Start, tmp_path: Path) -> None:
+def test_a_folder_that_is_moved_or_deleted(start, tmp_path):
     done = start(*SIMULATED, "--out", "run", stored="os.rename('run', 'there')")
     assert done.returncode == 4 and done.stdout.count("simulated  float32") == 3
     assert re.search(r"run was moved to \S+/there .*: 2 finished ", done.stderr)
@@ -94,7 +91,7 @@ def test_a_folder_that_is_moved_or_deleted(start: Start, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("line", "ranks", "timeout"), [(SIMULATED, 1, "2"), pytest.param(GLOO, 2, "10", marks=pytest.mark.long)])
-def test_a_disk_that_does_not_answer(start: Start, tmp_path: Path, line: tuple[str, ...], ranks: int, timeout: str) -> None:
+def test_a_disk_that_does_not_answer(start, tmp_path, line, ranks, timeout):
     stuck = "folder.AppendFile.sync = lambda self: time.sleep(3600)"
     done = start(*line, "--out", "run", "--timeout", timeout, stored=stuck, ranks=ranks)
     assert done.returncode == 4
@@ -103,7 +100,7 @@ def test_a_disk_that_does_not_answer(start: Start, tmp_path: Path, line: tuple[s
     assert resumed(tmp_path, line).returncode == 0
 
 
-def test_wrong_data_stops_the_run_where_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+def test_wrong_data_stops_the_run_where_that_is_asked_for(start, tmp_path):
     done = start(*GLOO, "--out", "run", "--stop-on-wrong", wrong=True, ranks=2)
     stored = read_run(tmp_path / "run")
     assert (done.returncode, len(stored.rows), stored.finished, stored.info["exit_code"]) == (4, 3, True, 4)
@@ -111,7 +108,7 @@ def test_wrong_data_stops_the_run_where_that_is_asked_for(start: Start, tmp_path
     assert resumed(tmp_path, GLOO).returncode == 4
 
 
-def test_wrong_data_does_not_stop_it_else(start: Start, tmp_path: Path) -> None:
+def test_wrong_data_does_not_stop_it_else(start, tmp_path):
     done = start(*GLOO, "--out", "run", wrong=True, ranks=2)
     (wrong,) = [row for row in read_run(tmp_path / "run").rows if row.wrong]
     assert (done.returncode, len(read_run(tmp_path / "run").rows)) == (4, 4)

@@ -1,23 +1,19 @@
 """Ctrl-C, SIGTERM and a lost terminal under every launcher: a readable run folder, the right code, and a last line that is true."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import BIN, PROGRAM, environment, run
 from tests.conftest import sample
-from tests.faults.launch import TIMEOUT_S, Launch
+from tests.faults.launch import TIMEOUT_S
 from tests.faults.test_faults import LONG, MPICH
-from tests.testbeds import SlurmBed
 
 pytestmark = [
     pytest.mark.long,
@@ -30,12 +26,7 @@ CALM = (*LONG, "--timeout", "30")  # nothing but the signal is to end these
 LAST = re.compile(r"collbench: (.*)interrupted by (SIG\w+) after (\d+) of (\d+) .* in run; go on with `collbench --resume run`")
 
 
-def child_of(pid: int) -> int:
-    """Of the `timeout` in front, or of what it started."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
-
-def told_truly(one: Launch, name: str, code: int) -> None:
+def told_truly(one, name, code):
     """The last line of the output names the signal and counts the stored cases; the folder is complete and agrees."""
     last = [line for line in one.said.splitlines() if line.startswith("collbench: ")][-1]
     found = LAST.fullmatch(last)
@@ -45,7 +36,7 @@ def told_truly(one: Launch, name: str, code: int) -> None:
     assert "defect" not in one.said
 
 
-def stored_truly(one: Launch, name: str, code: int) -> int:
+def stored_truly(one, name, code):
     """The folder is complete and has the reason of the end; returns how many cases are in it."""
     stored = one.stored()
     assert (stored.info["exit_code"], stored.info["rows"]) == (code, len(stored.rows)) and stored.finished
@@ -53,8 +44,7 @@ def stored_truly(one: Launch, name: str, code: int) -> int:
     return len(stored.rows)
 
 
-def events(one: Launch) -> list[dict[str, str]]:
-    """Return those that give the reason of the end."""
+def events(one):
     found = [json.loads(line) for line in (one.folder / "run/events.jsonl").read_text().splitlines()]
     return [event for event in found if event["kind"] in ("abort", "hang")]
 
@@ -65,42 +55,34 @@ EACH = [(backend, number) for backend in ("gloo", "mpi") for number in (signal.S
 class TestOurOwnStart:
     @pytest.mark.often("gloo-2")
     @pytest.mark.parametrize(("backend", "number"), sample(EACH, 1))
-    def test_the_last_line(self, backend: str, number: signal.Signals, launch: Callable[..., Launch]) -> None:
-        one = launch(*CALM, "--backend", backend)
-        os.kill(child_of(one.parent), number)
-        code = 130 if number == signal.SIGINT else 143
-        assert one.end(WITHIN_S) == code
+    def test_the_last_line(self, backend, number, launch):
+        one, code = launch(*CALM, "--backend", backend), 130 if number == signal.SIGINT else 143
+        assert one.code_after(number, within_s=WITHIN_S) == code
         told_truly(one, number.name, code)
         assert "Traceback" not in one.said
         last = [line for line in one.said.splitlines() if line != "run folder: run"][-1]
         assert last.startswith("collbench: ") and "interrupted by " in last
         assert "Ctrl-C" not in (one.folder / "stdout").read_text()  # hydra would print it among the data
-        one.everybody_left()
 
-    @pytest.mark.long
-    def test_what_was_interrupted_goes_on(self, launch: Callable[..., Launch], tmp_path: Path) -> None:
+    def test_what_was_interrupted_goes_on(self, launch, tmp_path):
         brief = ("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--backend", "gloo")
         one = launch(*brief, "--out", "run")
-        os.kill(child_of(one.parent), signal.SIGINT)
-        assert one.end(WITHIN_S) == 130
+        assert one.code_after(signal.SIGINT, within_s=WITHIN_S) == 130
         kept = len(one.stored().rows)
         done = run(tmp_path, *brief, "--resume", "run")
         assert done.returncode == 0 and f"run has {kept} of 14 " in done.stderr
         assert len(one.stored().rows) == 14 and one.stored().info["exit_code"] == 0
 
-    def test_ctrl_c_while_a_rank_is_stopped(self, launch: Callable[..., Launch]) -> None:
+    def test_ctrl_c_while_a_rank_is_stopped(self, launch):
         """Its partner is inside a call that never returns: it is ended from another thread, which has the last word."""
         one = launch(*CALM, "--backend", "mpi")
         os.kill(one.pids[1], signal.SIGSTOP)
-        os.kill(child_of(one.parent), signal.SIGINT)
-        assert one.end(WITHIN_S) == 130
+        assert one.code_after(signal.SIGINT, within_s=WITHIN_S) == 130
         told_truly(one, "SIGINT", 130)
-        one.everybody_left()
 
-    @pytest.mark.long
-    def test_ctrl_c_twice(self, launch: Callable[..., Launch]) -> None:
+    def test_ctrl_c_twice(self, launch):
         one = launch(*CALM, "--backend", "gloo")
-        parent = child_of(one.parent)
+        parent = one.started_by()
         while one.process.poll() is None:
             os.kill(parent, signal.SIGINT)
             time.sleep(0.02)
@@ -109,12 +91,10 @@ class TestOurOwnStart:
         one.stored()
         one.everybody_left()
 
-    @pytest.mark.long
-    def test_nohup_survives_its_terminal(self, launch: Callable[..., Launch]) -> None:
+    def test_nohup_survives_its_terminal(self, launch):
         brief = ("allreduce", "--sizes", "8,1K,1K-1M", "-n", "20", "--out", "run", "--backend", "gloo")
         one = launch(*PROGRAM, *brief, program=("nohup",))
-        os.kill(child_of(one.parent), signal.SIGHUP)
-        assert one.end(60) == 0
+        assert one.code_after(signal.SIGHUP, within_s=60) == 0
         assert one.stored().finished
 
 
@@ -125,7 +105,7 @@ OTHER_MPIS = [
 ]
 
 
-def under(launcher: str, python: str) -> tuple[Sequence[str], Sequence[str]]:
+def under(launcher, python):
     """The launcher, and what goes between it and the operation."""
     if launcher == "torchrun":
         words = ("--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
@@ -138,99 +118,69 @@ def under(launcher: str, python: str) -> tuple[Sequence[str], Sequence[str]]:
 class TestLaunchers:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec of MPICH", *OTHER_MPIS])
-    def test_the_last_line(
-        self, launcher: str, number: signal.Signals, launch: Callable[..., Launch], request: pytest.FixtureRequest
-    ) -> None:
+    def test_the_last_line(self, launcher, number, launch, request):
         fixture = FIXTURES.get(launcher)
         program, words = under(launcher, str(request.getfixturevalue(fixture)) if fixture else "")
-        backend = "gloo" if launcher == "torchrun" else "mpi"
-        one = launch(*words, *CALM, "--backend", backend, program=program)
-        os.kill(child_of(one.parent), number)
-        assert one.end(WITHIN_S) != 0
+        one = launch(*words, *CALM, "--backend", "gloo" if launcher == "torchrun" else "mpi", program=program)
+        assert one.code_after(number, within_s=WITHIN_S) != 0
         if "Open" in launcher:
             # prterun turns Ctrl-C into SIGTERM, prints nothing any longer, and kills all ranks at most 0.25 s later, whatever its parameter
             # odls_base_sigkill_timeout is. A rank stores the reason, then the code; each waits for the disk. On a busy machine
             # the kill may come between them.
-            stored = one.stored()
             assert events(one)[-1]["text"].endswith("interrupted by SIGTERM")
-            assert stored.info.get("exit_code", 143) == 143
+            assert one.stored().info.get("exit_code", 143) == 143
         else:
             told_truly(one, number.name, 130 if number == signal.SIGINT else 143)
-        one.everybody_left()
 
-    @pytest.mark.long
-    def test_one_rank_alone_is_asked_to_end(self, launch: Callable[..., Launch]) -> None:
+    def test_one_rank_alone_is_asked_to_end(self, launch):
         program, words = under("mpiexec of MPICH", "")
         one = launch(*words, *CALM, "--backend", "mpi", program=program)
-        os.kill(one.pids[1], signal.SIGTERM)
-        assert one.end(WITHIN_S) != 0
+        assert one.code_after(signal.SIGTERM, 1, WITHIN_S) != 0
         told_truly(one, "SIGTERM", 143)
         assert re.search(rf"rank 1 \(\S+, pid {one.pids[1]}\) was interrupted by SIGTERM", one.said)
-        one.everybody_left()
 
 
 class TestTorchrunRestarts:
-    @pytest.mark.long
-    def test_the_second_start_measures_nothing(self, launch: Callable[..., Launch]) -> None:
+    def test_the_second_start_measures_nothing(self, launch):
         program, words = under("torchrun", "")
         one = launch("--max-restarts", "1", *words, *LONG, "--backend", "gloo", program=program)
-        os.kill(one.pids[1], signal.SIGKILL)
-        assert one.end(60) != 0
+        assert one.code_after(signal.SIGKILL, 1, within_s=60) != 0
         assert one.said.count("(restart 1)") == 1
-        stored = one.stored()
-        assert stored.info["exit_code"] == 4
+        assert one.stored().info["exit_code"] == 4
         assert [path.name for path in one.folder.iterdir() if path.is_dir()] == ["run"]
-        one.everybody_left()
 
-    @pytest.mark.long
-    def test_a_stopped_rank_does_not_hold_it_for_half_a_minute(self, launch: Callable[..., Launch]) -> None:
+    def test_a_stopped_rank_does_not_hold_it_for_half_a_minute(self, launch):
         program, words = under("torchrun", "")
         one = launch(*words, *LONG, "--backend", "gloo", program=program)
-        os.kill(one.pids[1], signal.SIGSTOP)
-        assert one.end(TIMEOUT_S + 10) != 0
+        assert one.code_after(signal.SIGSTOP, 1, within_s=TIMEOUT_S + 10) != 0
         assert re.search(r"rank 1\b.*is stopped", one.said), one.said
-        one.everybody_left()
 
 
 @pytest.mark.slurm
 class TestSlurm:
-    def launched(self, bed: SlurmBed, launch: Callable[..., Launch], *options: str, words: Sequence[str] = CALM) -> Launch:
+    def launched(self, bed, launch, *options, words=CALM):
         step = ("srun", "-N2", "--mpi=none", *options, *PROGRAM)
         return launch(*words, "--backend", "gloo", program=step, env=bed.environment(environment()))
 
-    def test_scancel(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
-        one = self.launched(slurm_hosts, launch)
-        job = one.stored().info["allocation_id"].rpartition("-")[2]
-        assert slurm_hosts.call(["scancel", job]).returncode == 0
-        assert one.end(30) != 0
+    def ends_truly(self, one, within_s):
+        assert one.end(within_s) != 0
         told_truly(one, "SIGTERM", 143)
         one.everybody_left()
 
-    @pytest.mark.long
-    def test_a_signal_before_the_time_limit(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+    @pytest.mark.parametrize("options", [(), pytest.param(("--signal=TERM",), marks=pytest.mark.long)], ids=["end", "as --signal=TERM@60"])
+    def test_scancel(self, options, slurm_hosts, launch):
         one = self.launched(slurm_hosts, launch)
         job = one.stored().info["allocation_id"].rpartition("-")[2]
-        assert slurm_hosts.call(["scancel", "--signal=TERM", job]).returncode == 0  # what --signal=TERM@60 does
-        assert one.end(30) != 0
-        told_truly(one, "SIGTERM", 143)
-        one.everybody_left()
+        assert slurm_hosts.call(["scancel", *options, job]).returncode == 0
+        self.ends_truly(one, 30)
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
-    def test_without_kill_on_bad_exit_a_stopped_rank_ends_all_the_same(
-        self, victim: int, slurm_hosts: SlurmBed, launch: Callable[..., Launch]
-    ) -> None:
-        one = self.launched(slurm_hosts, launch, words=LONG)
-        os.kill(one.pids[victim], signal.SIGSTOP)
-        assert one.end(TIMEOUT_S + 10) != 0
-        one.stored()
-        one.everybody_left()
+    def test_without_kill_on_bad_exit_a_stopped_rank_ends_all_the_same(self, victim, slurm_hosts, launch):
+        assert self.launched(slurm_hosts, launch, words=LONG).code_after(signal.SIGSTOP, victim, within_s=TIMEOUT_S + 10) != 0
 
-    @pytest.mark.long
     @pytest.mark.timeout(240)
-    def test_the_time_limit_itself(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+    def test_the_time_limit_itself(self, slurm_hosts, launch):
         one = self.launched(slurm_hosts, launch, "--time=1", "--signal=TERM@30")
         with pytest.raises(subprocess.TimeoutExpired):
             one.process.wait(1)
-        assert one.end(85) != 0
-        told_truly(one, "SIGTERM", 143)
-        one.everybody_left()
+        self.ends_truly(one, 85)

@@ -1,7 +1,5 @@
 """Runs for the gate's tests: launches of an allocation with a row per time, and baselines of several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ def launch(folder: Path, times_s: Mapping[int, float], allocation: str | None = 
 
 
 def launches(folder: Path, allocation: str, *times_s: Mapping[int, float]) -> Path:
-    """launch-1, launch-2 … of one allocation."""
     for number, each in enumerate(times_s, 1):
         launch(folder / f"launch-{number}", each, allocation)
     return folder

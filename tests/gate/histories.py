@@ -1,7 +1,5 @@
 """Simulated histories: allocations by day, with cases that scatter by a fraction of a percent and steps chosen by a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from typing import Any
@@ -18,7 +16,6 @@ Factor = Callable[[int, str, int], float | None]
 
 
 def case(size: int, backend: str = "mpi", **changes: Any) -> CaseKey:
-    """An all-reduce."""
     return case_of(make_row(size, backend=backend, **changes))
 
 

@@ -1,7 +1,5 @@
 """A baseline and candidates for the tests of the decision: every size takes a microsecond and a nanosecond per byte."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
@@ -48,7 +46,6 @@ def slow(name: str, factor: float = 1.1, size: int = 64 << 20, launches: int = 5
 
 
 def with_case(whole: Allocation, size: int, *medians_s: float | None, wrong: int = 0, na: str | None = None) -> Allocation:
-    """The allocation with other times of one case."""
     return replace(whole, cases={**whole.cases, case(size): CaseTimes(medians_s, wrong, na)})
 
 

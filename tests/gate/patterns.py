@@ -1,7 +1,5 @@
 """Simulated clusters for the tests of causes: the verdict on cases of which some are slower."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The runs of an allocation, as the gate reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 from math import exp
@@ -28,30 +26,28 @@ def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> 
     assert found.facts["hosts"]["names"] == "node1, node2"
 
 
-def test_a_run_without_an_allocation_is_one_of_its_own(tmp_path: Path) -> None:
+def test_runs_of_their_own_cases_without_a_time_and_wrong_elements(tmp_path: Path) -> None:
     found = allocations_in([launch(tmp_path / "a", {8: 1e-6}), launch(tmp_path / "b", {8: 1e-6})])
     assert [each.name for each in found] == ["a", "b"]
-
-
-def test_a_case_that_no_launch_could_measure_has_its_reason(tmp_path: Path) -> None:
-    store(tmp_path / "a", [not_measured("no GPU"), make_row(8, time_s=make_times(1e-6))])
-    (found,) = allocations_in([tmp_path / "a"])
+    store(tmp_path / "second" / "a", [not_measured("no GPU"), make_row(8, time_s=make_times(1e-6))])
+    (found,) = allocations_in([tmp_path / "second" / "a"])
     assert [(measured.na, measured.log_time is None) for measured in found.cases.values()] == [("no GPU", True), (None, False)]
-
-
-def test_wrong_elements_are_summed_even_if_a_later_row_is_right(tmp_path: Path) -> None:
     for number, wrong in ((1, 0), (2, 5)):
-        launch(tmp_path / "night" / f"launch-{number}", {8: 1e-6}, "night", wrong=wrong)
-    for path in (tmp_path / "night", store(tmp_path / "a", [make_row(8, wrong=5), make_row(8)])):
+        launch(tmp_path / "third" / "night" / f"launch-{number}", {8: 1e-6}, "night", wrong=wrong)
+    for path in (tmp_path / "third" / "night", store(tmp_path / "third" / "a", [make_row(8, wrong=5), make_row(8)])):
         (found,) = allocations_in([path])
         assert [measured.wrong for measured in found.cases.values()] == [5]
 
 
-def test_launches_of_different_software_are_rejected(tmp_path: Path) -> None:
+def test_launches_of_different_software_or_without_an_allocation_are_rejected(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     store(tmp_path / "launch-2", [make_row(8)], allocation_id="night", collbench="0.2.0", hosts=["node1", "node2"])
     with pytest.raises(UsageError, match=r"0\.1\.0 → 0\.2\.0"):
         allocations_in([tmp_path])
+    for number in (1, 2, 3):
+        launch(tmp_path / "second" / f"launch-{number}", {8: 1e-6})
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path / "second"))):
+        allocations_in([tmp_path / "second"])
 
 
 def test_missing_and_unreadable_launches_are_rejected_unless_the_others_are_given(tmp_path: Path) -> None:
@@ -64,13 +60,6 @@ def test_missing_and_unreadable_launches_are_rejected_unless_the_others_are_give
     edit_info(night / "launch-1", launches=3)
     with pytest.raises(UsageError, match="night holds 2 of 3 "):
         allocations_in([night])
-
-
-def test_several_launches_without_an_allocation_are_rejected(tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        launch(tmp_path / f"launch-{number}", {8: 1e-6})
-    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
-        allocations_in([tmp_path])
 
 
 @pytest.mark.parametrize("value", ["yesterday", 7, None])
@@ -88,19 +77,16 @@ def test_allocations_are_ordered_by_their_start_in_any_time_zone(tmp_path: Path)
     assert [each.name for each in allocations_in(named)] == ["c", "a", "b"]
 
 
-def test_a_deliberately_slowed_allocation_has_the_options(tmp_path: Path) -> None:
+def test_slowed_and_imported_allocations_are_marked(tmp_path: Path) -> None:
     store(tmp_path / "a", [make_row(8, flags=("slowed",)), make_row(1024)], slowed=["by=10%", 7, "by=2% sizes=8"])
     store(tmp_path / "b", [make_row(8, flags=("slowed",))], slowed="by=10%")
     store(tmp_path / "c", [make_row(8)], slowed=["by=10%"])
     assert [each.slowed for each in allocations_in([tmp_path / name for name in "abc"])] == ["by=10%; by=2% sizes=8", "unknown", ""]
-
-
-def test_an_allocation_of_imported_and_measured_rows_is_rejected(tmp_path: Path) -> None:
-    store(tmp_path / "a", [make_row(8, flags=("imported",))])
-    assert allocations_in([tmp_path / "a"])[0].imported
-    store(tmp_path / "b", [make_row(8, flags=("imported",)), make_row(1024)])
+    store(tmp_path / "second" / "a", [make_row(8, flags=("imported",))])
+    assert allocations_in([tmp_path / "second" / "a"])[0].imported
+    store(tmp_path / "second" / "b", [make_row(8, flags=("imported",)), make_row(1024)])
     with pytest.raises(UsageError, match="imported"):
-        allocations_in([tmp_path / "b"])
+        allocations_in([tmp_path / "second" / "b"])
 
 
 def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp_path: Path) -> None:
@@ -117,9 +103,7 @@ def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp
     ("code", "wrong", "finished", "unfinished"),
     [(0, 0, True, 0), (None, 0, True, 0), (130, 0, True, 1), (4, 0, True, 1), (4, 3, True, 0), (0, 0, False, 1), (4, 3, False, 1)],
 )
-def test_a_launch_without_a_regular_end_is_unfinished(
-    tmp_path: Path, code: int | None, wrong: int, finished: bool, unfinished: int
-) -> None:
+def test_a_launch_without_a_regular_end_is_unfinished(tmp_path, code, wrong, finished, unfinished):
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     second = launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong)
     edit_info(second, exit_code=code)
@@ -129,18 +113,15 @@ def test_a_launch_without_a_regular_end_is_unfinished(
     assert (found.unfinished, found.stopped) == (unfinished, (str(second),) * unfinished)
 
 
-def test_facts_of_a_later_launch_are_read(tmp_path: Path) -> None:
-    launch(tmp_path / "launch-1", {8: 1e-6}, "night")
-    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
-    assert allocations_in([tmp_path])[0].facts["software"]["nccl version"] == "2.30"
-
-
-def test_percentages_have_whether_every_launch_was_verified(tmp_path: Path) -> None:
+def test_facts_starts_and_percentages_are_those_of_all_launches(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     assert [each.checked for each in allocations_in([tmp_path])[0].shown.values()] == [True]
     for number, (checked, wrong) in enumerate(((0, None), (1, None)), 2):
         other = launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", checked=checked, wrong=wrong)
         assert [each.checked for each in allocations_in([tmp_path / "launch-1", other])[0].shown.values()] == [False]
+    launch(tmp_path / "night" / "launch-1", {8: 1e-6}, "night")
+    edit_info(launch(tmp_path / "night" / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
+    assert allocations_in([tmp_path / "night"])[0].facts["software"]["nccl version"] == "2.30"
 
 
 def edit_info(run: Path, **changes: object) -> None:
@@ -148,17 +129,14 @@ def edit_info(run: Path, **changes: object) -> None:
     (run / "run.json").write_text(json.dumps({**info, **changes}))
 
 
-def test_an_allocation_name_that_is_not_a_file_name_is_rejected(tmp_path: Path) -> None:
+def test_names_and_rows_that_make_no_allocation_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'\.\./x'"):
         allocations_in([launch(tmp_path / "a", {8: 1e-6}, "../x")])
-
-
-def test_a_run_without_a_row_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "a"))):
         allocations_in([store(tmp_path / "a", [])])
 
 
-def test_an_allocation_began_with_its_first_launch(tmp_path: Path) -> None:
+def test_later_launches_add_facts_and_the_first_one_the_start(tmp_path: Path) -> None:
     times = ("2026-11-20T10:00:00Z", "2026-11-20T09:00:00Z", "2026-11-20T11:00:00Z")
     runs = [
         read_run(store(tmp_path / f"launch-{number}", [make_row(8)], allocation_id="night", started_utc=when))

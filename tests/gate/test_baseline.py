@@ -1,7 +1,5 @@
 """The folder of a baseline: allocations are stored once and read back; altered files are rejected."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -50,11 +48,14 @@ def night(tmp_path: Path) -> Path:
     return launches(tmp_path / "runs", "night-1", {1024: 4e-6, 8: 1e-6}, {8: 3e-6, 64 << 20: 0.1})
 
 
-def test_an_allocation_reads_back_as_it_was_added(tmp_path: Path, night: Path) -> None:
+def test_an_allocation_reads_back_as_it_was_added_with_its_cases_in_order(tmp_path: Path, night: Path) -> None:
     (allocation,) = allocations_in([night])
     assert [file.name for file in add_all(tmp_path / "base", [allocation])] == [FILE]
     (again,) = load(tmp_path / "base").allocations
     assert again == allocation
+    lines = (tmp_path / "base" / FILE).read_text().splitlines()
+    assert [json.loads(line)[-4] for line in lines[1:]] == [8, 1024, 64 << 20]
+    assert not list((tmp_path / "base").glob(".*"))
 
 
 def test_only_an_allocation_with_other_calls_has_a_column_of_them(tmp_path: Path, night: Path) -> None:
@@ -66,19 +67,16 @@ def test_only_an_allocation_with_other_calls_has_a_column_of_them(tmp_path: Path
     assert load(tmp_path / "base").allocations == [plain, other]
 
 
-def test_the_order_of_lines_does_not_depend_on_the_order_of_measurement(tmp_path: Path, night: Path) -> None:
-    add_all(tmp_path / "base", allocations_in([night]))
-    lines = (tmp_path / "base" / FILE).read_text().splitlines()
-    assert [json.loads(line)[-4] for line in lines[1:]] == [8, 1024, 64 << 20]
-    assert not list((tmp_path / "base").glob(".*"))
-
-
-def test_times_are_a_matrix_over_allocations_and_cases_grouped_by_class(tmp_path: Path, night: Path) -> None:
+def test_allocations_are_added_once_and_dropped(tmp_path: Path, night: Path) -> None:
     add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
     baseline = load(tmp_path / "base")
     times = np.exp(times_of(baseline.allocations, baseline.cases))
     assert times == pytest.approx(np.array([[2e-6, 4e-6, 0.1], [2e-6, np.nan, np.nan]]), nan_ok=True)
     assert scheme_of(baseline.cases).groups == (CaseGroup("nccl", "allreduce", "small"), CaseGroup("nccl", "allreduce", "large"))
+    drop(tmp_path / "base", "night-1")
+    assert [each.name for each in load(tmp_path / "base").allocations] == ["other"]
+    with pytest.raises(UsageError, match=r"night-1 .* other$"):
+        drop(tmp_path / "base", "night-1")
 
 
 def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, night: Path) -> None:
@@ -89,28 +87,16 @@ def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, n
     assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"unfinished": 1}, "allocation bad has 1 "),
-        ({"unfinished": 1, "stopped": ("runs/a/launch-2",)}, "runs/a/launch-2"),
-        ({"slowed": "by=10%"}, r"bad .*\(by=10%\)"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"unfinished": 1}, "allocation bad has 1 "), ({"unfinished": 1, "stopped": ("runs/a/launch-2",)}, "runs/a/launch-2"),
+    ({"slowed": "by=10%"}, r"bad .*\(by=10%\)"),
+])  # fmt: skip
 def test_what_is_not_good_is_not_added(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         add_all(tmp_path / "base", [allocation("bad", **changes)])
     with pytest.raises(UsageError, match="allocation bad has 3 "):
         add_all(tmp_path / "base", [with_case(allocation("bad"), 8, *[1e-6] * 5, wrong=3)])
     assert not (tmp_path / "base").exists()
-
-
-def test_dropping(tmp_path: Path, night: Path) -> None:
-    add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
-    drop(tmp_path / "base", "night-1")
-    assert [each.name for each in load(tmp_path / "base").allocations] == ["other"]
-    with pytest.raises(UsageError, match=r"night-1 .* other$"):
-        drop(tmp_path / "base", "night-1")
 
 
 def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
@@ -132,45 +118,24 @@ def _column(name: str, value: Any) -> Edit:
     return _line(1, lambda case: [value if column == name else each for column, each in zip((*_STORED, "", "", ""), case, strict=True)])
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (lambda lines: [], "first line .*schema"),
-        (lambda lines: ["[]", *lines[1:]], "first line .*schema"),
-        (_head(schema=2), "schema 2"),
-        (_head(name="night-2"), "'name' .*'night-2'"),
-        (_head(launches=-1), "'launches' .*'-1'"),
-        (_head(launches=4), "4 .*2 state probes"),
-        (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
-        (_head(began_utc="soon"), "'began_utc' .*'soon'"),
-        (_head(facts={"software": {"nccl": 2}}), "'facts'"),
-        (_head(facts={"weather": {"rain": "yes"}}), "'facts'"),
-        (_head(facts={"software": {"mpi": "\ud800"}}), "surrogate"),
-        (_head(imported="yes"), "'imported' .*'yes'"),
-        (_head(jobs=[7]), "'jobs'"),
-        (_head(canary_s=[float("nan")] * 2), "malformed"),
-        (_head(ceilings=[["allreduce", "mpi"]]), "'ceilings'"),
-        (_head(ceilings=[["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]), "'ceilings'"),
-        (_head(columns=[]), r"'columns' .*'\[\]'"),
-        (lambda lines: lines[:1], "no case"),
-        (lambda lines: [*lines, lines[1]], "1 of its lines"),
-        (lambda lines: [*lines, "{"], "truncated"),
-        (_line(1, lambda case: case[:-1]), "line 2 "),
-        (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
-        (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
-        (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "),
-        (_column("operation", {"a": 1}), "line 2 "),
-        (_column("nodes", "two"), "line 2 "),
-        (_column("in_place", 1), "line 2 "),
-        (_column("backend", None), "line 2 "),
-        (_column("size_bytes", True), "line 2 "),
-        (_column("backend", "n\x1b[2Jccl"), "line 2 "),
-        (_column("mode", []), "line 2 "),
-    ],
-)
-def test_the_error_of_an_altered_file_has_the_place(
-    tmp_path: Path, night: Path, edit: Callable[[list[str]], list[str]], words: str
-) -> None:
+@pytest.mark.parametrize(("edit", "words"), [
+    (lambda lines: [], "first line .*schema"), (lambda lines: ["[]", *lines[1:]], "first line .*schema"), (_head(schema=2), "schema 2"),
+    (_head(name="night-2"), "'name' .*'night-2'"), (_head(launches=-1), "'launches' .*'-1'"), (_head(launches=4), "4 .*2 state probes"),
+    (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
+    (_head(began_utc="soon"), "'began_utc' .*'soon'"), (_head(facts={"software": {"nccl": 2}}), "'facts'"),
+    (_head(facts={"weather": {"rain": "yes"}}), "'facts'"), (_head(facts={"software": {"mpi": "\ud800"}}), "surrogate"),
+    (_head(imported="yes"), "'imported' .*'yes'"), (_head(jobs=[7]), "'jobs'"), (_head(canary_s=[float("nan")] * 2), "malformed"),
+    (_head(ceilings=[["allreduce", "mpi"]]), "'ceilings'"),
+    (_head(ceilings=[["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]), "'ceilings'"),
+    (_head(columns=[]), r"'columns' .*'\[\]'"), (lambda lines: lines[:1], "no case"), (lambda lines: [*lines, lines[1]], "1 of its lines"),
+    (lambda lines: [*lines, "{"], "truncated"), (_line(1, lambda case: case[:-1]), "line 2 "),
+    (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
+    (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
+    (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "), (_column("operation", {"a": 1}), "line 2 "),
+    (_column("nodes", "two"), "line 2 "), (_column("in_place", 1), "line 2 "), (_column("backend", None), "line 2 "),
+    (_column("size_bytes", True), "line 2 "), (_column("backend", "n\x1b[2Jccl"), "line 2 "), (_column("mode", []), "line 2 "),
+])  # fmt: skip
+def test_the_error_of_an_altered_file_has_the_place(tmp_path, night, edit, words):
     add_all(tmp_path / "base", allocations_in([night]))
     file = tmp_path / "base" / FILE
     file.write_text("\n".join(edit(file.read_text().splitlines())))
@@ -238,12 +203,10 @@ class TestWithoutLinks:
     def _no_links(self, monkeypatch: pytest.MonkeyPatch) -> None:
         no_links(monkeypatch)
 
-    def test_the_file_is_written(self, tmp_path: Path) -> None:
+    def test_a_link_may_fail(self, tmp_path: Path) -> None:
         add_all(tmp_path, [allocation("good-0")])
         assert load(tmp_path).allocations == [allocation("good-0")]
         assert [each.name for each in tmp_path.iterdir()] == [GOOD]
-
-    def test_it_replaces_nothing(self, tmp_path: Path) -> None:
         (tmp_path / GOOD).write_text("another file")
         with pytest.raises(UsageError, match="good-0"):
             add_all(tmp_path, [allocation("good-0")])
@@ -322,7 +285,7 @@ def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, ed
         assert [line.text for line in baseline_lines(around, "table")]
 
 
-def test_a_file_with_too_many_values_is_rejected_before_it_fills_the_memory(tmp_path: Path) -> None:
+def test_files_that_cannot_be_an_allocation_are_rejected(tmp_path: Path) -> None:
     add_all(tmp_path, [allocation("good-0")])
     head = (tmp_path / GOOD).read_bytes().partition(b"\n")[0]
     for more, words in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
@@ -342,18 +305,14 @@ def test_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "name"),
-    [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")],
+    ("size", "name"), [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")]
 )
 def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
     assert size_class(size) == name
 
 
-def test_the_text_of_a_group() -> None:
+def test_groups_have_names_members_and_medians() -> None:
     assert str(CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
-
-
-def test_members_and_medians_of_groups_that_are_mixed() -> None:
     a, b = CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "large")
     scheme = Scheme.of_cases([a, b, a, b, a])
     assert [cases.tolist() for cases in scheme.members] == [[0, 2, 4], [1, 3]]
@@ -389,20 +348,14 @@ def test_a_job_is_identified_by_its_cluster_and_number(tmp_path: Path) -> None:
     assert jobs_of(tmp_path / "c", {}, None, {"SLURM_CLUSTER_NAME": "testbed"}, {"SLURM_JOB_ID": 12}, {"SLURM_JOB_ID": "1" * 300}) == ()
 
 
-def test_three_allocations_of_one_job_confirm_no_regression() -> None:
+def test_a_job_counts_once_but_launches_may_be_of_many() -> None:
     own = judged(*(replace(slow(name), jobs=(f"Slurm job {name}",)) for name in "abc"))
     assert own.result == "regression"
     verdict = judged(*(replace(slow(name), jobs=JOB) for name in "abc"))
     assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
     assert verdict.reasons[0] == SameJob("a", "b", *JOB)
-
-
-def test_launches_of_one_allocation_may_be_of_many_jobs() -> None:
-    """srun outside an allocation makes a job for each launch."""
+    # srun outside an allocation makes a job for each launch.
     assert judged(replace(allocation("new"), jobs=("Slurm job 1", "Slurm job 2"))).result == "passed"
-
-
-def test_a_candidate_of_a_job_of_the_baseline_is_not_fresh() -> None:
     verdict = judged(allocation("new", jobs=JOB), baseline=base(replace(BASE.allocations[0], jobs=JOB), *BASE.allocations[1:]))
     assert verdict.result == "no verdict"
     assert verdict.reasons[0] == SameJobAsBaseline("new", "good-0", *JOB)

@@ -1,7 +1,5 @@
 """The likely cause of a pattern of slower cases, on simulated clusters with a known cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import date
 from math import exp, log
@@ -11,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gating.cause import cause_of, ranked
+from collbench.gating.cause import cause_of, pattern_of, ranked
 from collbench.gating.conditions import ExpectedChange
 from collbench.gating.reasons import (
     CarriesAll,
@@ -94,14 +92,11 @@ def test_a_link_with_a_tenth_less_is_the_link_where_only_large_messages_were_mea
     assert messages(cause_of(known.suspicions, known.groups, known.cases)) == ("link", ("link",), "unknown", "")
 
 
-def test_five_percent_on_large_messages_of_one_backend_are_a_cause_in_the_backend() -> None:
+def test_the_fact_of_a_cause_has_its_slowdown_and_what_is_not_slower() -> None:
     found = cause(cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and case["size_bytes"] > 1 << 20, 1.05)
     assert isinstance(found, SlowBackend)
     assert replace(found, slowdown=(0.0, 0.0)) == SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
     assert found.slowdown == pytest.approx((log(1.06), log(1.06)), abs=0.01)
-
-
-def test_the_fact_has_the_slowdown_and_what_is_not_slower() -> None:
     found = cause(cases(sizes=ALL), big, 1.2)
     assert messages(found) == ("link", ("link",), "clear", "")
     assert isinstance(found, SlowMessages) and (found.messages, found.backends) == ("large", ("gloo", "mpi"))
@@ -118,21 +113,26 @@ def test_with_one_backend_the_link_and_the_backend_stay_possible(seed: int) -> N
     assert messages(cause(cases(("mpi",), sizes=ALL), big, seed=seed)) == ("unclear", ("link",), "clear", "mpi")
 
 
-def test_what_cannot_be_distinguished_stays_possible() -> None:
+def test_patterns_that_several_causes_or_none_explain() -> None:
     """The hosts with noisy small cases; the memory without the cases, which have the number of nodes."""
     noisy = judged(cases(sizes=ALL, operations=THREE), lambda case: 1.02)
     assert messages(cause_of(noisy.suspicions, noisy.groups, noisy.cases)) == ("unclear", ("link", "host"), "unsure", "")
     known = judged(cases(sizes=ALL), lambda case: 1.1 if big(case) else 1.0)
     assert messages(cause_of(known.suspicions, known.groups)) == ("unclear", ("link", "memory"), "clear", "")
-
-
-def test_a_pattern_without_a_cause_has_none() -> None:
     listed = cases(sizes=ALL, operations=THREE)
     here_and_there = {listed[place] for place in (1, 30, 50)}
     assert cause(listed, lambda case: tuple(case.values()) in here_and_there, 1.3) is None
     assert cause(listed, lambda case: False) is None
     unlike = judged(cases(sizes=ALL), lambda case: 1.0 if not big(case) else 2.0 if on_mpi(case) else 1.1)
     assert cause_of(unlike.suspicions, unlike.groups, unlike.cases) is None
+
+
+def test_where_only_all_cases_together_are_suspects_the_groups_above_half_of_the_slowdown_are_slower() -> None:
+    known = judged(cases(sizes=ALL, operations=THREE), lambda case: 1.1 if big(case) else 1.02)
+    (whole,) = (each for each in known.suspicions if each.kind == "whole")
+    pattern = pattern_of([replace(whole, factors=(1.1, 1.1, 1.1))], known.groups, known.cases)
+    assert pattern is not None and {each.group.size_class for each in pattern.touched} == {"large"}
+    assert pattern_of([replace(whole, factors=(None,))], known.groups, known.cases) is None
 
 
 @pytest.mark.parametrize("state", [CLEARED, ACCEPTED])
@@ -178,35 +178,23 @@ def why(found: list[Change], of: Difference) -> Plausible | Text | None:
     return next(each.plausible for each in found if each.what == of.what)
 
 
-def test_a_link_s_new_rate_comes_first_where_the_link_became_slower_by_as_much() -> None:
+def test_changes_of_the_library_or_the_machine_come_first_by_what_is_slower() -> None:
     found = changed(ALL_CHANGES, big)
     assert found[0].what == RATE.what
     assert isinstance(found[0].plausible, MatchingRate) and exp(found[0].plausible.link) == pytest.approx(1.11, abs=0.005)
     assert why(found, MPI) == CarriesSome(("gloo",))
     assert why(found, KERNEL) == OnTheHost("both")
-
-
-def test_a_library_that_carries_all_that_is_slower_comes_before_the_link() -> None:
     found = changed(ALL_CHANGES, on_mpi)
     assert [each.what for each in found[:2]] == [MPI.what, UCX.what]
     assert found[0].plausible == found[1].plausible == CarriesAll()
     assert why(found, RATE) == SameLink()
     assert (found[-1].what, found[-1].plausible) == (TORCH.what, CarriesNone(("gloo",)))
-
-
-def test_a_kernel_comes_first_where_everything_is_slower() -> None:
     found = changed(ALL_CHANGES, lambda case: True)
     assert {each.what for each in found[:2]} == {KERNEL.what, PAGES.what}
     assert found[0].plausible == OnTheHost("all")
     assert why(found, OURS) == OwnVersion()
-
-
-def test_memory_that_is_set_up_otherwise_comes_first_where_memory_became_slower() -> None:
     found = changed(ALL_CHANGES, big, nodes=1)
     assert (found[0].what, found[0].plausible) == (PAGES.what, OnTheHost("memory"))
-
-
-def test_a_link_that_became_faster_is_hardly_it() -> None:
     found = changed([Difference(Item.of("topology", RATE.what), RATE.b, RATE.a), KERNEL], big)
     assert (found[-1].what, found[-1].plausible) == (RATE.what, FasterLink())
 
@@ -226,3 +214,9 @@ def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None
     assert found[0].announced is None
     assert found[1].announced == announced.announcement
     assert ranked([MPI], [announced], date(2026, 12, 2), [], None)[0].announced is None
+
+
+def test_a_rate_below_one_is_a_rate() -> None:
+    found = changed([Difference(Item.of("topology", RATE.what), "1.0", "0.9"), KERNEL], big)
+    assert isinstance(found[0].plausible, MatchingRate)
+    assert why(changed([Difference(Item.of("topology", RATE.what), "0", "0.9"), KERNEL], big), RATE) == LinkOfAll()

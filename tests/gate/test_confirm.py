@@ -1,7 +1,5 @@
 """The suite of suspects: it is one, and it has their cases and no others."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -28,17 +26,17 @@ def suspect(kind: str, name: str, state: str = "suspected", case: tuple[object, 
     return Suspicion(kind, name, dict(zip(COLUMNS, case, strict=False)), (1.1,), 1.02, state)
 
 
-def test_a_suite_for_a_case_a_group_and_all_cases() -> None:
+def test_suspects_are_those_of_cases_groups_and_floors() -> None:
     assert suspects(verdict(suspect("cell", "x", case=CASES[1])), CASES) == [CASES[1]]
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CASES) == CASES[4:]
     assert suspects(verdict(suspect("whole", "all cases")), CASES) == CASES
-
-
-def test_cleared_and_confirmed_suspicions_are_not_measured_again() -> None:
     assert suspects(verdict(suspect("cell", "x", "cleared", CASES[1]), suspect("whole", "all cases", "confirmed")), CASES) == []
+    new = case_of(make_row(1 << 30))
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
 
 
-def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
+def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic() -> None:
     text = confirm_suite([CASES[1], CASES[0], CASES[4]])
     document = tomllib.loads(text)
     check_form(document, "confirm.toml")
@@ -46,24 +44,12 @@ def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
         ("allreduce", "nccl", [8, 64 << 20]), ("allreduce", "mpi", [64 << 20]),
     ]  # fmt: skip
     assert document["sweeps"][0]["in_place"] is False
-
-
-def test_uneven_traffic_is_named_as_left_out() -> None:
     text = confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
     assert "# left out" in text
     assert "sweeps" not in tomllib.loads(text)
-
-
-def test_a_skew_has_a_key() -> None:
     document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
     check_form(document, "confirm.toml")
     assert document["sweeps"][0]["skew"] == 2
-
-
-def test_a_case_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
-    new = case_of(make_row(1 << 30))
-    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
-    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
 
 
 def test_the_suite_can_confirm_a_group_and_all_cases() -> None:
@@ -84,3 +70,15 @@ def test_a_group_of_which_no_suite_can_name_a_case_is_noted() -> None:
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes
     assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl experts.csv:1f2e3d4c"
+
+
+def test_pairs_have_a_key() -> None:
+    document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="multipair_bandwidth", group="3 pairs"))]))
+    check_form(document, "confirm.toml")
+    assert document["sweeps"][0]["pairs"] == 3
+
+
+def test_cases_that_the_baseline_lacks_come_in_the_order_of_their_texts() -> None:
+    new = [case_of(make_row(16, root=root)) for root in (1, None)]
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in new]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == sorted(new, key=str)

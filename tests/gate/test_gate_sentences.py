@@ -1,7 +1,5 @@
 """The gate: reasons and notes of verdicts, plausible causes, and the outputs of a verdict."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -82,7 +80,6 @@ def read_back(**changes: object) -> Call:
 
 
 def error_of(call: Callable[[], object], folder: str) -> str:
-    """The text of an error, without the path of a temporary folder."""
     try:
         return str(call())
     except UsageError as error:
@@ -90,8 +87,6 @@ def error_of(call: Callable[[], object], folder: str) -> str:
 
 
 def runs(*allocation_ids: str) -> Call:
-    """The error of reading launches with these allocations as one folder."""
-
     def run() -> object:
         with TemporaryDirectory() as folder:
             for number, name in enumerate(allocation_ids, 1):
@@ -102,8 +97,6 @@ def runs(*allocation_ids: str) -> Call:
 
 
 def history_of(make: Callable[[Path], object]) -> Call:
-    """The notes, or the error, of a history of this folder."""
-
     def run() -> object:
         with TemporaryDirectory() as folder:
             make(Path(folder, "runs"))

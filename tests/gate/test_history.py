@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.gating.baseline import CaseGroup, Figures, Scheme, add_all
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, add_all
 from collbench.gating.history import (
     CASE,
     GROUP,
     WHOLE,
+    BaselineDiff,
     CaseHistory,
     History,
     HistoryMatrix,
     SeriesSubject,
+    between_allocations,
+    between_baselines,
     common,
     dated_in,
     distinct_names,
@@ -62,37 +65,12 @@ def test_an_upgrade_changes_its_cases_and_their_group_only() -> None:
     assert named(found, "all cases").largest == 0
 
 
-def test_up_and_down_again_is_a_trend_of_one() -> None:
+def test_a_step_has_its_trend_and_the_change_of_the_machine_state() -> None:
     found = history("base", nights(20, lambda number, backend, size: 1.1 if 7 <= number < 14 else 1.0))
     series = named(found, "allreduce 64 MiB gloo")
     assert [step.at for step in series.steps] == [7, 14]
     assert series.trend == pytest.approx(1.0, abs=0.01)
     assert found.between(6, 7) == []
-
-
-def test_cases_that_appear_end_or_are_missing_for_a_time() -> None:
-    gone = {8: range(3), 64: range(15, 20), 1024: (4, 5, 9)}
-    found = history("base", nights(20, lambda number, backend, size: None if number in gone.get(size, ()) else 1.0))
-    assert "night-4" in found.missing(named(found, "allreduce 8 B mpi"))
-    assert "night-16" in found.missing(named(found, "allreduce 64 B mpi"))
-    assert "missing in 3" in found.missing(named(found, "allreduce 1 KiB mpi"))
-    assert found.missing(named(found, "allreduce 2 MiB mpi")) == ""
-    assert not any(each.steps for each in found.series)
-
-
-def test_a_case_that_was_never_measured_has_no_level() -> None:
-    allocations = nights(6)
-    for each in allocations:
-        each.cases[case(8)] = each.cases[case(8)]._replace(medians_s=(None,) * 3, na="no such size")
-    series = named(found := history("base", allocations), "allreduce 8 B mpi")
-    assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
-
-
-def test_one_allocation_is_a_history_without_a_change() -> None:
-    assert {each.trend for each in history("base", nights(1)).series} == {1.0}
-
-
-def test_a_step_has_the_change_of_the_machine_state() -> None:
     slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
     found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
     (step,) = named(found, "all cases").steps
@@ -102,10 +80,26 @@ def test_a_step_has_the_change_of_the_machine_state() -> None:
     assert unknown.state(step) == ""
 
 
+def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
+    gone = {8: range(3), 64: range(15, 20), 1024: (4, 5, 9)}
+    found = history("base", nights(20, lambda number, backend, size: None if number in gone.get(size, ()) else 1.0))
+    assert "night-4" in found.missing(named(found, "allreduce 8 B mpi"))
+    assert "night-16" in found.missing(named(found, "allreduce 64 B mpi"))
+    assert "missing in 3" in found.missing(named(found, "allreduce 1 KiB mpi"))
+    assert found.missing(named(found, "allreduce 2 MiB mpi")) == ""
+    assert not any(each.steps for each in found.series)
+    allocations = nights(6)
+    for each in allocations:
+        each.cases[case(8)] = each.cases[case(8)]._replace(medians_s=(None,) * 3, na="no such size")
+    series = named(found := history("base", allocations), "allreduce 8 B mpi")
+    assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
+    assert {each.trend for each in history("base", nights(1)).series} == {1.0}
+
+
 # Allocations as series: names, what is common, and how much is chance.
 
 
-def test_all_cases_come_first_then_groups_then_cases() -> None:
+def test_the_order_and_the_names_of_series() -> None:
     sheet = history_matrix(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CASE] == [
         "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
@@ -116,19 +110,13 @@ def test_all_cases_come_first_then_groups_then_cases() -> None:
     ]
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
-
-
-def test_two_cases_are_not_a_group() -> None:
     sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CASE, CASE]
-
-
-def test_cases_of_one_name_are_distinguished() -> None:
     alike = [case(8), case(8, mode="batched"), case(64)]
     assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
 
 
-def test_missing_values_do_not_change_the_common_part() -> None:
+def test_what_is_common_and_what_a_case_shows_itself() -> None:
     cases, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
     times = cases + slower[:, None]
     whole = common(times)
@@ -138,9 +126,6 @@ def test_missing_values_do_not_change_the_common_part() -> None:
     partly = common(times)
     assert np.isnan(partly[2])
     assert np.delete(partly - partly[0], 2) == pytest.approx(np.delete(slower, 2))
-
-
-def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
     scheme = Scheme.of_cases([CaseGroup("mpi", "allreduce", "large")] * 4)
     values = np.zeros((6, 4))
     values[:, 3] = np.nan
@@ -148,9 +133,13 @@ def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> 
     assert found == pytest.approx([(8 * 2 + 5) / 13, (8 * 2 + 5) / 13, 4.0, 2.0])
 
 
-def test_the_variance_of_a_median_follows_from_the_launches() -> None:
+def test_the_variance_of_a_median_follows_from_the_launches_of_enough_allocations() -> None:
     launches = np.array([[0.0, 0.1, 0.2], [0.1, np.nan, np.nan]])
     assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
+    sheet = history_matrix(nights(6))
+    assert np.isnan(sheet.variance([0, 1])).all()
+    assert np.isfinite(sheet.variance([0, 1, 2])).all()
+    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
 
 
 def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
@@ -163,13 +152,6 @@ def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
         )
     place = next(number for number, about in enumerate(history_matrix(quiet).abouts) if about.case == case(64 << 20))
     assert history_matrix(nervous).variance()[place] > 20 * history_matrix(quiet).variance()[place]
-
-
-def test_too_few_allocations_have_no_limits() -> None:
-    sheet = history_matrix(nights(6))
-    assert np.isnan(sheet.variance([0, 1])).all()
-    assert np.isfinite(sheet.variance([0, 1, 2])).all()
-    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
 
 
 # Steps in series: found where they are, at their place, and hardly ever where nothing changed.
@@ -189,53 +171,41 @@ def places(values: Figures, floor: Figures = FLOOR) -> list[tuple[int, int]]:
     return [(step.before, step.at) for step in found]
 
 
-def test_a_step_is_found_at_its_place_with_its_size_and_interval() -> None:
+def test_a_step_is_found_at_its_place_with_its_size_despite_unmeasured_allocations() -> None:
     values = series((10, 0.0), (10, 0.05))
     ((step,),) = steps(values, scatter(values), FLOOR)
     assert (step.before, step.at) == (9, 10)
     assert step.change == pytest.approx(0.05, abs=3 * step.error)
     assert step.error == pytest.approx(0.003 * sqrt(np.pi / 2 * 2 / 10), rel=0.4)
     assert step.limit == 0.02
+    values[[0, 4, 9, 10, 11, 19]] = np.nan
+    assert places(values) == [(8, 12)]
 
 
 QUIET = {"noise": 1e-4}
 
 
-@pytest.mark.parametrize(
-    ("values", "floor", "expected"),
-    [
-        (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
-        (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
-        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
-        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
-        # a level takes three allocations
-        (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []),
-        (series((8, 0.0), (2, 0.1)), FLOOR, []),
-        (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]),
-        (series((3, 0.0), (2, 0.1)), FLOOR, []),
-        (np.full((8, 1), np.nan), FLOOR, []),
-    ],
-)
+@pytest.mark.parametrize(("values", "floor", "expected"), [
+    (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
+    (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
+    (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
+    (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
+    (series((10, 0.0), (10, 0.1), (10, 0.115), **QUIET), FLOOR, [(9, 10)]),  # the second one is small
+    # a level takes three allocations
+    (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []), (series((8, 0.0), (2, 0.1)), FLOOR, []),
+    (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]), (series((3, 0.0), (2, 0.1)), FLOOR, []), (np.full((8, 1), np.nan), FLOOR, []),
+])  # fmt: skip
 def test_where_a_series_has_steps(values: Figures, floor: Figures, expected: list[tuple[int, int]]) -> None:
     assert places(values, floor) == expected
 
 
-def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
-    values = series((10, 0.0), (10, 0.05))
-    values[[0, 4, 9, 10, 11, 19]] = np.nan
-    assert places(values) == [(8, 12)]
-
-
-def test_the_largest_square_is_left_out_and_the_rest_made_up_for() -> None:
+def test_the_scatter_is_without_steps_and_the_largest_square() -> None:
     random = np.random.default_rng(1)
     squares = random.normal(0, 1, (19, 4000)) ** 2
     assert typical(squares).mean() == pytest.approx(1.0, abs=0.03)
     squares[3] = 1e6
     assert typical(squares).mean() == pytest.approx(1.25, abs=0.05)  # now the largest by chance is kept
     assert np.isnan(typical(np.array([[1.0]]))).all()
-
-
-def test_a_step_does_not_count_as_scatter() -> None:
     with_a_step, without = scatter(series((10, 0.0), (10, 0.5))), scatter(series((20, 0.0)))
     assert (with_a_step / without).item() == pytest.approx(1.0, abs=0.5)  # with the step it were 1500
 
@@ -259,7 +229,6 @@ def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figure
 
 
 def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
-    """As `history_matrix` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
         SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
@@ -308,13 +277,10 @@ def test_a_sample_of_simulated_histories() -> None:
 
 @pytest.mark.long
 @needs_plugin("selftest")
-@pytest.mark.parametrize(
-    ("count", "false_case", "least"),
-    [
-        (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
-        (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
-    ],
-)
+@pytest.mark.parametrize(("count", "false_case", "least"), [
+    (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
+    (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
+])  # fmt: skip
 def test_simulated_histories(count: int, false_case: float, least: dict[str, float]) -> None:
     shares = table(300, count, seed=1)
     print(count, shares)
@@ -328,7 +294,6 @@ def test_simulated_histories(count: int, false_case: float, least: dict[str, flo
 
 
 def began(run: Path, value: Any) -> Path:
-    """Set the start of a run, and return it."""
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**info, "started_utc": value}))
     return run
@@ -366,20 +331,65 @@ def test_unreadable_runs_are_left_out_with_a_note(tmp_path: Path) -> None:
 def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
     began(launch(tmp_path / "undated", {8: 1e-6}, "undated"), None)
     launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
+    launch(tmp_path / "slowed", {8: 1e-6}, "slowed", flags=("slowed",))
     found, notes = dated_in(tmp_path)
-    assert ([each.name for each in found], [note.split(": ")[0] for note in notes[:2]]) == (["wrong"], ["undated", "wrong"])
+    assert {each.name for each in found} == {"wrong", "slowed"}
+    assert notes[:3] == ["undated: no start time; left out", "wrong: wrong data", "slowed: slowed on purpose"]
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (lambda folder: None, "there "),
-        (lambda folder: folder.mkdir(), "neither"),
-        (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
-        (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
-    ],
-)
+@pytest.mark.parametrize(("made", "words"), [
+    (lambda folder: None, "there "), (lambda folder: folder.mkdir(), "neither"),
+    (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
+    (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
+])  # fmt: skip
 def test_a_folder_without_a_history_is_rejected(tmp_path: Path, made: Any, words: str) -> None:
     made(tmp_path / "there")
     with pytest.raises(UsageError, match=words):
         dated_in(tmp_path / "there")
+
+
+BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
+SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
+
+
+def beyond(moves: BaselineDiff) -> set[str]:
+    return {each.about.name for each in moves.moved if each.beyond}
+
+
+def test_two_allocations_around_an_upgrade_and_equal_ones() -> None:
+    moves = between_allocations(BASE, "night-6", "night-7")
+    assert beyond(moves) == SLOWER
+    assert [(each.a, each.b) for each in moves.changes] == [("4.3", "5.0")]
+    slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
+    assert slow.factor == pytest.approx(1.1, abs=0.02)
+    assert slow.limit == pytest.approx(1.02, abs=0.02)
+    assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
+    assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
+    first, second = nights(2)
+    del second.cases[case(8)], first.cases[case(64)]
+    moves = between_allocations(Baseline(Path("base"), [first, replace(second)]), "night-1", "night-2")
+    assert [each.name for each in moves.only_old] == ["allreduce 8 B mpi"]
+    assert [each.name for each in moves.only_new] == ["allreduce 64 B mpi"]
+    assert not {"allreduce 8 B mpi", "allreduce 64 B mpi"} & {each.about.name for each in moves.moved}
+
+
+def test_the_noise_limit_of_two_baselines_follows_from_each_and_single_allocations_have_none() -> None:
+    before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
+    moves = between_baselines(before, after)
+    assert beyond(moves) == SLOWER
+    assert [len(side) for side in moves.sides] == [6, 6]
+    halves = [Baseline(Path(name), nights(6, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
+    assert beyond(between_baselines(*halves)) == set()
+    old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
+    moves = between_baselines(old, new)
+    assert {each.limit for each in moves.moved} == {None}
+    assert beyond(moves) == set()
+
+
+def test_bad_names() -> None:
+    with pytest.raises(UsageError, match="night-1, night-2"):
+        between_allocations(BASE, "night-1", "night-99")
+    with pytest.raises(UsageError, match=r"night-1 .*twice"):
+        between_allocations(BASE, "night-1", "night-1")
+    with pytest.raises(UsageError, match=r"base .*twice"):
+        between_baselines(BASE, BASE)

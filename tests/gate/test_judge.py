@@ -1,7 +1,5 @@
 """The decision: what passes, what is a regression, and everything that is neither."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import date
@@ -68,12 +66,16 @@ def in_mode(name: CaseKey, size: int | None, mode: str) -> CaseKey:
 
 
 class TestResults:
-    def test_an_unchanged_candidate_passes(self) -> None:
+    def test_an_unchanged_candidate_passes_and_a_slowdown_of_every_case_is_found(self) -> None:
         verdict = judged(allocation("new"))
         assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
         assert (verdict.cases, verdict.allocations, verdict.thin) == (5, 6, False)
+        slower = dict.fromkeys(SIZES, 1.018)
+        verdict = judged(*(allocation(name, slower) for name in "abc"))
+        assert verdict.result == "regression"
+        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
-    def test_one_slow_allocation_makes_a_suspect_and_no_verdict(self) -> None:
+    def test_slow_allocations_are_a_suspect_then_a_regression_or_cleared(self) -> None:
         verdict = judged(slow("new"))
         assert (verdict.result, verdict.exit_code) == ("no verdict", 3)
         assert verdict.reasons == (StillSuspected(1, 2),)
@@ -82,23 +84,17 @@ class TestResults:
         assert suspect.factors == pytest.approx((1.1,))
         assert suspect.limit == pytest.approx(1.02)
         assert suspect.case["size_bytes"] == 64 << 20
-
-    def test_three_slow_allocations_are_a_regression(self) -> None:
         verdict = judged(slow("a"), slow("b", 1.09), slow("c", 1.12))
         assert (verdict.result, verdict.exit_code) == ("regression", 1)
         assert [(each.name, each.state) for each in verdict.suspicions] == [("allreduce 64 MiB nccl", "confirmed")]
-
-    def test_a_suspect_that_was_fast_again_is_cleared(self) -> None:
         verdict = judged(slow("a"), slow("b"), allocation("c"))
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
-    def test_confirmations_may_hold_the_suspects_alone(self) -> None:
+    def test_confirmations_may_hold_the_suspects_alone_but_do_not_make_all_cases_suspect(self) -> None:
         alone = {case(64 << 20): CaseTimes((0.0741,))}
         verdict = judged(slow("a"), *(replace(slow(name, launches=1), cases=alone) for name in "bc"))
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
-
-    def test_suspects_alone_do_not_make_all_cases_suspect(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
         alone = [replace(allocation(name, launches=1), cases={case(64 << 20): CaseTimes((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
@@ -106,12 +102,6 @@ class TestResults:
         assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
         assert states["whole", "all cases"] == "suspected"
         assert states["group", "allreduce on nccl, large messages"] == "suspected"
-
-    def test_a_slowdown_below_the_limit_of_every_case_is_found_in_all_cases(self) -> None:
-        slower = dict.fromkeys(SIZES, 1.018)
-        verdict = judged(*(allocation(name, slower) for name in "abc"))
-        assert verdict.result == "regression"
-        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
 
 NEWEST, SMALL_CASE = BASE.allocations[-1], CaseNames(("allreduce 8 B nccl",))
@@ -182,22 +172,22 @@ def test_a_baseline_that_detects_only_huge_slowdowns_lets_nothing_pass(by: float
     assert isinstance(reason, TooCoarse) and reason.detected is not None and reason.detected > 10
 
 
-def test_one_case_that_detects_small_slowdowns_is_enough_to_pass() -> None:
+def test_one_sensitive_case_is_enough_and_imported_or_announced_allocations_are_judged() -> None:
     noisy = base(*(allocation(f"good-{number}", dict.fromkeys(SIZES[2:], 9.0 ** (number % 2))) for number in range(6)))
     assert judged(allocation("a"), baseline=noisy).result == PASSED
+    imported = base(*(replace(each, imported=True) for each in BASE.allocations))
+    assert judged(allocation("new", imported=True), baseline=imported).result == "passed"
+    announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
+    assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"
+    (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
+    assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
 
 
-def test_a_short_history_blocks_a_regression() -> None:
+def test_short_incomplete_and_wrong_allocations() -> None:
     assert judged(*map(slow, "abc"), baseline=base(*BASE.allocations[:3])).result == UNDECIDED
     assert judged(allocation("new"), baseline=base(*BASE.allocations[:4])).thin
     assert judged(allocation("new"), baseline=base(*SINGLE)).cases == 0
-
-
-def test_the_group_of_an_incomplete_confirmation_has_no_verdict() -> None:
     assert [each.state for each in judged(slow("a"), INCOMPLETE_AGAIN, allocation("c")).groups] == ["passed", "no verdict"]
-
-
-def test_wrong_data_come_before_everything() -> None:
     verdict = judged(with_case(slow("new"), 8, *[1e-6] * 5, wrong=7))
     assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
     assert verdict.reasons[0] == WrongCases("new", SMALL_CASE)
@@ -208,17 +198,18 @@ UNEXPECTED = UnexpectedChange(Difference(Item.of("software", "nccl"), "2.29", "2
 
 
 class TestChanges:
-    def test_an_unexpected_change_that_explains_a_confirmed_slowdown_is_named_by_the_regression(self) -> None:
+    def test_an_unexpected_change_is_the_cause_of_a_regression_where_it_can_be(self) -> None:
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"))
         assert (verdict.result, verdict.exit_code) == ("regression", 1)
         assert verdict.reasons[0] == UNEXPECTED
         assert verdict.unexpected_cause is not None and verdict.unexpected_cause.sentence() == "software nccl: 2.29 → 2.30"
-
-    def test_an_unexpected_change_that_cannot_explain_it_is_not_named_as_the_cause(self) -> None:
         torch = {**FACTS, "software": {**FACTS["software"], "gloo": "2"}}
         verdict = judged(*(replace(slow(name), facts=torch) for name in "abc"))
         assert (verdict.result, verdict.unexpected_cause) == ("regression", None)
         assert [each.explains for each in verdict.changes] == [False] * len(verdict.changes)
+        verdict = judged(slow("a"), replace(slow("b"), facts=NEW), slow("c"))
+        assert verdict.result == "regression"
+        assert verdict.reasons[0] == UNEXPECTED
 
     @pytest.mark.parametrize("measured", [(), ("a",), ("a", "b")])
     def test_an_unexpected_change_without_a_confirmed_slowdown_gives_no_verdict(self, measured: tuple[str, ...]) -> None:
@@ -227,22 +218,13 @@ class TestChanges:
         assert (verdict.result, verdict.exit_code, verdict.unexpected_cause) == ("no verdict", 3, None)
         assert UNEXPECTED in verdict.reasons
 
-    def test_an_announced_one_is_judged_and_stays_attached(self) -> None:
+    def test_an_announcement_is_judged_until_it_expires_and_accepts_a_slowdown_of_its_change(self) -> None:
         announced = ExpectedChange("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
         assert verdict.result == "regression"
         assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
-
-    def test_a_change_before_a_confirmation_counts_too(self) -> None:
-        verdict = judged(slow("a"), replace(slow("b"), facts=NEW), slow("c"))
-        assert verdict.result == "regression"
-        assert verdict.reasons[0] == UNEXPECTED
-
-    def test_an_announcement_expires(self) -> None:
         expired = ExpectedChange("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
         assert judged(replace(allocation("new"), facts=NEW), expected=(expired,)).result == "no verdict"
-
-    def test_a_slowdown_is_accepted_only_where_the_change_that_it_comes_of_is_there(self) -> None:
         announced = ExpectedChange("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
         verdict = judged(slow("a"), expected=(announced,))
         assert (verdict.result, verdict.suspicions[0].state) == ("no verdict", "suspected")
@@ -256,14 +238,12 @@ class TestChanges:
 class TestFloors:
     BELOW = ShownFigures(frozenset(), 71.0, NIC, None, (71.0,) * 5)
 
-    def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
+    def test_a_floor_is_judged_without_flipped_launches_even_if_nothing_else_is_known(self) -> None:
         asked = (read_floor("ring:80@64M"),)
         nights = [replace(allocation(name), shown={case(64 << 20): self.BELOW}) for name in "abc"]
         verdict = judged(*nights, asked=asked, baseline=base(*BASE.allocations[:3]))
         assert (verdict.result, verdict.floors[0].state) == ("regression", "confirmed")
         assert judged(nights[0], asked=asked).result == "no verdict"
-
-    def test_flipped_launches_count_neither_for_nor_against_it(self) -> None:
         shown = {case(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
         flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
         assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)
@@ -291,21 +271,11 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
 
 
-@pytest.mark.parametrize(
-    ("problems", "suspects", "result"),
-    [
-        ((), (), "passed"),
-        ((), ("confirmed",), "regression"),
-        ((), ("cleared", "accepted"), "passed"),
-        ((False,), (), "no verdict"),
-        ((False,), ("confirmed",), "regression"),
-        ((True,), ("confirmed",), "no verdict"),
-        ((False, True), ("confirmed",), "no verdict"),
-    ],
-)
-def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
-    problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
-) -> None:
+@pytest.mark.parametrize(("problems", "suspects", "result"), [
+    ((), (), "passed"), ((), ("confirmed",), "regression"), ((), ("cleared", "accepted"), "passed"), ((False,), (), "no verdict"),
+    ((False,), ("confirmed",), "regression"), ((True,), ("confirmed",), "no verdict"), ((False, True), ("confirmed",), "no verdict"),
+])  # fmt: skip
+def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(problems, suspects, result):
     assert (
         result_of(
             [NoHistory("base", 4) if blocks else UnfinishedLaunches("new", 1, 5) for blocks in problems],
@@ -336,28 +306,19 @@ def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: li
     return {each.size_class: each for each in found}
 
 
-def test_the_worst_case_is_the_one_nearest_to_its_own_limit() -> None:
+def test_the_worst_case_of_a_group() -> None:
     large = states([1.0, 1.05, 1.08, 1.0])["large"]
     assert (large.worst, large.worst_factor, large.cases, large.missing) == ("allreduce 64 MiB nccl", pytest.approx(1.05), 3, 0)
-
-
-def test_a_group_without_a_figure_has_no_worst_case() -> None:
     large = states([1.0, np.nan, np.nan, np.nan])["large"]
     assert (large.worst, large.worst_factor, large.missing, large.factors, large.state) == (None, None, 3, (None,), "no verdict")
 
 
-@pytest.mark.parametrize(
-    ("factors", "suspicions", "undecided", "state"),
-    [
-        ([1.0] * 4, (), None, "passed"),
-        ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
-        ([1.0] * 4, (), [False, False, True, False], "no verdict"),
-        ([1.0] * 4, (), [True, False, False, False], "passed"),
-        ([1.0] * 4, ("suspected",), None, "suspected"),
-        ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
-        ([1.0] * 4, ("cleared",), None, "passed"),
-    ],
-)
+@pytest.mark.parametrize(("factors", "suspicions", "undecided", "state"), [
+    ([1.0] * 4, (), None, "passed"), ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
+    ([1.0] * 4, (), [False, False, True, False], "no verdict"), ([1.0] * 4, (), [True, False, False, False], "passed"),
+    ([1.0] * 4, ("suspected",), None, "suspected"), ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
+    ([1.0] * 4, ("cleared",), None, "passed"),
+])  # fmt: skip
 def test_the_state_of_a_group(factors: list[float], suspicions: tuple[str, ...], undecided: list[bool] | None, state: str) -> None:
     assert states(factors, suspicions, undecided)["large"].state == state
 
@@ -371,7 +332,7 @@ NOTED: dict[str, tuple[list[Allocation], Baseline, tuple[GateNote, ...]]] = {
     "no state probe in the baseline": ([allocation("new")], base(*PROBELESS), (BaselineWithoutProbe(6, 6),)),
     "no start": ([allocation("new", began_utc="")], BASE, (WithoutStart("new", several=False),)),
     "no start on both sides": (
-        [slow("a"), slow("b"), replace(slow("c"), began_utc="")],
+        [slow("a"), replace(slow("c"), began_utc="")],
         base(replace(BASE.allocations[0], began_utc=""), *BASE.allocations[1:]),
         (BaselineWithoutStart(1, 6, "good-0"), WithoutStart("c", several=True)),
     ),
@@ -391,11 +352,6 @@ def test_notes(name: str) -> None:
     assert judged(*candidate, baseline=baseline).notes == notes
 
 
-def test_an_announcement_that_expired_is_noted() -> None:
-    (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
-    assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
-
-
 # Candidates that cannot be compared with the baseline.
 
 AT_ONCE = allocation("a", began_utc="2026-11-20T10:00:00Z")
@@ -403,28 +359,22 @@ BY_HOUR = base(*(replace(each, began_utc=f"2026-11-12T0{n}:00Z") for n, each in 
 PIPED = replace(allocation("new"), cases={in_mode(name, None, "pipelined"): each for name, each in allocation("new").cases.items()})
 
 
-@pytest.mark.parametrize(
-    ("candidate", "baseline", "words"),
-    [
-        ([allocation("good-3")], BASE, r"allocation good-3 .*base"),
-        ([replace(BY_HOUR.allocations[0], name="new")], BY_HOUR, r"allocation new .*good-0"),
-        ([slow("a"), slow("b"), slow("b")], BASE, "--allocation"),
-        ([replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})], BASE, "new and base "),
-        ([AT_ONCE, replace(AT_ONCE, name="b", began_utc="2026-11-20T11:00:00+01:00")], BASE, "a and b "),
-        ([PIPED], BASE, r"mode .*pipelined.*isolated"),
-        ([allocation("new", imported=True)], BASE, r"new .*imported.*base"),
-    ],
-)
+@pytest.mark.parametrize(("candidate", "baseline", "words"), [
+    ([allocation("good-3")], BASE, r"allocation good-3 .*base"),
+    ([replace(BY_HOUR.allocations[0], name="new")], BY_HOUR, r"allocation new .*good-0"),
+    ([slow("a"), slow("b"), slow("b")], BASE, "--allocation"),
+    ([replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})], BASE, "new and base "),
+    ([AT_ONCE, replace(AT_ONCE, name="b", began_utc="2026-11-20T11:00:00+01:00")], BASE, "a and b "),
+    ([PIPED], BASE, r"mode .*pipelined.*isolated"), ([allocation("new", imported=True)], BASE, r"new .*imported.*base"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_rejected(candidate: list[Allocation], baseline: Baseline, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         judged(*candidate, baseline=baseline)
 
 
-def test_imported_allocations_are_judged_by_imported_ones() -> None:
-    imported = base(*(replace(each, imported=True) for each in BASE.allocations))
-    assert judged(allocation("new", imported=True), baseline=imported).result == "passed"
-
-
-def test_an_announced_change_is_not_another_cluster() -> None:
-    announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
-    assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"
+def test_a_group_has_the_state_of_its_suspicion_and_its_worst_case() -> None:
+    alike = judged(allocation("a", dict.fromkeys(SIZES, 1.018)))
+    suspects = {each.name for each in alike.suspicions if each.kind == "group"}
+    assert suspects and {each.name for each in alike.groups if each.state == "suspected"} == suspects
+    (group,) = (each for each in judged(slow("a")).groups if each.state == "suspected")
+    assert (group.worst, group.worst_factor, group.worst_limit) == ("allreduce 64 MiB nccl", pytest.approx(1.1), pytest.approx(1.02))

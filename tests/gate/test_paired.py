@@ -1,7 +1,5 @@
 """An old and a new stack side by side: what passes, what is a regression, and what is neither."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -116,7 +114,7 @@ class TestResults:
             ("allreduce on nccl, large messages", "passed"),
         ]
 
-    def test_one_allocation_makes_a_suspect_and_no_verdict(self) -> None:
+    def test_one_allocation_makes_a_suspect_and_a_fast_second_one_clears_it(self) -> None:
         verdict = judged(turns(slower=1.05))
         assert (verdict.result, verdict.reasons) == (
             "no verdict", (StillSuspected(1, 1),),
@@ -124,34 +122,26 @@ class TestResults:
         (suspect,) = verdict.suspicions
         assert (suspect.name, suspect.state, suspect.limit) == ("allreduce 64 MiB nccl", "suspected", pytest.approx(1.02))
         assert suspect.factors == pytest.approx((1.05,))
+        verdict = judged(turns("a", 1.05), turns("b"))
+        assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
 
-    def test_a_case_above_its_limit_in_both_allocations_is_a_regression(self) -> None:
+    def test_what_exceeds_its_limit_in_both_allocations_is_a_regression(self) -> None:
         verdict = judged(turns("a", 1.05), turns("b", [1.04, 1.05, 1.06, 1.05, 1.05, 1.06]))
         assert (verdict.result, verdict.exit_code) == ("regression", 1)
         (confirmed,) = verdict.suspicions
         assert (confirmed.name, confirmed.state, confirmed.factors) == ("allreduce 64 MiB nccl", "confirmed", pytest.approx((1.05, 1.05)))
-
-    def test_a_case_that_is_fast_in_the_second_allocation_is_cleared(self) -> None:
-        verdict = judged(turns("a", 1.05), turns("b"))
-        assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
-
-    def test_a_slowdown_below_the_limit_of_every_case_is_found_in_the_group_and_in_all_cases(self) -> None:
         verdict = judged(turns("a", 1.018, None), turns("b", 1.018, None))
         assert verdict.result == "regression"
         assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
-
-    def test_the_second_one_may_hold_the_suspects_alone(self) -> None:
         alone = turns("b", 1.05)
         only = {case(LARGE): alone.new.cases[case(LARGE)]}
         verdict = judged(turns("a", 1.05), replace(alone, new=replace(alone.new, cases=only)))
         assert verdict.result == "regression"
 
-    def test_pairs_that_scatter_do_not_exceed(self) -> None:
+    def test_scattered_pairs_and_announced_slowdowns_pass(self) -> None:
         """Five pairs of 0.9 to 1.2 with a median of 1.05: four standard errors are far more."""
         scattered = [0.9, 0.95, 1.05, 1.15, 1.2]
         assert judged(turns("a", scattered), turns("b", scattered)).result == "passed"
-
-    def test_a_slowdown_that_was_announced_is_accepted(self) -> None:
         expected = ExpectedChange("software", "nccl*", "fewer CTAs", "A. Reviewer", date(2027, 1, 31), slower_percent=6.0)
         verdict = judged(turns("a", 1.05), turns("b", 1.05), expected=[expected])
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "accepted")
@@ -162,64 +152,64 @@ LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
 OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
 NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
 OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
-UNEQUAL = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
-OTHER_NAME = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
 ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
-JUDGED: dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]] = {
-    "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
-    "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
-    "other nodes": (
-        [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
-        "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
-    ),
-    "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
-    "another stack in the second allocation": (
-        [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
-        "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
-    ),
-    "allocations of one job": (
-        [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
-    ),
-    "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
-    "one stack after the other": (
-        [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
-    ),
-    "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
-    "launches without a partner": ([UNEQUAL], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
-    "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
-    "other allocations": ([OTHER_NAME], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
-    "pairs in another machine state": ([FLIPPED_PAIRS], "passed", (), (PairsLeftOut("a", 2, 7),)),
-    "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
-    "too many pairs in another state": ([turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
-    "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
-    "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
-    "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
-    "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
-    "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
-    "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
-    "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", JUDGED)
+def cases_to_judge() -> dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]]:
+    """Made anew for each test, so that it shows what the code does now."""
+    flipped_pairs = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
+    unequal = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
+    other_name = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
+    return {
+        "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
+        "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
+        "other nodes": (
+            [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
+            "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
+        ),
+        "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
+        "another stack in the second allocation": (
+            [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
+            "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
+        ),
+        "allocations of one job": (
+            [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
+        ),
+        "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
+        "one stack after the other": (
+            [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
+        ),
+        "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
+        "launches without a partner": ([unequal], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
+        "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
+        "other allocations": ([other_name], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
+        "pairs in another machine state": ([flipped_pairs], "passed", (), (PairsLeftOut("a", 2, 7),)),
+        "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
+        "too many pairs in another state": (
+            [turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), (),
+        ),
+        "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
+        "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
+        "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
+        "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
+        "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
+        "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
+        "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases_to_judge())
 def test_the_result_with_its_reasons_and_notes(name: str) -> None:
-    both, result, reasons, notes = JUDGED[name]
+    both, result, reasons, notes = cases_to_judge()[name]
     verdict = judged(*both)
     assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
 
 
-def test_the_groups_and_cases_of_incomplete_stacks() -> None:
+def test_another_software_an_announced_topology_and_incomplete_stacks() -> None:
     for name in ("old", "new"):
         assert [group.state for group in judged(lacking(turns(), name, 2)).groups] == ["passed", "passed", "no verdict"]
     assert judged(lacking(turns(), "old", *range(5))).cases == 4
-
-
-def test_another_software_is_listed_and_blocks_nothing() -> None:
     assert [each.sentence() for each in judged(turns()).changes] == ["software nccl: 2.29 → 2.30"]
-
-
-def test_an_announced_topology_blocks_nothing() -> None:
     announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
     assert judged(OTHER_RATE, expected=[announced]).result == "passed"
 
@@ -243,15 +233,12 @@ def test_wrong_data_come_before_everything(name: str) -> None:
     assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
 
 
-def test_nothing_in_common_is_no_verdict() -> None:
+def test_stacks_without_a_common_time_have_no_verdict() -> None:
     both = turns()
     others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
     verdict = judged(replace(both, new=replace(both.new, cases=others)))
     assert (verdict.result, verdict.cases) == ("no verdict", 0)
     assert verdict.reasons[1] == NoPairs("a", 4)
-
-
-def test_launches_without_a_time_are_rejected() -> None:
     nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
     with pytest.raises(UsageError, match="allocation a "):
         judged(turns(old=nothing, new=nothing))
@@ -286,48 +273,39 @@ def drawn_in(count: int) -> float:
     return float(np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
+def test_limits_of_pairs_without_noise_and_of_two_cases() -> None:
     limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [OF_LARGE] * 3))
     assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
     assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
     assert np.exp(limits.whole) == pytest.approx(1.015)
     assert (limits.centre == 0).all()
-
-
-def test_two_cases_are_no_group() -> None:
     limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([OF_LARGE] * 2))
     assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
+    limits = learn_pairs(np.full((1, 5, 3), np.nan), ONE_GROUP)
+    assert not limits.judged.any()
+    assert not exceed(limits, np.full((1, 3), np.nan)).cases_over.any()
 
 
-def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
+def test_the_spread_is_drawn_in_and_outliers_change_nothing() -> None:
     """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group adds eight with a median of 0."""
     limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
     variance = 0.01 / drawn_in(5) / 2
     assert limits.cases == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
-
-
-def test_one_pair_that_is_far_off_changes_nothing() -> None:
     usual = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
     off = np.array([-0.1, -0.05, 0.0, 0.05, 5.0])
     assert learn_pairs(pairs(off, off, off), ONE_GROUP).cases == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cases)
-
-
-def test_common_noise_of_pairs_widens_the_limits_of_groups_and_of_all_cases() -> None:
     limits = learn_pairs(pairs(OWN, OWN, OWN), ONE_GROUP)
     common = 4 * 1.2533 * np.sqrt(0.01 / drawn_in(5) / 5)
     assert limits.groups == pytest.approx([common], rel=0.02)
     assert limits.whole == pytest.approx(common, rel=0.02)
 
 
-def test_a_case_in_too_few_pairs_is_not_judged() -> None:
+def test_cases_that_few_pairs_or_one_allocation_lack_keep_the_limits_of_the_others() -> None:
     differences = np.zeros((2, 5, 3))
     differences[0, :2, 1] = np.nan
     limits = learn_pairs(differences, ONE_GROUP)
     assert limits.judged.tolist() == [True, False, True]
     assert limits.groups.tolist() == [np.inf]
-
-
-def test_a_second_allocation_with_suspects_alone_leaves_the_limits_of_the_others() -> None:
     both = pairs(OWN, OWN, OWN)
     alone = both.copy()
     alone[1, :, 1:] = np.nan
@@ -341,12 +319,6 @@ def test_slower_is_what_exceeds_in_both_allocations() -> None:
     found = slower(exceed(learn_pairs(differences, ONE_GROUP), known_median(np.moveaxis(differences, 1, -1))))
     assert found.cases.tolist() == [True, False, False]
     assert not found.whole
-
-
-def test_nothing_known_is_no_limit() -> None:
-    limits = learn_pairs(np.full((1, 5, 3), np.nan), ONE_GROUP)
-    assert not limits.judged.any()
-    assert not exceed(limits, np.full((1, 3), np.nan)).cases_over.any()
 
 
 # Folders of launches of two stacks, read as pairs.
@@ -363,7 +335,6 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launches(folder: Path, allocation: str, slower: float = 1.0) -> tuple[Path, Path]:
-    """Store five interleaved launches of an old and of a new stack."""
     for number in range(5):
         for second, (stack, factor) in enumerate((("old", 1.0), ("new", slower))):
             store(
@@ -388,18 +359,17 @@ def test_folders_of_launches_are_judged(tmp_path: Path) -> None:
     assert [(each.before, each.after) for each in verdict.changes] == [("old", "new")]
 
 
-def test_launches_are_paired_by_their_start_not_by_their_number(tmp_path: Path) -> None:
+def test_launches_are_paired_by_their_start_and_count_once(tmp_path: Path) -> None:
     old, new = launches(tmp_path, "a")
     (new / "launch-1").rename(new / "launch-9")
     (both,) = side_by_side([old], [new])
     assert both.order.tolist() == [[0, 1, 2, 3, 4], [4, 0, 1, 2, 3]]
     assert both.differences(list(both.old.cases))[:, 0] == pytest.approx([0] * 5)
-
-
-def test_a_launch_counts_once(tmp_path: Path) -> None:
-    old, _ = launches(tmp_path, "a")
     with pytest.raises(UsageError, match="twice"):
         side_by_side([old], [old])
+    edit(new / "launch-5", allocation_id="b")
+    with pytest.raises(UsageError, match=r"new .*\(a, b\)"):
+        side_by_side([old], [new])
 
 
 def test_an_allocation_counts_once(tmp_path: Path) -> None:
@@ -408,13 +378,6 @@ def test_an_allocation_counts_once(tmp_path: Path) -> None:
         edit(launch, allocation_id="a", id=f"b-{launch.parent.name}-{launch.name}")
     with pytest.raises(UsageError, match="--paired: allocation a "):
         side_by_side([first[0], second[0]], [first[1], second[1]])
-
-
-def test_a_folder_is_of_one_allocation(tmp_path: Path) -> None:
-    old, new = launches(tmp_path, "a")
-    edit(new / "launch-5", allocation_id="b")
-    with pytest.raises(UsageError, match=r"new .*\(a, b\)"):
-        side_by_side([old], [new])
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, '{"started_utc": 7}'])

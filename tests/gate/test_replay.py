@@ -1,25 +1,16 @@
 """Stored trials of pairs and of the gate are judged today as they were judged when they were measured."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.stored import stored_reports
 from tools.benchmarks.trials.replay import replayed
 
 pytestmark = pytest.mark.system
 
-REPORTS = Path(__file__).parents[2] / "reports"
 FEW = {"pairs-trials": ["host-3", "pair-2", "equal-1"], "gate-trials": ["same-1", "cell-3", "group-2", "link-4", "twice-5", "half-6"]}
 
 
 @pytest.mark.parametrize("series", FEW)
-def test_some_stored_trials_are_judged_as_before(series: str) -> None:
-    found = list(replayed(REPORTS / series, FEW[series]))
+def test_stored_trials_are_judged_as_before(series: str) -> None:
+    found = list(replayed(stored_reports() / series))
     assert len(found) == len(FEW[series]) and [each for each in found if not each.is_equal] == []
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("series", FEW)
-def test_all_stored_trials_are_judged_as_before(series: str) -> None:
-    assert [each for each in replayed(REPORTS / series) if not each.is_equal] == []

@@ -1,7 +1,5 @@
 """The gate's rule on figures that can be computed by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -22,20 +20,18 @@ def still(factor: float = 1.0) -> list[float]:
 
 
 class TestLimits:
-    def test_a_case_without_noise_has_the_minimum_limit_of_its_class(self) -> None:
+    def test_a_case_without_noise_has_the_minimum_limit_of_its_class_and_two_cases_are_no_group(self) -> None:
         scheme = Scheme.of_cases([SMALL] * 3 + [CaseGroup("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
         limits = learn(times(*[still() * 3] * 6), scheme)
         assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
         assert np.exp(limits.whole) == pytest.approx(1.015)
-
-    def test_two_cases_are_no_group(self) -> None:
         limits = learn(times(*[[100, 200]] * 6), Scheme.of_cases([LARGE, LARGE]))
         assert limits.groups.tolist() == [np.inf]
         assert limits.whole == np.inf
         assert limits.visible() == pytest.approx([1.02, 1.02])
 
-    def test_cases_without_a_history_do_not_make_a_group_look_steady(self) -> None:
+    def test_groups_are_steady_by_their_cases_with_a_history(self) -> None:
         common = np.array([0.02, -0.02, 0.02, -0.02, 0.02, -0.02])[:, None]
         old = np.log(1e-4) + np.repeat(common, 3, axis=1)
         new = np.full((6, 6), np.nan)
@@ -44,9 +40,7 @@ class TestLimits:
         alone, beside = learn(old, ONE_GROUP), learn(both, Scheme.of_cases([LARGE] * both.shape[1]))
         assert beside.groups == pytest.approx(alone.groups)
         assert beside.whole == pytest.approx(alone.whole)
-
-    def test_the_spread_is_drawn_towards_the_groups(self) -> None:
-        """Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6)."""
+        # Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6).
         own = np.array([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])
         data = np.log(1e-4) + np.stack([own, np.zeros(6), np.zeros(6)], axis=1)
         variance = own.var(ddof=1)
@@ -54,11 +48,9 @@ class TestLimits:
         loud, quiet = (8 * variance / 3 + 5 * variance) / 13, (8 * variance / 3) / 13
         assert limits.cases == pytest.approx(3 * np.sqrt([loud, quiet, quiet]) * np.sqrt(7 / 6))
 
-    def test_the_centre_is_the_median_of_the_allocations(self) -> None:
+    def test_the_centre_is_the_median_and_a_short_history_is_not_judged(self) -> None:
         limits = learn(times(still(), still(), still(), still(), still(3.0)), ONE_GROUP)
         assert np.exp(limits.centre) == pytest.approx([100e-6, 200e-6, 400e-6])
-
-    def test_a_case_with_a_short_history_is_not_judged(self) -> None:
         data = times(*[still()] * 6)
         data[3:, 0] = np.nan
         limits = learn(data, ONE_GROUP)
@@ -66,8 +58,6 @@ class TestLimits:
         assert limits.judged.tolist() == [False, True, True]
         assert np.isnan(limits.visible()[0])
         assert not exceed(limits, times([1e6, 200, 400])).cases_over[0, 0]
-
-    def test_one_allocation_has_no_spread_and_so_no_limit(self) -> None:
         limits = learn(times(still()), ONE_GROUP)
         assert not exceed(limits, times(still(50.0))).groups_over.any()
         assert limits.whole == np.inf
@@ -76,32 +66,22 @@ class TestLimits:
 class TestStrikes:
     LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
 
-    def test_a_case_above_its_limit_in_all_allocations_is_slower(self) -> None:
+    def test_slower_is_what_exceeds_its_limit_in_all_allocations(self) -> None:
         found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
         assert found.cases.tolist() == [True, False, False]
         assert not found.groups.any()
         assert not found.whole
         assert found.anything
-
-    def test_a_single_good_allocation_clears(self) -> None:
         found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
         assert not found.anything
-
-    def test_a_slowdown_below_the_limit_of_a_case_shows_in_its_group_and_in_all_cases(self) -> None:
         found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
         assert not found.cases.any()
         assert found.groups.tolist() == [True]
         assert found.whole
-
-    def test_faster_is_never_slower(self) -> None:
         assert not slower(exceed(self.LIMITS, times(*[still(0.5)] * 3))).anything
-
-    def test_a_case_that_one_allocation_lacks_is_not_called_slower(self) -> None:
         candidate = times(*[[110, 200, 400]] * 3)
         candidate[1, 0] = np.nan
         assert not slower(exceed(self.LIMITS, candidate)).cases[0]
-
-    def test_factors_say_by_how_much(self) -> None:
         excess = exceed(self.LIMITS, times([150, 200, 400]))
         assert excess.cases[0] == pytest.approx([1.5, 1, 1])
         assert excess.groups[0] == pytest.approx([1])
@@ -125,13 +105,11 @@ class TestCoverage:
         assert np.isfinite(excess.groups[0, 0]) == large and np.isfinite(excess.whole[0]) == whole
         assert excess.groups_over[0, 0] == large and excess.whole_over[0] == whole
 
-    def test_a_history_of_four_allocations_and_a_group_of_three_cases_are_judged(self) -> None:
+    def test_short_histories_small_groups_and_usual_excess(self) -> None:
         limits = learn(np.log(np.full((4, 3), 1e-4)), ONE_GROUP)
         assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
         assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
-
-    def test_the_usual_excess_of_a_group_does_not_count(self) -> None:
-        """In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case."""
+        # In four of seven allocations three of five cases are 6 % slower, no case in most of them: usual for the group, not for a case.
         slow = np.zeros((7, 5))
         for allocation, cases in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
             slow[allocation, cases] = np.log(1.06)

@@ -1,7 +1,5 @@
 """Launches in another state of the machine, and cases with too different launches: neither is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,62 +28,47 @@ from tests.results.rows import make_row
 
 
 class TestState:
-    def test_launches_in_another_state_of_the_machine_are_left_out(self) -> None:
+    def test_launches_in_another_state_are_left_out_and_too_many_give_no_verdict(self) -> None:
         flipped = scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
         verdict = judged(flipped)
         assert verdict.result == "passed"
         assert verdict.notes == (LaunchesLeftOut("new", 2, 5),)
-
-    def test_too_many_of_them_give_no_verdict(self) -> None:
         verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
         assert verdict.result == "no verdict"
         assert verdict.reasons[0] == AllocationStateChanged("b", 5, 5)
+        whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
+        assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
+        assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
 
-    @pytest.mark.parametrize(
-        ("launches", "flips", "reason"),
-        [
-            (7, 2, None),  # five, and two that replaced the flipped ones
-            (5, 2, None),
-            (3, 1, LaunchesNeeded("new", 1, 3, 1)),
-            (2, 1, LaunchesNeeded("new", 1, 2, 2)),
-            (4, 2, LaunchesNeeded("new", 2, 4, 1)),
-            (1, 1, AllocationStateChanged("new", 1, 1)),
-            (9, 3, AllocationStateChanged("new", 3, 9)),
-        ],
-    )
+    @pytest.mark.parametrize(("launches", "flips", "reason"), [
+        (7, 2, None),  # five, and two that replaced the flipped ones
+        (5, 2, None), (3, 1, LaunchesNeeded("new", 1, 3, 1)), (2, 1, LaunchesNeeded("new", 1, 2, 2)),
+        (4, 2, LaunchesNeeded("new", 2, 4, 1)), (1, 1, AllocationStateChanged("new", 1, 1)), (9, 3, AllocationStateChanged("new", 3, 9)),
+    ])  # fmt: skip
     def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, reason: Fact | None) -> None:
         canary_s = (6e-8,) * (launches - flips) + (26e-8,) * flips
         verdict = judged(scattered("new", (1.0,) * (launches - flips) + (4.0,) * flips, canary_s=canary_s))
         assert verdict.result == ("passed" if reason is None else "no verdict")
         assert reason is None or verdict.reasons[0] == reason
 
-    def test_an_allocation_in_another_state_clears_and_confirms_nothing(self) -> None:
+    def test_an_allocation_in_another_state_clears_confirms_and_explains_nothing(self) -> None:
         odd = {"canary_s": (26e-8,) * 5}
         for later in (allocation("c", **odd), replace(slow("c"), **odd)):
             verdict = judged(slow("a"), slow("b"), later)
             assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
         assert {each.state for each in judged(slow("a"), slow("b"), allocation("c")).suspicions} == {"cleared"}
-
-    def test_the_only_allocation_in_another_state_points_at_nothing(self) -> None:
         slower = allocation("a", dict.fromkeys((64 << 20, 128 << 20, 256 << 20), 4.0))
         assert judged(slower).cause is not None
         verdict = judged(replace(slower, canary_s=(26e-8,) * 5))
         assert (verdict.cause, verdict.result) == (None, "no verdict")
         assert "passed" not in {each.state for each in verdict.groups}
 
-    def test_a_left_out_launch_may_lack_cases_but_its_wrong_data_counts(self) -> None:
-        whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
-        assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
-        assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
-
-    def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
+    def test_what_flipped_in_the_baseline_does_not_count(self) -> None:
         odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
         verdict = judged(*(slow(name) for name in "abc"), baseline=base(*BASE.allocations, odd))
         assert verdict.result == "regression"
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
         assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
-
-    def test_an_allocation_of_the_baseline_in_another_state_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
         verdict = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:], allocation("good-7", launches=3)))
         assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
@@ -94,14 +77,12 @@ class TestState:
 
 
 def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
-    """Every launch slower by a factor of its own."""
     whole = allocation(name, launches=len(by_launch), **changes)
     times = {case: zip(by_launch, each.medians_s, strict=True) for case, each in whole.cases.items()}
     return replace(whole, cases={case: CaseTimes(tuple(by * (time or 0) for by, time in both)) for case, both in times.items()})
 
 
 def one_scattered(name: str, *by_launch: float) -> Allocation:
-    """The 8-byte case alone."""
     return with_case(allocation(name), 8, *(1.008e-6 * by for by in by_launch))
 
 
@@ -125,17 +106,13 @@ class TestUnstable:
         verdict = judged(*candidate)
         assert (verdict.result, verdict.reasons) == ("no verdict" if reasons else "passed", reasons)
 
-    def test_the_group_of_an_unstable_case_has_no_verdict(self) -> None:
+    def test_an_unstable_case_is_no_verdict_for_its_group_and_hides_no_regression(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
         again = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
         assert [each.state for each in again.suspicions] == ["cleared"]
-
-    def test_a_regression_of_other_cases_is_reported(self) -> None:
         unstable_too = (with_case(slow(name), 8, *(1.008e-6 * by for by in (1.0, 1.3, 1.0, 1.3, 1.0))) for name in "abc")
         assert judged(*unstable_too).result == "regression"
-
-    def test_rows_that_say_so_are_a_hint(self) -> None:
         shown = {case(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
         assert verdict.reasons[0] == UnstableCases("new", SMALL_CASE, ("two_modes",))
@@ -160,7 +137,6 @@ CASES = [
 
 
 def night(times: Figures, cases: Sequence[CaseKey]) -> Allocation:
-    """An allocation from [launches × cases] ln of time."""
     measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(cases, 1e-3 * np.exp(times.T), strict=True)}
     return Allocation("night", "2026-11-20", len(times), 0, (None,) * len(times), {}, measured)
 
@@ -178,39 +154,28 @@ def column(*by_launch: float) -> Figures:
 CALM = [column(1.0, 1.01, 0.99)] * 4
 
 
-@pytest.mark.parametrize(
-    ("launches", "expected"),
-    [
-        ((1.0, 1.0, 1.0, 1.0, 2.0), False),  # one of them may lie anywhere
-        ((1.0, 1.0, 1.0, 1.3, 1.3), True),
-        ((1.0, 1.0, 1.0, 1.09, 1.09), False),  # less than 10 %
-        ((1.0, 1.3), False),  # of two nothing is known
-        ((1.0, 1.15, 1.3), True),
-        ((1.0,) * 8 + (1.3,) * 2, False),  # of ten two may
-        ((1.0,) * 7 + (1.3,) * 3, True),
-    ],
-)
+@pytest.mark.parametrize(("launches", "expected"), [
+    ((1.0, 1.0, 1.0, 1.0, 2.0), False),  # one of them may lie anywhere
+    ((1.0, 1.0, 1.0, 1.3, 1.3), True), ((1.0, 1.0, 1.0, 1.09, 1.09), False),  # less than 10 %
+    ((1.0, 1.3), False),  # of two nothing is known
+    ((1.0, 1.15, 1.3), True), ((1.0,) * 8 + (1.3,) * 2, False),  # of ten two may
+    ((1.0,) * 7 + (1.3,) * 3, True),
+])  # fmt: skip
 def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: bool) -> None:
     assert found(CALM, column(*launches), CASES[:1]) == [expected]
 
 
-def test_scatter_that_the_baseline_has_is_not_unstable() -> None:
+def test_scatter_that_the_baseline_or_similar_cases_have_is_not_unstable() -> None:
     restless = [column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0), column(1.0, 1.01, 1.0), column(1.0, 1.2, 1.0)]
     assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
     assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CASES[:1]) == [True]
-
-
-def test_scatter_that_similar_cases_have_is_not_unstable() -> None:
-    """A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled."""
+    # A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled.
     by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
     assert found(good, new, CASES[:3]) == [False, False, False]
     others = [*CASES[:1], *CASES[28:30]]  # of another backend
     assert found(good, new, others) == [True, False, False]
-
-
-def test_a_baseline_of_single_launches_knows_its_scatter_from_its_allocations() -> None:
     good = [column(1.0), column(1.2), column(1.0), column(1.2)]
     assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
 

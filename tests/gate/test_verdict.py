@@ -1,7 +1,5 @@
 """The verdict: what it counts, and the form in which it is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -30,56 +28,38 @@ from collbench.reason import Text
 from collbench.records import document
 from collbench.results.store import to_page
 from tests.gate.verdicts import ANNOUNCED, CASE, regression, suspicion, verdict
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_goes_through_json_and_back() -> None:
-    for each in (verdict(), regression()):
-        assert from_json(json.loads(json.dumps(document(each)))) == each
-
-
-def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
-    found = read_verdict(ROOT / "reports/gate-trials/group-1/verdict.json").cause
+def test_a_stored_cause_that_is_not_valid_is_text() -> None:
+    found = read_verdict(stored_reports() / "gate-trials/group-1/verdict.json").cause
     assert isinstance(found, StoredCause) and found.cause == "backend" and found.sentence.startswith("gloo, or a link")
-
-
-@pytest.mark.parametrize(
-    "fact",
-    [
-        {"kind": "slow_messages", "causes": [], "messages": "large", "contrast": None, "slowdown": [0, 0], "backends": ["mpi"]},
-        {"kind": "slow_messages", "causes": ["link"], "messages": "large", "contrast": None, "slowdown": [0, 1e9], "backends": ["mpi"]},
-        {"kind": "slow_sizes", "sizes": [8], "series": [], "slowdown": 0.1},
-        {"kind": "of_a_later_version"},
-        7,
-    ],
-)
-def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
-    actual = document(regression())
-    assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
-
-
-def test_a_factor_that_is_no_number_is_a_text() -> None:
     actual = document(regression())
     change = {**actual["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
     assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
 
 
-def test_it_counts_suspicions_and_floors_of_a_state() -> None:
+@pytest.mark.parametrize("fact", [
+    {"kind": "slow_messages", "causes": [], "messages": "large", "contrast": None, "slowdown": [0, 0], "backends": ["mpi"]},
+    {"kind": "slow_messages", "causes": ["link"], "messages": "large", "contrast": None, "slowdown": [0, 1e9], "backends": ["mpi"]},
+    {"kind": "slow_sizes", "sizes": [8], "series": [], "slowdown": 0.1}, {"kind": "of_a_later_version"}, 7,
+])  # fmt: skip
+def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
+    actual = document(regression())
+    assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
+
+
+def test_it_counts_states_and_waits_for_a_second_allocation() -> None:
     actual = regression()
     assert {state: actual.count(state) for state in ("confirmed", "suspected", "accepted", "cleared")} == {
         "confirmed": 2, "suspected": 0, "accepted": 1, "cleared": 1,
     }  # fmt: skip
-
-
-def test_a_share_that_no_case_is_below_is_reached() -> None:
     (floor,) = regression().floors
     assert regression().reached == ["ring:50@1M-"]
     assert regression(floors=(replace(floor, state="cleared"),)).reached == ["ring:80@64M-", "ring:50@1M-"]
     assert regression(floors=(replace(floor, state="no verdict"),)).reached == ["ring:50@1M-"]
-
-
-def test_it_waits_if_only_a_second_allocation_is_missing() -> None:
     first = StillSuspected(1, 2)
     undecided = {"result": "no verdict", "suspicions": (suspicion("suspected"),)}
     assert verdict(**undecided, reasons=(first,)).waits
@@ -100,7 +80,6 @@ def written(folder: Path, expected: Any) -> Path:
 
 
 def refused(folder: Path, expected: Any) -> str:
-    """Return the error without the file's name."""
     with pytest.raises(UsageError) as error:
         read_verdict(written(folder, expected))
     assert "\n" not in str(error.value)
@@ -108,7 +87,6 @@ def refused(folder: Path, expected: Any) -> str:
 
 
 def stored_verdict(**changes: Any) -> dict[str, Any]:
-    """Return a regression as a file has it, with `changes`."""
     page: dict[str, Any] = json.loads(to_page(document(regression())))
     return {**page, **changes}
 
@@ -120,17 +98,15 @@ def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) 
     assert read_verdict(written(tmp_path, to_page(document(given)))) == given
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"reasons": ["x"]}, {"suspicions": stored_verdict()["suspicions"]}, {"floors": stored_verdict()["floors"]}],
-    ids=["reasons", "cell", "floor"],
-)
+@pytest.mark.parametrize("changes", [
+    {"reasons": ["x"]}, {"suspicions": stored_verdict()["suspicions"]}, {"floors": stored_verdict()["floors"]},
+], ids=["reasons", "cell", "floor"])  # fmt: skip
 def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
     page = json.loads(to_page(document(verdict())))
     assert refused(tmp_path, {**page, **changes}).startswith("has result passed, ")
 
 
-def test_the_schema_is_one_and_closed_at_every_level() -> None:
+def test_the_schema_is_one_closed_at_every_level_and_has_every_field() -> None:
     Draft202012Validator.check_schema(schema())
     assert SCHEMA_FILE.is_file()
     objects = [schema(), *(each for each in schema()["$defs"].values() if "properties" in each)]
@@ -143,61 +119,39 @@ def test_the_schema_is_one_and_closed_at_every_level() -> None:
     for each in (each for each in objects if each is not facts):
         assert each["additionalProperties"] is False
         assert each.get("required", []) == [name for name in each["properties"] if name not in absent_in_older_files]
-
-
-def test_the_schema_has_every_field_and_every_result() -> None:
     assert set(schema()["properties"]) == set(document(regression()))
     assert schema()["properties"]["result"]["enum"] == list(EXIT_CODES)
     codes = {rule["if"]["properties"]["result"]["const"]: rule["then"]["properties"]["exit_code"]["const"] for rule in schema()["allOf"]}
     assert codes == EXIT_CODES
 
 
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"result": "fine"}, 'result is "fine"'),
-        ({"exit_code": 0}, "exit_code is 0"),
-        ({"surprise": 1}, 'it has "surprise"'),
-        ({"reasons": "none"}, 'reasons is "none"'),
-        ({"allocations": 5.5}, "allocations is 5.5"),
-        ({"candidates": []}, "candidates is []"),
-        ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31"'),
-        ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
-        ({"cause": {"kind": "link"}}, "cause lacks sentence"),
-        ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
-        ({"groups": [{**stored_verdict()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"),
-        ({"collbench": 1}, "collbench is 1"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "place"), [
+    ({"result": "fine"}, 'result is "fine"'), ({"exit_code": 0}, "exit_code is 0"), ({"surprise": 1}, 'it has "surprise"'),
+    ({"reasons": "none"}, 'reasons is "none"'), ({"allocations": 5.5}, "allocations is 5.5"), ({"candidates": []}, "candidates is []"),
+    ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31"'), ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
+    ({"cause": {"kind": "link"}}, "cause lacks sentence"), ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
+    ({"groups": [{**stored_verdict()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"), ({"collbench": 1}, "collbench is 1"),
+])  # fmt: skip
 def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
     assert f"verdict.schema.json: {place}" in refused(tmp_path, stored_verdict(**changes))
 
 
-def test_a_whole_number_may_be_written_as_a_float_and_an_endless_one_is_rejected(tmp_path: Path) -> None:
+def test_numbers_and_fields_of_suspicions_are_checked(tmp_path: Path) -> None:
     assert read_verdict(written(tmp_path, stored_verdict(allocations=6.0))) == regression()
     assert "allocations" in refused(tmp_path, stored_verdict(allocations=1e99))
-
-
-def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
     first = {**stored_verdict()["suspicions"][0], "cell": {**CASE, "size_bytes": [8]}}
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "JSONDecodeError"),
-        ("[1]", "JSON object"),
-        ("[" * 100_000, "RecursionError"),
-        ('{"schema": 2}', "schema 2"),
-        ("{}", "lacks schema"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "JSONDecodeError"), ("[1]", "JSON object"), ("[" * 100_000, "RecursionError"), ('{"schema": 2}', "schema 2"),
+    ("{}", "lacks schema"),
+])  # fmt: skip
 def test_another_file_is_rejected(text: str, words: str, tmp_path: Path) -> None:
     assert words in refused(tmp_path, text)
 
 
-def test_endless_and_huge_files_are_not_read(tmp_path: Path) -> None:
+def test_what_is_not_a_file_of_a_verdict_is_rejected_and_shows_no_control_characters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"/dev/zero .*device"):
         read_verdict(Path("/dev/zero"))
     os.mkfifo(tmp_path / "pipe")
@@ -207,15 +161,9 @@ def test_endless_and_huge_files_are_not_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "sparse", 1 << 40)
     with pytest.raises(UsageError, match=r"sparse .*64 MiB"):
         read_verdict(tmp_path / "sparse")
-
-
-def test_a_folder_or_a_missing_file_is_rejected(tmp_path: Path) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         with pytest.raises(UsageError, match=why):
             read_verdict(path)
-
-
-def test_control_characters_of_a_file_reach_no_terminal(tmp_path: Path) -> None:
     for changes in ({"\x1b[2J": 1}, {"result": "\x1b[2J"}):
         assert refused(tmp_path, stored_verdict(**changes)).isprintable()
 
@@ -249,23 +197,13 @@ FUTURE = BeganInFuture("new", "2026-11-23", "2026-11-21")
 ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
 
 
-@pytest.mark.parametrize(
-    ("given", "codes"),
-    [
-        (verdict(), (0, 0, 0)),
-        (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)),
-        (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
-        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
-        (
-            verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)),
-            (3, 3, 0),
-        ),
-        (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)),
-        (verdict(result="no verdict"), (3, 3, 0)),
-        (regression(), (1, 2, 1)),
-        (verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
-    ],
-)
+@pytest.mark.parametrize(("given", "codes"), [
+    (verdict(), (0, 0, 0)), (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)), (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
+    (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
+    (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, FUTURE)), (3, 3, 0)),
+    (verdict(result="no verdict", reasons=(ShortBaseline("base", 3, 4),)), (3, 3, 0)), (verdict(result="no verdict"), (3, 3, 0)),
+    (regression(), (1, 2, 1)), (verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)), (4, 2, 1)),
+])  # fmt: skip
 def test_a_verdict_in_every_style(given: Verdict, codes: tuple[int, ...]) -> None:
     assert tuple(exit_code(given, style) for style in STYLES) == codes
 

@@ -1,7 +1,5 @@
 """Verdicts for the tests of what is made from them."""
 
-from __future__ import annotations
-
 from math import log
 from typing import Any
 
@@ -22,7 +20,6 @@ ANNOUNCED = Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "20
 
 
 def verdict(**changes: Any) -> Verdict:
-    """One that passed, but for `changes`."""
     return Verdict(**{**PASSED, **changes})
 
 
@@ -33,7 +30,6 @@ def suspicion(state: str = "confirmed", name: str = "allreduce 64 MiB mpi", **ch
 
 
 def group(state: str = "passed", operation: str = "allreduce", backend: str = "mpi", **changes: Any) -> GroupState:
-    """Ten large cases."""
     actual: dict[str, Any] = {
         "backend": backend, "operation": operation, "size_class": "large", "name": f"{operation} on {backend}, large messages",
         "cases": 10, "missing": 0, "factors": (1.001,), "limit": 1.01, "worst": f"{operation} 64 MiB {backend}", "worst_factor": 1.008,

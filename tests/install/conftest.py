@@ -1,16 +1,12 @@
 """An index on a disk, made once."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.install.site import needed, repack
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(tmp_path_factory):
     """The wheels of all that collbench[mpi] asks for, and of what builds it."""
     folder = tmp_path_factory.mktemp("wheels")
     for name in needed():

@@ -3,8 +3,6 @@
 All of it is this environment's own: its packages are linked, or zipped into wheels again, so nothing is fetched.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -21,18 +19,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy/install" / "install.sh"
 OF_TORCH = (
-    "torch",
-    "sympy",
-    "mpmath",
-    "networkx",
-    "jinja2",
-    "markupsafe",
-    "fsspec",
-    "filelock",
-    "typing_extensions",
-    "numpy",
-    "setuptools",
-)
+    "torch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "typing_extensions", "numpy", "setuptools",
+)  # fmt: skip
 
 PRETENDED = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_COLLBENCH"
 VERSION = "1.2.3"  # that the installs are told to have, instead of the version of the newest tag
@@ -61,7 +49,6 @@ class Site:
                 (self.packages / top).symlink_to(str(found.locate_file(top)))
 
     def is_of_version(self, name: str, version: str) -> None:
-        """Change the version of the package."""
         (file,) = self.packages.glob(f"{name}-*.dist-info/METADATA")
         file.write_text(re.sub(r"^Version: .*$", f"Version: {version}", file.read_text(), count=1, flags=re.MULTILINE))
 
@@ -72,7 +59,6 @@ class Site:
         return {line for line in done.stdout.splitlines() if not line.startswith("collbench")}
 
     def install(self, prefix: Path, *words: str, env: dict[str, str] | None = None, program: Path = INSTALL) -> Finished:
-        """Runs install.sh for this site's Python."""
         line = ["timeout", "110", str(program), str(prefix), "--python", str(self.python), *words]
         return subprocess.run(line, cwd=self.folder, env=at_the_site(env), capture_output=True, text=True, check=False)
 
@@ -101,7 +87,6 @@ def measuring(extra: str) -> set[str]:
 
 
 def building() -> set[str]:
-    """What builds collbench."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     return {name for wanted in asked for name in _closure(Requirement(wanted).name.lower())}
 

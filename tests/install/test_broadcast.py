@@ -1,7 +1,5 @@
 """broadcast.sbatch on a real Slurm: each node runs what it was sent from a disk of its own, and nothing is left there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.install.site import ROOT
-from tests.testbeds import SlurmBed
-from tests.testbeds.bed import Finished
 
 SCRIPT = ROOT / "deploy/install/broadcast.sbatch"
 # Replaces collbench: one line per rank, with its host.
@@ -22,7 +18,7 @@ sys.exit(int(os.environ["SLURM_PROCID"]) * 7 if "--fail" in sys.argv else 0)
 
 
 @pytest.fixture
-def prefix(tmp_path: Path) -> Path:
+def prefix(tmp_path):
     """Make a folder as install.sh does, with a command that prints its host."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "prefix/venv"], check=True, timeout=60)
     (tmp_path / "prefix/bin").mkdir()
@@ -32,7 +28,7 @@ def prefix(tmp_path: Path) -> Path:
     return tmp_path / "prefix"
 
 
-def disks(bed: SlurmBed, folder: Path) -> None:
+def disks(bed, folder):
     """Gives every node a disk of its own at the folder: the nodes of the bed share this machine's."""
     folder.mkdir()
     for node in bed.nodes:
@@ -40,7 +36,7 @@ def disks(bed: SlurmBed, folder: Path) -> None:
         subprocess.run(["nsenter", "--target", daemon, "--mount", "mount", "-t", "tmpfs", node, folder], check=True, timeout=20)
 
 
-def broadcast(bed: SlurmBed, folder: Path, *words: str) -> Finished:
+def broadcast(bed, folder, *words):
     quoted = " ".join(f"'{word}'" for word in words)
     options = [f"--nodes={len(bed.nodes)}", "--ntasks-per-node=2", "--overcommit"]
     return bed.sbatch(f"#!/bin/bash\nexec bash {SCRIPT} {quoted}", options, env={"TMPDIR": str(folder)})
@@ -48,7 +44,7 @@ def broadcast(bed: SlurmBed, folder: Path, *words: str) -> Finished:
 
 @pytest.mark.slurm
 @pytest.mark.long
-def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
+def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix, tmp_path, slurm_hosts):
     local = tmp_path / "local"
     disks(slurm_hosts, local)
     done = broadcast(slurm_hosts, local, str(prefix), "allreduce", "--sizes", "1K-1G")
@@ -63,7 +59,7 @@ def test_every_rank_runs_from_its_node_s_disk_which_is_clean_afterwards(prefix: 
 
 @pytest.mark.slurm
 @pytest.mark.long
-def test_the_job_has_the_exit_code_of_the_command_and_cleans_up(prefix: Path, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
+def test_the_job_has_the_exit_code_of_the_command_and_cleans_up(prefix, tmp_path, slurm_hosts):
     local = tmp_path / "local"
     disks(slurm_hosts, local)
     assert broadcast(slurm_hosts, local, str(prefix), "--fail").returncode != 0
@@ -71,7 +67,7 @@ def test_the_job_has_the_exit_code_of_the_command_and_cleans_up(prefix: Path, tm
 
 
 @pytest.mark.parametrize("words", [[], ["/nowhere"], ["/nowhere", "allreduce"]])
-def test_without_an_install_the_error_is_one_sentence(words: list[str]) -> None:
+def test_without_an_install_the_error_is_one_sentence(words):
     done = subprocess.run(["bash", SCRIPT, *words], capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"'{''.join(words[:1])}'" in done.stderr and "broadcast.sbatch PREFIX COMMAND" in done.stderr

@@ -1,7 +1,5 @@
 """install.sh next to a site's torch and MPI: both are measured, neither is touched, and a user gets one command and a module."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -31,7 +29,7 @@ class Installed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Installed:
+def installed(tmp_path_factory, wheels):
     folder = tmp_path_factory.mktemp("site")
     site, prefix = Site(folder), folder / "apps/collbench"
     before = site.frozen()
@@ -40,14 +38,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Install
     return Installed(site, prefix, before, done, "sites-mpi/5")
 
 
-def ask(installed: Installed, *words: str, program: Path | None = None, env: dict[str, str] | None = None) -> Finished:
-    """Runs what was installed, with the site's MPI loaded."""
+def ask(installed, *words, program=None, env=None):
     line = ["timeout", "60", str(program or installed.prefix / "bin/collbench"), *words]
     return subprocess.run(line, cwd=installed.site.folder, env=at_the_site(env), capture_output=True, text=True, check=False)
 
 
 @pytest.mark.long
-def test_what_the_site_had_is_there_and_nothing_of_it_is_new(installed: Installed) -> None:
+def test_what_the_site_had_is_there_and_nothing_of_it_is_new(installed):
     seen = installed.site.frozen(installed.prefix / "venv/bin/python")
     assert {"torch==2.13.0+site", "mpi4py==4.1.2+site"} < installed.before
     assert installed.site.frozen() == installed.before
@@ -56,7 +53,7 @@ def test_what_the_site_had_is_there_and_nothing_of_it_is_new(installed: Installe
 
 
 @pytest.mark.long
-def test_torch_and_mpi4py_are_imported_from_the_site(installed: Installed) -> None:
+def test_torch_and_mpi4py_are_imported_from_the_site(installed):
     look = "import mpi4py, torch, collbench; print(mpi4py.__file__, torch.__file__, collbench.__file__)"
     done = ask(installed, "-c", look, program=installed.prefix / "venv/bin/python")
     mpi4py, torch, collbench = (Path(word) for word in done.stdout.split())
@@ -65,7 +62,7 @@ def test_torch_and_mpi4py_are_imported_from_the_site(installed: Installed) -> No
 
 
 @pytest.mark.long
-def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed, tmp_path: Path) -> None:
+def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed, tmp_path):
     listed = dict(line.split(maxsplit=1) for line in ask(installed, "backends").stdout.splitlines())
     assert re.match("available(, default)?  MPICH", listed["mpi"]) and "torch 2.13.0+site" in listed["gloo"]
     assert re.search("^mpi +available", installed.done.stdout, re.MULTILINE)
@@ -78,13 +75,13 @@ def test_the_site_s_mpi_and_gloo_are_available_and_measured(installed: Installed
 
 
 @pytest.mark.long
-def test_the_packages_of_the_site_are_listed_and_no_compiler_is_missing(installed: Installed) -> None:
+def test_the_packages_of_the_site_are_listed_and_no_compiler_is_missing(installed):
     (said,) = installed.done.stderr.splitlines()
     assert said.endswith(" mpi4py==4.1.2+site numpy==2.4.6 torch==2.13.0+site")
 
 
 @pytest.mark.long
-def test_a_torch_in_the_home_of_the_user_is_not_used(installed: Installed, tmp_path: Path) -> None:
+def test_a_torch_in_the_home_of_the_user_is_not_used(installed, tmp_path):
     own = tmp_path / f".local/lib/{installed.site.packages.parent.name}/site-packages/torch"
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("raise SystemExit('the torch in the home')")
@@ -93,7 +90,7 @@ def test_a_torch_in_the_home_of_the_user_is_not_used(installed: Installed, tmp_p
 
 
 @pytest.mark.long
-def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> None:
+def test_the_folder_runs_after_a_copy(installed, tmp_path):
     for name in ("bin", "venv"):
         shutil.copytree(installed.prefix / name, tmp_path / name, symlinks=True)
     look = "import collbench; print(collbench.__file__)"
@@ -105,7 +102,7 @@ def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["lua", "tcl"])
-def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_python(installed: Installed, kind: str, tmp_path: Path) -> None:
+def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_python(installed, kind, tmp_path):
     if not LMOD.exists():
         cannot("no module command here: apt-get install lmod")
     shutil.copytree(installed.prefix / "modulefiles", tmp_path / "modulefiles")
@@ -127,7 +124,7 @@ def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_pytho
 
 
 @pytest.mark.long
-def test_the_completion_that_is_installed_completes(installed: Installed) -> None:
+def test_the_completion_that_is_installed_completes(installed):
     file = installed.prefix / "share/bash-completion/completions/collbench"
     press = f"source {file}; COMP_WORDS=(collbench allr); COMP_CWORD=1; _collbench_or_inner; echo ${{COMPREPLY[*]}}"
     assert subprocess.run(["bash", "--norc", "-c", press], capture_output=True, text=True, check=True).stdout == "allreduce\n"
@@ -137,7 +134,7 @@ def test_the_completion_that_is_installed_completes(installed: Installed) -> Non
 
 
 @pytest.mark.long
-def test_a_folder_that_is_not_empty_is_rejected(installed: Installed) -> None:
+def test_a_folder_that_is_not_empty_is_rejected(installed):
     done = installed.site.install(installed.prefix)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{installed.prefix} is not empty" in done.stderr and done.stderr.count("\n") == 1
@@ -145,7 +142,7 @@ def test_a_folder_that_is_not_empty_is_rejected(installed: Installed) -> None:
 
 
 @pytest.mark.long
-def test_an_mpi4py_that_is_too_old_is_rejected_and_not_replaced(tmp_path: Path, wheels: Path) -> None:
+def test_an_mpi4py_that_is_too_old_is_rejected_and_not_replaced(tmp_path, wheels):
     site, prefix = Site(tmp_path / "site", ("mpi4py",)[:1], marked=()), tmp_path / "prefix"
     site.is_of_version("mpi4py", "3.1.6")
     done = site.install(prefix, env=offline(wheels))
@@ -155,7 +152,7 @@ def test_an_mpi4py_that_is_too_old_is_rejected_and_not_replaced(tmp_path: Path, 
 
 
 @pytest.mark.long
-def test_plain_pip_would_have_replaced_it(tmp_path: Path, wheels: Path) -> None:
+def test_plain_pip_would_have_replaced_it(tmp_path, wheels):
     """What install.sh is for: with pip alone the same site gets an mpi4py of the index in front of its own."""
     site = Site(tmp_path / "site", ("mpi4py",), marked=())
     site.is_of_version("mpi4py", "3.1.6")

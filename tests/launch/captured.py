@@ -56,41 +56,22 @@ NO_STEP = {"sbatch": SBATCH, "sbatch -n1": SBATCH_ONE, "salloc": SALLOC, "salloc
 HYDRA = {"MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "2", "PMI_FD": "16", "PMI_HOSTNAME": "h", "PMI_RANK": "2", "PMI_SIZE": "3"}
 # mpiexec of impi-rt 2021.18.1: hydra's variables, and many of its own
 INTEL_HYDRA = {
-    "I_MPI_HYDRA_UUID": "a55b0000-60e3-6fbd-fc60-0600192a0854",
-    "I_MPI_INFO_STATE": "0",
-    "FI_PROVIDER_PATH": "/opt/intel/lib",
-    "PMI_SIZE": "3",
-    "PMI_RANK": "2",
-    "PMI_FD": "9",
-    "MPI_LOCALNRANKS": "3",
-    "MPI_LOCALRANKID": "2",
-}
+    "I_MPI_HYDRA_UUID": "a55b0000-60e3-6fbd-fc60-0600192a0854", "I_MPI_INFO_STATE": "0", "FI_PROVIDER_PATH": "/opt/intel/lib",
+    "PMI_SIZE": "3", "PMI_RANK": "2", "PMI_FD": "9", "MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "2",
+}  # fmt: skip
 PRTE = {
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
-    "OMPI_COMM_WORLD_RANK": "2",
-    "OMPI_COMM_WORLD_SIZE": "3",
-    "PMIX_NAMESPACE": "prterun-h-5923@1",
-    "PMIX_RANK": "2",
-    "PRTE_LAUNCHED": "1",
-}
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3",
+    "PMIX_NAMESPACE": "prterun-h-5923@1", "PMIX_RANK": "2", "PRTE_LAUNCHED": "1",
+}  # fmt: skip
 # mpiexec in a batch script starts its daemons by srun: SLURM_* describes the daemons
 HYDRA_IN_SLURM = {**SBATCH, "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1"}
 HYDRA_IN_SLURM |= {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_JOBID": "8.1", "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "5"}
 
 TORCHRUN = {
-    "GROUP_RANK": "0",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "35981",
-    "RANK": "1",
-    "ROLE_RANK": "1",
-    "TORCHELASTIC_RESTART_COUNT": "0",
-    "TORCHELASTIC_RUN_ID": "82d1c4aa",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "GROUP_RANK": "0", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "35981", "RANK": "1",
+    "ROLE_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "82d1c4aa", "TORCHELASTIC_USE_AGENT_STORE": "True",
     "WORLD_SIZE": "2",
-}
+}  # fmt: skip
 KUBERNETES = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0.svc", "MASTER_PORT": "23456"}
 
 ALL = {

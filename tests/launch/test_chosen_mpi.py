@@ -39,13 +39,10 @@ def test_a_library_and_the_mpiexec_of_its_installation(at: str, tmp_path: Path) 
         assert chosen_library({CHOSEN: str(folder)}) == folder / at
 
 
-def test_a_stub_of_a_wheel_is_passed_over(tmp_path: Path) -> None:
-    folder = installation(tmp_path, "lib/libmpi.so.40")
-    (folder / "lib/libmpi.so").write_text("")
-    assert chosen_library({CHOSEN: str(folder)}) == folder / "lib/libmpi.so.40"
-
-
-def test_without_an_mpiexec_of_its_own_that_of_path_is_used(tmp_path: Path) -> None:
+def test_a_stub_of_a_wheel_is_passed_over_and_without_an_mpiexec_of_its_own_that_of_path_is_used(tmp_path: Path) -> None:
+    wheel = installation(tmp_path / "wheel", "lib/libmpi.so.40")
+    (wheel / "lib/libmpi.so").write_text("")
+    assert chosen_library({CHOSEN: str(wheel)}) == wheel / "lib/libmpi.so.40"
     folder = installation(tmp_path / "mpi", "lib/libmpi.so", program="elsewhere/mpiexec")
     assert find_mpiexec({CHOSEN: str(folder), "PATH": str(folder / "elsewhere")}) == folder / "elsewhere/mpiexec"
     assert find_mpiexec({CHOSEN: str(folder), "PATH": ""}) is None
@@ -83,19 +80,19 @@ class TestCommand:
         done = self.measure(tmp_path, str(tmp_path / "libmpi.so"), "--backend", "mpi")
         assert done.returncode == 2 and f"{CHOSEN}={tmp_path}/libmpi.so does not load" in one_sentence(done)
 
-    @pytest.mark.impi
     @pytest.mark.long
-    def test_the_wheel_of_mpi4py_measures_over_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
-        found = stored(self.measure(tmp_path, str(Path(impi_python).parents[1]), "--backend", "mpi"), tmp_path)
+    @pytest.mark.parametrize(
+        ("python", "name"),
+        [
+            pytest.param("impi_python", "Intel MPI 20", marks=pytest.mark.impi),
+            pytest.param("openmpi_python", "Open MPI", marks=pytest.mark.openmpi),
+        ],
+    )
+    def test_the_wheel_of_mpi4py_measures_over_it(self, python: str, name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        folder = Path(request.getfixturevalue(python)).parents[1]
+        found = stored(self.measure(tmp_path, str(folder), "--backend", "mpi"), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0)}
-        assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
-
-    @pytest.mark.openmpi
-    @pytest.mark.long
-    def test_and_over_open_mpi(self, openmpi_python: str, tmp_path: Path) -> None:
-        found = stored(self.measure(tmp_path, str(Path(openmpi_python).parents[1]), "--backend", "mpi"), tmp_path)
-        assert measured(found) == {"mpi": (2, 1, 0)}
-        assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
+        assert found.info["backends"]["mpi"]["mpi"].startswith(name)
 
     @pytest.mark.impi
     @pytest.mark.long

@@ -131,21 +131,18 @@ class TestMismatches:
         assert [words[:3] for words in commands(actual, "-n")] == [[f"{tmp_path}/right/mpiexec", "-n", "2"]]
 
     @pytest.mark.contract
-    def test_no_launcher_of_this_mpi(self, open_mpi: Shell) -> None:
-        actual = open_mpi.has("wrong", "mpiexec", version=HYDRA).explained()
-        assert actual.severe and actual.problems[0].what.endswith("Open MPI 5.0.11")
-        assert commands(actual, "-n") == []
-
-    @pytest.mark.contract
-    def test_a_launcher_with_the_same_process_manager_fits(self, mpich: Shell) -> None:
+    def test_launchers_of_another_mpi_or_slurm_may_fit_by_their_process_manager(self, mpich: Shell) -> None:
         assert not mpich.has("a", "mpirun", version=INTEL).explained().problems
 
     @pytest.mark.contract
-    def test_a_slurm_without_the_process_manager_of_the_library(self, open_mpi: Shell) -> None:
-        actual = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=WITHOUT_PMIX).explained()
-        (problem,) = actual.problems
-        assert problem.severity == "warning" and not actual.severe
+    def test_no_launcher_of_this_mpi_or_none_that_has_its_process_manager(self, open_mpi: Shell) -> None:
+        slurm_alone = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=WITHOUT_PMIX).explained()
+        (problem,) = slurm_alone.problems
+        assert problem.severity == "warning" and not slurm_alone.severe
         assert all(value in problem.what for value in ("Open MPI 5.0.11", "--mpi=pmix", "none, pmi2"))
+        actual = open_mpi.has("wrong", "mpiexec", version=HYDRA).explained()
+        assert actual.severe and actual.problems[0].what.endswith("Open MPI 5.0.11")
+        assert commands(actual, "-n") == []
 
     @pytest.mark.contract
     def test_no_library(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,21 +177,26 @@ class TestHostNames:
     def test_valid_names_are_not_reported(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
         assert problems({}, **self.ALLOCATION) == []
 
-    def test_the_name_of_this_host_at_loopback(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
-        ((severity, what),) = problems({"n1": ("127.0.1.1",)}, **self.ALLOCATION)
-        assert severity == "note" and all(value in what for value in ("'n1'", "127.0.1.1", "10.0.0.1", "MASTER_ADDR"))
-
-    def test_without_any_address_of_the_network(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
-        ((severity, what),) = problems({"n1": ("127.0.1.1",)}, own=(), **self.ALLOCATION)
-        assert severity == "severe" and "'n1'" in what
-
-    def test_ipv6_only(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
-        ((severity, what),) = problems({"n1": ("fd00::1",), "n2": ("fd00::2",)}, own=("fd00::1",), **self.ALLOCATION)
-        assert severity == "note" and "IPv6" in what and "n1, n2" in what
-
-    def test_no_common_family(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
-        ((severity, what),) = problems({"n1": ("fd00::1",)}, own=("fd00::1",), **self.ALLOCATION)
-        assert severity == "severe" and "n2 has only IPv4" in what
+    @pytest.mark.parametrize(
+        ("names", "own", "severity", "words"),
+        [
+            ({"n1": ("127.0.1.1",)}, ("10.0.0.1",), "note", ("'n1'", "127.0.1.1", "10.0.0.1", "MASTER_ADDR")),
+            ({"n1": ("127.0.1.1",)}, (), "severe", ("'n1'",)),
+            ({"n1": ("fd00::1",), "n2": ("fd00::2",)}, ("fd00::1",), "note", ("IPv6", "n1, n2")),
+            ({"n1": ("fd00::1",)}, ("fd00::1",), "severe", ("n2 has only IPv4",)),
+        ],
+        ids=["the name of this host at loopback", "no address of the network", "IPv6 only", "no common family"],
+    )
+    def test_names_of_hosts(
+        self,
+        names: Mapping[str, tuple[str, ...]],
+        own: tuple[str, ...],
+        severity: str,
+        words: tuple[str, ...],
+        problems: Callable[..., list[tuple[str, str]]],
+    ) -> None:
+        ((reported, what),) = problems(names, own=own, **self.ALLOCATION)
+        assert reported == severity and all(word in what for word in words)
 
     @pytest.mark.parametrize(
         ("master", "severity", "host"),
@@ -220,10 +222,17 @@ class TestPlaces:
         assert [words[:3] for words in commands(actual, "srun")] == [["srun", "--mpi=pmi2", "--kill-on-bad-exit=1"]]
         assert len(actual.problems) == actual.severe
 
-    def test_in_a_step_of_one_task(self, mpich: Shell) -> None:
-        actual = mpich.explained(**captured.SRUN_ONE)
-        assert [problem.severity for problem in actual.problems] == ["note"] and "has one task" in actual.problems[0].what
-        assert commands(actual, "--ranks")
+    def test_in_a_step_of_one_task_under_torchrun_and_with_invalid_variables(self, mpich: Shell) -> None:
+        alone = mpich.explained(**captured.SRUN_ONE)
+        assert [problem.severity for problem in alone.problems] == ["note"] and "has one task" in alone.problems[0].what
+        assert commands(alone, "--ranks")
+        torchrun = mpich.explained(**captured.TORCHRUN)  # only MPI is missing
+        (place,) = torchrun.places
+        assert "torchrun" in place and "rank 1 of 2" in place
+        assert [problem.severity for problem in torchrun.problems] == ["warning"] and "torchrun" in torchrun.problems[0].what
+        assert [words[-1] for words in commands(torchrun)] == ["allreduce"]
+        invalid = mpich.explained(**{**captured.TORCHRUN, "RANK": "7"})
+        assert invalid.severe and invalid.problems[0].what.startswith("RANK=7 ")
 
     @pytest.mark.contract
     @pytest.mark.parametrize("how", captured.NO_STEP)
@@ -244,13 +253,6 @@ class TestPlaces:
         assert "Open MPI" in place and "rank 2 of 3" in place
         assert actual.severe and "Open MPI" in actual.problems[0].what and "MPICH 5.0.2" in actual.problems[0].what
 
-    def test_under_torchrun_only_mpi_is_missing(self, mpich: Shell) -> None:
-        actual = mpich.explained(**captured.TORCHRUN)
-        (place,) = actual.places
-        assert "torchrun" in place and "rank 1 of 2" in place
-        assert [problem.severity for problem in actual.problems] == ["warning"] and "torchrun" in actual.problems[0].what
-        assert [words[-1] for words in commands(actual)] == ["allreduce"]
-
     def test_in_a_pod(self, mpich: Shell) -> None:
         pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "job-3", "JOB_COMPLETION_INDEX": "3"}
         known = {"COLLBENCH_PODS": "4", "MASTER_ADDR": "job-0.job", "COLLBENCH_SECRET": "x" * 32}
@@ -260,10 +262,6 @@ class TestPlaces:
         assert bool(commands(actual, "kubernetes")) == ("deploy" in plugins()) and not actual.severe
         alone = mpich.explained(**pod)
         assert alone.severe and "pod 3 " in alone.problems[0].what
-
-    def test_invalid_variables(self, mpich: Shell) -> None:
-        actual = mpich.explained(**{**captured.TORCHRUN, "RANK": "7"})
-        assert actual.severe and actual.problems[0].what.startswith("RANK=7 ")
 
     def test_the_rank_of_this_process(self) -> None:
         assert [rank_of(env) for env in ({}, captured.SBATCH, captured.TORCHRUN, captured.SRUN_PMI2)] == [0, 0, 1, 2]
@@ -283,16 +281,11 @@ def test_collbench_accepts_every_printed_command(mpich: Shell, capsys: pytest.Ca
 
 
 @pytest.mark.contract
-def test_the_library_of_this_python() -> None:
+def test_the_library_of_this_python_and_a_missing_one() -> None:
     pytest.importorskip("mpi4py")
     loaded = library(os.environ)
     assert loaded.name and not loaded.problem and loaded.managers
     assert Path(loaded.path).is_file() and Path(loaded.path).name.startswith("libmpi")
-
-
-@pytest.mark.contract
-def test_a_missing_library() -> None:
-    pytest.importorskip("mpi4py")
-    actual = library({**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
-    assert (actual.name, actual.managers) == ("", frozenset())
-    assert "/nowhere/libmpi.so" in actual.problem
+    missing = library({**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    assert (missing.name, missing.managers) == ("", frozenset())
+    assert "/nowhere/libmpi.so" in missing.problem

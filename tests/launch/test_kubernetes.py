@@ -29,95 +29,86 @@ def found(env: dict[str, str], ranks: int | None = None) -> LaunchInfo:
     return info
 
 
-class TestPod:
-    def test_of_an_indexed_job_is_a_task_alone_on_its_node(self) -> None:
-        info = found(POD)
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("kubernetes", 1, 3, 0, 1)
-        assert (info.meeting, info.port, info.node, info.mpi) == ("tcp://bench-0.bench", None, "1", None)
-        assert info.facts == {"kubernetes": "indexed Job"}
-        assert info.token == found({**POD, "JOB_COMPLETION_INDEX": "0"}).token
-
-    def test_of_a_trainjob_without_torchrun_is_one_too(self) -> None:
-        info = found(TRAIN)
-        assert (info.launcher, info.rank, info.ranks, info.local_ranks) == ("kubernetes", 1, 2, 1)
-        assert (info.meeting, info.port, info.facts) == ("tcp://t-node-0-0.t", 29500, {"kubernetes": "TrainJob"})
-
-    def test_under_torchrun_in_it_is_torchruns(self) -> None:
-        inside = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}
-        info = found({**TRAIN, **inside, "TORCHELASTIC_RUN_ID": "none"})
-        assert (info.launcher, info.rank, info.ranks) == ("torchrun", 3, 4)
-
-    def test_of_an_mpijob_is_mpiruns(self) -> None:
-        assert found({**POD, **captured.PRTE}).launcher == "mpirun"
-
-    def test_alone_needs_no_address_and_may_start_ranks_itself(self) -> None:
-        alone = {"JOB_COMPLETION_INDEX": "0", "COLLBENCH_PODS": "1"}
-        assert (found(alone).ranks, found(alone).meeting) == (1, "tcp://127.0.0.1")
-        assert detect(alone, LocalRequest(ranks=4)) is None
-
-    def test_becomes_the_ranks_of_its_node(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        started: list[LaunchInfo] = []
-
-        class Recorder:
-            def __init__(self, children: list[object], **_: object) -> None:
-                started.extend(found(child.env) for child in children)  # type: ignore[attr-defined]
-
-            def run(self) -> int:
-                return 0
-
-        monkeypatch.setattr("collbench.launch.spawn.Supervisor", Recorder)
-        assert node_workers(found(POD), 2, ["allreduce"], POD) == 0
-        assert [(one.rank, one.ranks, one.local_rank, one.local_ranks, one.node) for one in started] == [
-            (2, 6, 0, 2, "1"),
-            (3, 6, 1, 2, "1"),
-        ]
-        assert {one.launcher for one in started} == {"kubernetes"}
+UNDER_TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}
+ALONE = {"JOB_COMPLETION_INDEX": "0", "COLLBENCH_PODS": "1"}
 
 
-class TestRefused:
-    @pytest.mark.parametrize("missing", ["COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX"])
-    def test_a_pod_that_would_measure_alone(self, missing: str) -> None:
-        env = {name: value for name, value in POD.items() if name != missing}
-        with pytest.raises(UsageError, match=f"{missing} is not"):
-            detect(env)
+# Ranks: rank, number of ranks, local rank, number of local ranks. Place: meeting point and port.
+@pytest.mark.parametrize(
+    ("env", "launcher", "ranks", "place", "facts"),
+    [
+        (POD, "kubernetes", (1, 3, 0, 1), ("tcp://bench-0.bench", None), {"kubernetes": "indexed Job"}),
+        (TRAIN, "kubernetes", (1, 2, 0, 1), ("tcp://t-node-0-0.t", 29500), {"kubernetes": "TrainJob"}),
+        ({**TRAIN, **UNDER_TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", (3, 4, 1, 2), ("tcp://h", None),
+            {"variables": "torchrun"}),
+        ({**POD, **captured.PRTE}, "mpirun", (2, 3, 1, 3), ("tcp://bench-0.bench", None), {"mpirun": "Open MPI"}),
+        (ALONE, "kubernetes", (0, 1, 0, 1), ("tcp://127.0.0.1", None), {"kubernetes": "indexed Job"}),
+    ],
+    ids=["indexed Job", "TrainJob", "TrainJob with torchrun", "MPIJob", "alone"],
+)  # fmt: skip
+def test_the_launch_of_a_pod(
+    env: dict[str, str], launcher: str, ranks: tuple[int, ...], place: tuple[str, int | None], facts: dict[str, str]
+) -> None:
+    info = found(env)
+    assert (info.launcher, (info.rank, info.ranks, info.local_rank, info.local_ranks)) == (launcher, ranks)
+    assert ((info.meeting, info.port), info.facts) == (place, facts)
+    assert found({"COLLBENCH_WORKER": to_variable(info)}) == info
 
-    def test_the_error_has_all_missing_variables_and_the_remedy(self) -> None:
-        with pytest.raises(UsageError) as said:
-            detect({"JOB_COMPLETION_INDEX": "0"})
-        assert all(word in str(said.value) for word in ("COLLBENCH_PODS", "MASTER_ADDR", "`collbench emit kubernetes`", "--ranks"))
-        assert detect({"JOB_COMPLETION_INDEX": "0"}, LocalRequest(ranks=2)) is None
 
-    @pytest.mark.parametrize(
-        ("env", "value"),
-        [
-            ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "),
-            ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
-            ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
-            ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
-        ],
-    )
-    def test_invalid_variables(self, env: dict[str, str], value: str) -> None:
-        with pytest.raises(UsageError, match=value):
-            detect(env)
+def test_pods_of_a_job_have_one_token_and_a_node_each_and_one_alone_may_start_ranks_itself() -> None:
+    assert (found(POD).node, found(POD).mpi, found(POD).token) == ("1", None, found({**POD, "JOB_COMPLETION_INDEX": "0"}).token)
+    assert detect(ALONE, LocalRequest(ranks=4)) is None
 
-    def test_ranks_of_its_own_beside_other_pods(self) -> None:
-        with pytest.raises(UsageError, match=r"--ranks 4 .*kubernetes started 3"):
-            detect(POD, LocalRequest(ranks=4))
 
-    def test_a_pod_without_a_job_starts_ranks_itself(self) -> None:
-        assert detect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}) is None
+def test_a_pod_becomes_the_ranks_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[LaunchInfo] = []
+
+    class Recorder:
+        def __init__(self, children: list[object], **_: object) -> None:
+            started.extend(found(child.env) for child in children)  # type: ignore[attr-defined]
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr("collbench.launch.spawn.Supervisor", Recorder)
+    assert node_workers(found(POD), 2, ["allreduce"], POD) == 0
+    ranks = [(one.launcher, one.rank, one.ranks, one.local_rank, one.local_ranks, one.node) for one in started]
+    assert ranks == [("kubernetes", 2, 6, 0, 2, "1"), ("kubernetes", 3, 6, 1, 2, "1")]
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        *(({name: value for name, value in POD.items() if name != missing}, f"{missing} is not")
+            for missing in ("COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX")),
+        ({"JOB_COMPLETION_INDEX": "0"}, "COLLBENCH_PODS and MASTER_ADDR .*`collbench emit kubernetes`.*--ranks"),
+        ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "),
+        ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
+        ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
+        ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_would_measure_alone_or_has_invalid_variables_is_refused(env: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        detect(env)
+
+
+def test_ranks_that_a_pod_starts_itself() -> None:
+    assert detect({"JOB_COMPLETION_INDEX": "0"}, LocalRequest(ranks=2)) is None
+    assert detect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}) is None  # a pod without a job
+    with pytest.raises(UsageError, match=r"--ranks 4 .*kubernetes started 3"):
+        detect(POD, LocalRequest(ranks=4))
 
 
 class TestName:
     """The name of rank 0's pod, which other pods can resolve some seconds after their start."""
 
-    def test_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_waited_for_and_not_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = iter([(), (), ("10.0.0.5",)])
         monkeypatch.setattr(addresses, "resolve", lambda host: next(answers))
         monkeypatch.setattr(addresses, "_RETRY_S", 0.0)
         assert addresses.await_name("tcp://bench-0.bench", 30.0)
-
-    def test_is_not_waited_for_without_end(self) -> None:
+        monkeypatch.undo()
         assert not addresses.await_name("tcp://no.such.host.invalid", 0.0)
 
     def test_that_never_resolves_ends_the_rank_with_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +148,3 @@ class TestName:
 
     def pod(self, index: int) -> LaunchInfo:
         return found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(index)})
-
-
-def test_workers_of_a_pod_get_its_launch() -> None:
-    assert found({"COLLBENCH_WORKER": to_variable(found(POD))}) == found(POD)

@@ -72,8 +72,6 @@ def on(host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None) -> 
 
 def found(env: Mapping[str, str], *, without: str = "", host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None,
           request: LocalRequest | None = None, **changes: str) -> Call:  # fmt: skip
-    """The error of a process with these variables."""
-
     def detected() -> object:
         with on(host, names):
             return detect({name: value for name, value in {**env, **changes}.items() if name != without}, request)
@@ -120,8 +118,6 @@ def of_processes() -> None:
 
 
 def reported(by: Callable[[], object]) -> Call:
-    """What a function prints to stderr."""
-
     def printed() -> str:
         with redirect_stderr(StringIO()) as err:
             by()
@@ -406,14 +402,12 @@ WORDS: dict[str, tuple[Call, str]] = {
         "UDP, and whether COLLBENCH_SECRET, or the secret in the home directory, is the same there"),
     "explain, shell": (shell({}), "not started by a launcher, and not in a scheduler's job"),
     "explain, step": (shell(captured.SRUN_PMI2),
-        "srun --mpi=pmi2 started this as rank 2 of 3; it can start MPI by PMI\n"
-        "Slurm job 8 on 2 nodes, in step 0"),
+        "srun --mpi=pmi2 started this as rank 2 of 3; it can start MPI by PMI\n" "Slurm job 8 on 2 nodes, in step 0"),
     "explain, job without a step": (shell(captured.SBATCH), "Slurm job 8 on 2 nodes, not in a step of srun's"),
     "explain, mpirun": (shell(captured.PRTE), "mpirun of Open MPI started this as rank 2 of 3; it can start MPI by PMIx"),
     "explain, torchrun": (shell(captured.TORCHRUN), "torchrun started this as rank 1 of 2; it cannot start MPI"),
     "explain, pod": (shell({**POD, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "job-1"}),
-        "Kubernetes (indexed Job) started this as rank 1 of 3; it cannot start MPI\n"
-        "pod job-1 of Kubernetes, index 1 of its job"),
+        "Kubernetes (indexed Job) started this as rank 1 of 3; it cannot start MPI\n" "pod job-1 of Kubernetes, index 1 of its job"),
     "explain, commands": (commands({}, LOADED_OPEN_MPI, SRUN, MPIRUN, LauncherProgram("torchrun", Path("/usr/bin/torchrun"))),
         "2 ranks on this host: collbench allreduce --ranks 2\n"
         "2 ranks on this host, over MPI: mpirun -n 2 collbench allreduce --backend mpi\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,30 +17,29 @@ from tests.cli.command import run
 MANY = (1 << 40, "nothing")
 
 
-def refused(
-    ranks: int, *found: tuple[int, str], oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch
-) -> str | None:
-    monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
-    try:
-        refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=cores)
-    except UsageError as error:
-        return str(error)
-    return None
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that returns why ranks are refused on a host with these limits and two cores, or nothing."""
+
+    def refused(ranks: int, *found: tuple[int, str], oversubscribe: bool = False) -> str:
+        monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
+        try:
+            refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=2)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    return refused
 
 
-def test_16_ranks_per_core_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refused(32, monkeypatch=monkeypatch) is None
-    assert refused(33, oversubscribe=True, monkeypatch=monkeypatch) is None
-    said = refused(33, monkeypatch=monkeypatch)
-    assert said and said.startswith("--ranks 33: ") and "at most 32" in said and "--oversubscribe" in said
-
-
-def test_no_option_overrides_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = (50, "more than there is")
+def test_16_ranks_per_core_are_allowed_and_no_option_overrides_memory_and_processes(refused: Callable[..., str]) -> None:
+    assert refused(32) == refused(33, oversubscribe=True) == ""
+    said = refused(33)
+    assert said.startswith("--ranks 33: ") and "at most 32" in said and "--oversubscribe" in said
     for oversubscribe, most in ((True, 50), (False, 32)):
-        said = refused(51, narrow, oversubscribe=oversubscribe, monkeypatch=monkeypatch)
-        assert said and narrow[1] in said and said.endswith(f"at most {most}")
-    assert refused(1, (0, "more"), monkeypatch=monkeypatch) is None  # one process is always allowed
+        said = refused(51, (50, "more than there is"), oversubscribe=oversubscribe)
+        assert "more than there is" in said and said.endswith(f"at most {most}")
+    assert refused(1, (0, "more")) == ""  # one process is always allowed
 
 
 def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:

@@ -51,10 +51,29 @@ def test_each_pairing_as_measured(library, env, remedy):
     assert why is None if remedy is None else remedy in why
 
 
-@pytest.mark.parametrize("library", [MPICH, OPEN_MPI])
-def test_one_rank_alone_is_fine(library):
-    env = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
-    assert mpi_mismatch(library, detect(env), env) is None
+ALONE = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
+ALONE_WITH_PMIX = {name: value for name, value in captured.SRUN_ONE.items() if name != "PMI_SIZE"}
+ALONE_WITH_PMIX |= {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.8.0"}
+BOTH = MPICH.replace("--with-pm=", "--with-pmix=/usr --with-pm=")
+BELOW_A_TASK = {"mpi": None, "ranks": 6, "local_ranks": 2, "facts": {"worker": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("library", "env", "changes", "remedy"),
+    [
+        (MPICH, ALONE, {}, None),
+        (OPEN_MPI, ALONE, {}, None),
+        (MPICH, ALONE_WITH_PMIX, {}, "srun --mpi=pmi2"),  # it aborts even alone
+        (OPEN_MPI, ALONE_WITH_PMIX, {}, None),
+        (BOTH, captured.SRUN_PMIX, {}, None),
+        (MPICH, captured.SRUN_PMI2, {"ranks": 4}, "PMI_SIZE=3"),
+        (MPICH, captured.SRUN_PMI2, BELOW_A_TASK, "srun --ntasks-per-node=2 --mpi=pmi2"),
+    ],
+    ids=["alone", "alone, Open MPI", "alone with PMIx", "alone with PMIx, Open MPI", "built for both", "another size", "below a task"],
+)
+def test_other_pairings(library, env, changes, remedy):
+    why = mpi_mismatch(library, replace(detect(env), **changes), {} if "facts" in changes else env)
+    assert why is None if remedy is None else remedy in why
 
 
 LIBRARIES_OF_PMI = ("libpmi2.so.0", "libpmix.so.2", "libpmi.so")
@@ -87,28 +106,6 @@ def test_i_mpi_pmi_library_ends_a_single_rank_without_a_launcher(tmp_path):
     assert mpi_mismatch(INTEL_MPI, detect(env), env) is None
     env["I_MPI_PMI_LIBRARY"] = str(tmp_path / "libpmi2.so")
     assert "unset I_MPI_PMI_LIBRARY" in mpi_mismatch(INTEL_MPI, detect(env), env)
-
-
-def test_mpich_aborts_even_alone_where_pmix_is_set():
-    env = {**captured.SRUN_ONE, "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.8.0"}
-    del env["PMI_SIZE"]
-    assert "srun --mpi=pmi2" in mpi_mismatch(MPICH, detect(env), env)
-    assert mpi_mismatch(OPEN_MPI, detect(env), env) is None
-
-
-def test_mpich_built_with_pmix_accepts_both():
-    env = captured.SRUN_PMIX
-    assert mpi_mismatch(MPICH.replace("--with-pm=", "--with-pmix=/usr --with-pm="), detect(env), env) is None
-
-
-def test_a_size_of_another_launcher_is_a_mismatch():
-    info = replace(detect(captured.SRUN_PMI2), ranks=4)
-    assert "PMI_SIZE=3" in mpi_mismatch(MPICH, info, captured.SRUN_PMI2)
-
-
-def test_ranks_below_a_task_have_no_mpi():
-    info = replace(detect(captured.SRUN_PMI2), mpi=None, ranks=6, local_ranks=2, facts={"worker": "2"})
-    assert "srun --ntasks-per-node=2 --mpi=pmi2" in mpi_mismatch(MPICH, info, {})
 
 
 def test_after_init_the_communicator_must_have_the_launchers_size():

@@ -47,7 +47,6 @@ def any_age(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
-    """A process that maps the file."""
     line = [sys.executable, "-c", HOLDER.format(then=then), str(path)]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.readline() == "mapped\n"

@@ -32,11 +32,10 @@ def as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("number", "code", "sentence"),
     [
-        (signal.SIGINT, 130, "interrupted by SIGINT"),
-        (signal.SIGTERM, 143, "interrupted by SIGTERM"),
+        (signal.SIGINT, 130, "interrupted by SIGINT"), (signal.SIGTERM, 143, "interrupted by SIGTERM"),
         (signal.SIGHUP, 143, "interrupted by SIGHUP"),
     ],
-)
+)  # fmt: skip
 def test_the_first_signal_is_an_exception_that_no_library_catches(number: signal.Signals, code: int, sentence: str) -> None:
     signals.handle()
     with pytest.raises(Interrupted) as came:
@@ -45,16 +44,12 @@ def test_the_first_signal_is_an_exception_that_no_library_catches(number: signal
     assert (came.value.exit_code, str(came.value)) == (code, sentence)
 
 
-def test_those_that_follow_change_nothing() -> None:
+def test_those_that_follow_change_nothing_and_a_process_that_is_ending_is_not_disturbed() -> None:
     signals.handle()
     with pytest.raises(Interrupted):
         signal.raise_signal(signal.SIGINT)
     for number in ALL:
         signal.raise_signal(number)
-
-
-def test_a_process_that_is_ending_is_not_disturbed() -> None:
-    signals.handle()
     signals.settle()
     settled = [signal.getsignal(number) for number in ALL]
     signal.raise_signal(signal.SIGTERM)
@@ -71,21 +66,18 @@ def test_nohup_is_respected() -> None:
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-def test_what_must_be_done_to_its_end_is() -> None:
+def test_what_must_be_done_to_its_end_is_and_an_error_inside_counts_more_than_the_signal() -> None:
     done = []
+    signals.handle()
+    with pytest.raises(ValueError, match="the disk"), signals.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("the disk is full")
     signals.handle()
     with pytest.raises(Interrupted) as came, signals.deferred():
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         done.append("all of it")
     assert done and came.value.number == signal.SIGTERM
-
-
-def test_an_error_inside_counts_more_than_the_signal() -> None:
-    signals.handle()
-    with pytest.raises(ValueError, match="the disk"), signals.deferred():
-        signal.raise_signal(signal.SIGTERM)
-        raise ValueError("the disk is full")
 
 
 def test_a_call_that_never_returns_does_not_keep_it_from_being_heard() -> None:
@@ -145,12 +137,17 @@ time.sleep(60)
 
 
 def stubborn(folder, grace_s):
-    """Start ranks that ignore every signal but SIGKILL."""
     code = PARENT.replace("grace_s=2", f"grace_s={grace_s}")
     line = [sys.executable, "-c", code, str(folder), "0,0", "own", STUBBORN]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: all((folder / f"rank-{i}").exists() for i in range(2)), "two ranks")
     return process
+
+
+def ended(process, code, name):
+    """Assert the exit code and the only line of the parent."""
+    said = process.communicate(timeout=8)[1]
+    assert process.returncode == code and said.count("\n") == 1 and name in said and "runs/x" in said
 
 
 @pytest.mark.contract
@@ -160,8 +157,7 @@ def test_the_second_ctrl_c_kills_at_once_and_the_parent_reports_it(tmp_path):
     while any(alive(pid) for pid in ranks):  # a second one that arrives before the first is handled does not count
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
-    said = process.communicate(timeout=8)[1]
-    assert process.returncode == 130 and said.count("\n") == 1 and "SIGINT" in said and "runs/x" in said
+    ended(process, 130, "SIGINT")
 
 
 @pytest.mark.contract
@@ -171,8 +167,7 @@ def test_a_repeated_sigterm_does_not_end_the_grace_time(tmp_path):
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    said = process.communicate(timeout=8)[1]
-    assert process.returncode == 143 and said.count("\n") == 1 and "SIGTERM" in said and "runs/x" in said
+    ended(process, 143, "SIGTERM")
     assert time.monotonic() - began > 0.55
 
 

@@ -1,17 +1,13 @@
 """torchrun and the mpiexec of MPICH and Intel MPI over two hosts with a link of 1 Gbit/s."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from collbench.results.reader import read_run
-from tests.cli.command import BIN, PROGRAM, Finished, environment
+from tests.cli.command import BIN, PROGRAM, environment
 from tests.conftest import needs_plugin, sample
-from tests.launchers.stored import measured, stored
-from tests.testbeds import Hosts
+from tests.launchers.stored import measured, reached, stored
 
 pytestmark = pytest.mark.hosts
 
@@ -21,18 +17,18 @@ PORT = "29533"  # the hosts have their own network: no other server listens ther
 
 
 @pytest.fixture
-def bed(hosts: Callable[..., Hosts]) -> Hosts:
+def bed(hosts):
     """Two hosts with differently named interfaces, different numbers of them, and bridges that lead nowhere."""
     return hosts(2, "1gbit", unlike=True)
 
 
-def short(folder: Path, size: str = "1K") -> list[str]:
+def short(folder, size="1K"):
     return [*PROGRAM[1:], "allreduce", "--sizes", size, "--out", str(folder / "run")]
 
 
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
 @needs_plugin("libraries")
-def test_hosts_with_different_interface_names(bed: Hosts, tmp_path: Path) -> None:
+def test_hosts_with_different_interface_names(bed, tmp_path):
     """Every exchange that the ranks make has one name on both hosts, and no library chooses an interface that leads nowhere."""
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
     line = ["timeout", "60", *PROGRAM, "p2p", "--sizes", "1K", "--backend", "gloo,socket,zmq", "--out", str(tmp_path / "run")]
@@ -49,7 +45,7 @@ def test_hosts_with_different_interface_names(bed: Hosts, tmp_path: Path) -> Non
 @pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("meeting", sample(["static", "c10d"], 1))
-def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
+def test_torchrun(meeting, bed, tmp_path):
     first, places = bed.addresses[0], {"static": "--master-addr {0} --master-port {1} --node-rank {2}", "c10d": "--rdzv-endpoint {0}:{1}"}
     agents = []
     for host in range(2):
@@ -68,23 +64,21 @@ def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 class TestMpiexec:
-    def launch(self, bed: Hosts, line: list[str], env: dict[str, str], timeout: float = 60) -> Finished:
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
-        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
-        return bed.run(0, [str(MPICH), *reach, *passed, PROGRAM[0], *line], timeout, environment())
+    def launch(self, bed, line, env, timeout=60):
+        return bed.run(0, [str(MPICH), *reached(bed, env, "eno1"), PROGRAM[0], *line], timeout, environment())
 
     @pytest.mark.often
-    def test_ranks_meet_over_mpi_itself(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_ranks_meet_over_mpi_itself(self, bed, tmp_path):
         found = stored(self.launch(bed, short(tmp_path), OVER_THE_LINK), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
         assert [member["address"] for member in found.info["rank_map"]] == bed.addresses
 
-    def test_a_master_address_is_used(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_a_master_address_is_used(self, bed, tmp_path):
         actual = {**OVER_THE_LINK, "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
         found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], actual), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
 
-    def test_bytes_on_another_path_are_not_a_link_measurement(self, bed: Hosts, tmp_path: Path) -> None:
+    def test_bytes_on_another_path_are_not_a_link_measurement(self, bed, tmp_path):
         """These hosts share a memory, and MPICH finds it: ten and more times the link's rate."""
         found = stored(self.launch(bed, [*short(tmp_path, "4M"), "--backend", "mpi"], {}), tmp_path)
         (row,) = found.rows
@@ -94,7 +88,7 @@ class TestMpiexec:
 
 @pytest.mark.long
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
-def test_an_interface_of_one_host_only(bed: Hosts, tmp_path: Path) -> None:
+def test_an_interface_of_one_host_only(bed, tmp_path):
     """Gloo reports the host that lacks it, also if rank 0 is on another host."""
     assert bed.run(0, ["ip", "link", "add", "only1", "type", "bridge"]).returncode == 0
     assert bed.run(0, ["ip", "address", "add", "10.98.0.1/24", "dev", "only1"]).returncode == 0
@@ -110,14 +104,12 @@ def test_an_interface_of_one_host_only(bed: Hosts, tmp_path: Path) -> None:
 class TestMpiexecOfIntelMpi:
     """Its libfabric chooses TCP between the hosts; it does not find the memory that they share."""
 
-    def launch(self, bed: Hosts, python: str, line: list[str], env: dict[str, str], *flags: str) -> Finished:
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
-        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
+    def launch(self, bed, python, line, env):
         mpiexec = str(Path(python).parent / "mpiexec")
-        return bed.run(0, [mpiexec, *flags, *reach, *passed, python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))
+        return bed.run(0, [mpiexec, *reached(bed, env, "eno1"), python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))
 
     @pytest.mark.parametrize("more", [{}, {"MASTER_ADDR": "first", "MASTER_PORT": PORT}], ids=["over MPI itself", "MASTER_ADDR"])
-    def test_ranks_meet(self, more: dict[str, str], bed: Hosts, impi_python: str, tmp_path: Path) -> None:
+    def test_ranks_meet(self, more, bed, impi_python, tmp_path):
         actual = {"FI_PROVIDER": "tcp", **more, **({"MASTER_ADDR": bed.addresses[0]} if more else {})}
         found = stored(self.launch(bed, impi_python, [*short(tmp_path), "--backend", "mpi"], actual), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
@@ -126,7 +118,7 @@ class TestMpiexecOfIntelMpi:
         assert found.info["environment"]["FI_PROVIDER"] == "tcp"
 
     @pytest.mark.parametrize("provider", ["verbs", "nonsense"])
-    def test_a_provider_that_these_hosts_lack_ends_the_launch(self, provider: str, bed: Hosts, impi_python: str, tmp_path: Path) -> None:
+    def test_a_provider_that_these_hosts_lack_ends_the_launch(self, provider, bed, impi_python, tmp_path):
         """The library ends the ranks in MPI_Init; CB2807 of the doctor reports it before."""
         done = self.launch(bed, impi_python, [*short(tmp_path), "--backend", "mpi"], {"FI_PROVIDER": provider})
         assert done.returncode != 0 and "fi_getinfo() failed" in done.stderr

@@ -1,7 +1,5 @@
 """Two builds of collbench in one launch, through real Slurm: the launch ends at once, with one sentence that names both."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -14,7 +12,6 @@ from collbench.launch.software import difference, digest_of, own
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM
 from tests.conftest import sample
-from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slurm]
 PACKAGE = Path(collbench.__file__).parent
@@ -26,7 +23,7 @@ CHANGES = {
 }
 
 
-def copy(folder: Path, change: str) -> Path:
+def copy(folder, change):
     """The folder of a copy of the package with one change."""
     name, before, after = CHANGES[change]
     shutil.copytree(PACKAGE, folder / "collbench", ignore=shutil.ignore_patterns("__pycache__"))
@@ -36,9 +33,8 @@ def copy(folder: Path, change: str) -> Path:
     return folder
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("change", "rank"), sample([(change, rank) for change in CHANGES for rank in (0, 1)], 3))
-def test_two_builds_end_the_launch_at_once(change: str, rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_two_builds_end_the_launch_at_once(change, rank, slurm_hosts, tmp_path):
     changed = copy(tmp_path / "another", change)
     line = [*PROGRAM, "allreduce", "--backend", "gloo", "--sizes", "1K", "--timeout", "40", "--out", str(tmp_path / "run")]
     script = f"cd /; [ $SLURM_PROCID = {rank} ] && export PYTHONPATH={changed}; exec {shlex.join(line)}"
@@ -52,7 +48,7 @@ def test_two_builds_end_the_launch_at_once(change: str, rank: int, slurm_hosts: 
     assert not (tmp_path / "run").exists()
 
 
-def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts, tmp_path):
     about = tmp_path / "other" / "torch-9.9.dist-info" / "METADATA"
     about.parent.mkdir(parents=True)
     about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
@@ -69,7 +65,7 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_launch_doctor_reports_differences_before_a_launch_fails(rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_the_launch_doctor_reports_differences_before_a_launch_fails(rank, slurm_hosts, tmp_path):
     changed = copy(tmp_path / "another", "the keys")
     about = changed / "torch-9.9.dist-info" / "METADATA"
     about.parent.mkdir()

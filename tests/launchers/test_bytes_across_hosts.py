@@ -12,19 +12,14 @@ Measured at 3 and 4 hosts, one rank each, 3 to 6 MiB (S is the size):
 - Reduce moves more than it must on MPICH (2.5 S at 3 hosts) and Gloo (2.67 S), 2 S on Open MPI: neither ring-like nor the least.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from collbench.results.row import Row
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.conftest import sample
-from tests.launchers.stored import stored
-from tests.testbeds import Hosts
+from tests.launchers.stored import reached, stored
 
 NEAR = 0.02
 SIZE = 6 << 20  # whole elements for 3 and for 4 ranks
@@ -37,7 +32,7 @@ OPENMPI = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
 }  # fmt: skip
 # What each of n hosts sends, and what it receives, in parts of the size.
-RING_LIKE: dict[str, Callable[[int], float]] = {
+RING_LIKE = {
     "allreduce": lambda n: 2 * (n - 1) / n, "allgather": lambda n: (n - 1) / n, "reducescatter": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n, "alltoallv": lambda n: (n - 1) / n, "sendrecv": lambda n: 1, "hypercube": lambda n: 1,
 }  # fmt: skip
@@ -50,35 +45,30 @@ pytestmark = [
 ]
 
 
-def ring_like(library: str, operation: str, n: int) -> bool:
+def ring_like(library, operation, n):
     """Whether the library's hosts all move the same, by what was measured."""
     return (library, operation) != ("openmpi", "reducescatter") and (operation != "hypercube" or n & (n - 1) == 0)
 
 
-def launched(bed: Hosts, library: str, python: str, sweeps: list[dict[str, object]], folder: Path) -> list[Row]:
+def launched(bed, library, python, sweeps, folder):
     """The rows of one launch, one rank on each host."""
     backend, n = "gloo" if library == "gloo" else "mpi", len(bed.names)
-    hosts = ",".join(bed.names)
+    line = [str(BIN / "mpiexec"), *reached(bed, MPICH)]
     if library == "openmpi":
         reach = ["--prtemca", "plm_ssh_agent", bed.rsh, "--prtemca", "prte_if_include", "eth0"]
         line = [str(Path(python).with_name("mpirun")), *reach, "--host", ",".join(f"{name}:1" for name in bed.names), "-n", str(n)]
-    else:
-        passed = [word for name, value in MPICH.items() for word in ("-genv", name, value)]
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", hosts, "-ppn", "1", "-iface", "eth0"]
-        line = [str(BIN / "mpiexec"), *reach, "-n", str(n), *passed]
     asked = json.dumps({"backend": backend, "ranks": n, "out": str(folder / "run"), "sweeps": sweeps})
     done = bed.run(0, [*line, python, str(ROOT / "tests/contract/rank.py"), asked], 90, environment(OPENMPI))
     return stored(done, folder).rows
 
 
-def shares(row: Row, way: str) -> list[float]:
+def shares(row, way):
     """Bytes out of, or into, each host, in parts of the size, per iteration."""
     moved = row.evidence["moved"]
     return [host.get(way, {"bytes": 0})["bytes"] / moved["iterations"] / row.size_bytes for host in moved["hosts"].values()]
 
 
-def check(library: str, row: Row, n: int) -> None:
-    """The counters of one row."""
+def check(library, row, n):
     assert (row.na, row.wrong, len(row.evidence["moved"]["hosts"])) == (None, 0, n), row.operation
     if row.traffic not in (None, "even") or row.operation in TREES[n]:
         moved = row.evidence["moved"]
@@ -97,13 +87,11 @@ def check(library: str, row: Row, n: int) -> None:
     pytest.param("gloo", 3, marks=pytest.mark.long),
     *(pytest.param(library, 4, marks=pytest.mark.long) for library in ("mpich", "openmpi", "gloo")),
 ])  # fmt: skip
-def test_links_carry_what_the_algorithm_must_move(
-    library: str, n: int, hosts: Callable[..., Hosts], request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_links_carry_what_the_algorithm_must_move(library, n, hosts, request, tmp_path):
     python = request.getfixturevalue("openmpi_python") if library == "openmpi" else PROGRAM[0]
     alike = [name for name in RING_LIKE if ring_like(library, name, n)]
     wanted = [*sample(alike, 3), *sample(TREES[n], 1)]
-    each: dict[str, object] = {"sizes": [SIZE], "dtypes": ["float32"]}
+    each = {"sizes": [SIZE], "dtypes": ["float32"]}
     sweeps = [{**each, "operations": [name]} for name in wanted]
     rows = launched(hosts(n, "1gbit"), library, python, [*sweeps, {**each, "operations": ["alltoallv"], "skew": SKEW}], tmp_path)
     assert sorted(row.operation for row in rows) == sorted([*wanted, "alltoallv"])

@@ -4,8 +4,6 @@ A plain run makes one small trial, in turn: plain TCP alone, and one launch wher
 series of tools/benchmarks/trials/gate.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from contextlib import ExitStack
@@ -15,7 +13,7 @@ import pytest
 
 from tests.conftest import cannot
 from tests.testbeds import Missing
-from tools.benchmarks.trials.gate import KINDS, Effort, Trial, Trials, link, series, table
+from tools.benchmarks.trials.gate import KINDS, Effort, Trials, link, series, table
 
 KEPT = Path(__file__).parents[2] / "build/gate-trials"
 SUITE = (
@@ -26,7 +24,7 @@ SUITE = (
 @pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/testbeds/test_gate.py
 @pytest.mark.slurm
 @pytest.mark.timeout(180)
-def test_a_link_that_lost_a_tenth_is_found(tmp_path: Path) -> None:
+def test_a_link_that_lost_a_tenth_is_found(tmp_path):
     with ExitStack() as stack:
         try:
             place = stack.enter_context(link())
@@ -43,7 +41,7 @@ def test_a_link_that_lost_a_tenth_is_found(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(7200)
-def test_the_whole_series(tmp_path: Path) -> None:
+def test_the_whole_series(tmp_path):
     """The figures that are asked for: no alarm where nothing was done, nine of ten found, every slower link named."""
     try:
         played = list(series(tmp_path / "gate-trials", KINDS))
@@ -54,7 +52,7 @@ def test_the_whole_series(tmp_path: Path) -> None:
     assert missed(played) == [], table(played)
 
 
-def missed(played: list[Trial]) -> list[str]:
+def missed(played):
     """The kinds of which fewer trials than wanted came out right."""
     least = {"same": 20, "cell": 9, "group": 9, "link": 10, "twice": 9, "half": 8}
     found = Counter(trial.kind for trial in played if trial.right)

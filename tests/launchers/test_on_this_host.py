@@ -1,7 +1,5 @@
 """Every way to start ranks on one host: by ourselves, by either MPI's launcher, by torchrun, by hand."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path
@@ -28,7 +26,7 @@ pytestmark = [
 @pytest.mark.timeout(150)
 class TestByOurselves:
     @pytest.mark.often
-    def test_two_ranks_on_both_backends(self, tmp_path: Path) -> None:
+    def test_two_ranks_on_both_backends(self, tmp_path):
         found = stored(run(tmp_path, *LARGE), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert [member["rank"] for member in found.info["rank_map"]] == [0, 1] and found.info["launcher"] == "local"
@@ -43,7 +41,7 @@ class TestByOurselves:
             quality = quality_of(row)
             assert quality and (quality.word != OK or row.percent_of_ceiling is None or 20 < row.percent_of_ceiling < 200)
 
-    def test_four_ranks_of_mpich_spin_and_say_so(self, tmp_path: Path) -> None:
+    def test_four_ranks_of_mpich_spin_and_say_so(self, tmp_path):
         done = run(tmp_path, *SHORT, "--ranks", "4", "--backend", "mpi", "-n", "3", "-w", "1")
         found = stored(done, tmp_path)
         assert measured(found) == {"mpi": (4, 1, 0)}
@@ -52,27 +50,27 @@ class TestByOurselves:
             assert "4 ranks share" in done.stderr and "use Open MPI" in done.stderr
 
     @pytest.mark.openmpi
-    def test_four_ranks_of_open_mpi_and_gloo(self, openmpi_python: str, tmp_path: Path) -> None:
+    def test_four_ranks_of_open_mpi_and_gloo(self, openmpi_python, tmp_path):
         found = stored(run(tmp_path, *SHORT, "--ranks", "4", program=(openmpi_python, *PROGRAM[1:]), timeout=100), tmp_path)
         assert measured(found) == {"mpi": (4, 1, 0), "gloo": (4, 1, 0)}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
 
     @pytest.mark.impi
-    def test_two_ranks_of_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
+    def test_two_ranks_of_intel_mpi(self, impi_python, tmp_path):
         found = stored(run(tmp_path, *SHORT, program=(impi_python, *PROGRAM[1:])), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
 
 
 class TestMpiexec:
-    def test_mpich(self, tmp_path: Path) -> None:
+    def test_mpich(self, tmp_path):
         found = stored(run(tmp_path, "-n", "2", *PROGRAM, *SHORT, program=(str(MPICH),)), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert (found.info["launcher"], found.info["launcher_facts"]) == ("mpirun", {"mpirun": "MPICH"})
         assert [member["local_rank"] for member in found.info["rank_map"]] == [0, 1]
 
     @pytest.mark.openmpi
-    def test_open_mpi(self, openmpi_python: str, tmp_path: Path) -> None:
+    def test_open_mpi(self, openmpi_python, tmp_path):
         mpirun = Path(openmpi_python).parent / "mpirun"
         line = ("-n", "2", openmpi_python, *PROGRAM[1:], *SHORT, "--backend", "gloo,mpi")
         found = stored(run(tmp_path, *line, program=(str(mpirun),)), tmp_path)
@@ -80,7 +78,7 @@ class TestMpiexec:
         assert found.info["launcher_facts"] == {"mpirun": "Open MPI"}
 
     @pytest.mark.impi
-    def test_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
+    def test_intel_mpi(self, impi_python, tmp_path):
         line = ("-n", "2", impi_python, *PROGRAM[1:], *SHORT, "--backend", "gloo,mpi")
         found = stored(run(tmp_path, *line, program=(str(Path(impi_python).parent / "mpiexec"),)), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
@@ -90,7 +88,7 @@ class TestMpiexec:
     @pytest.mark.often("MPICH-Open MPI")
     @pytest.mark.openmpi
     @pytest.mark.parametrize(("theirs", "ours"), sample([("Open MPI", "MPICH"), ("MPICH", "Open MPI")], 1))
-    def test_the_other_mpis_launcher(self, theirs: str, ours: str, openmpi_python: str, tmp_path: Path) -> None:
+    def test_the_other_mpis_launcher(self, theirs, ours, openmpi_python, tmp_path):
         openmpi = Path(openmpi_python).parent / "mpirun"
         launcher, python = (openmpi, PROGRAM[0]) if ours == "MPICH" else (MPICH, openmpi_python)
         line, why = ("-n", "2", python, *PROGRAM[1:], *SHORT), WRONG.format(theirs=theirs, ours=ours)
@@ -107,13 +105,13 @@ class TestMpiexec:
         assert str(said).startswith(why) and "mpiexec -n 2" in str(said)
         assert measured(found)["gloo"] == (2, 1, 0)
 
-    def test_another_number_of_ranks_is_rejected(self, tmp_path: Path) -> None:
+    def test_another_number_of_ranks_is_rejected(self, tmp_path):
         done = run(tmp_path, "-n", "2", *PROGRAM, *SHORT, "--ranks", "3", "--backend", "mpi", program=(str(MPICH),))
         assert done.returncode == 2 and "--ranks 3 " in done.stderr
 
 
 class TestTorchrun:
-    def test_one_host(self, tmp_path: Path) -> None:
+    def test_one_host(self, tmp_path):
         line = ("--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *PROGRAM[1:])
         found = stored(run(tmp_path, *line, *SHORT, program=(str(TORCHRUN),)), tmp_path)
         assert measured(found)["gloo"] == (2, 1, 0) and "torchrun" in str(measured(found)["mpi"])
@@ -121,15 +119,15 @@ class TestTorchrun:
 
 
 class TestByHand:
-    def variables(self, rank: int) -> dict[str, str]:
+    def variables(self, rank):
         return {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port)}
 
     @pytest.fixture(autouse=True)
-    def free_port(self) -> None:
+    def free_port(self):
         with socket.create_server(("", 0)) as found:
             self.port = found.getsockname()[1]
 
-    def test_rank_and_world_size(self, tmp_path: Path) -> None:
+    def test_rank_and_world_size(self, tmp_path):
         (tmp_path / "other").mkdir()
         other = start(tmp_path / "other", *SHORT, env=self.variables(1))
         found = stored(run(tmp_path, *SHORT, env=self.variables(0)), tmp_path)
@@ -138,17 +136,17 @@ class TestByHand:
         assert [(tmp_path / "other" / name).read_text() for name in ("stdout", "stderr")] == ["", ""]  # only rank 0 prints
 
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_a_single_rank_waits_until_its_timeout(self, rank: int, tmp_path: Path) -> None:
+    def test_a_single_rank_waits_until_its_timeout(self, rank, tmp_path):
         done = run(tmp_path, *SHORT, "--timeout", "1", env=self.variables(rank), timeout=20)
         assert done.returncode == 4 and done.stderr.count("\n") == 1
         nobody = r"rank 1 on \S+ cannot connect to rank 0 at tcp://(localhost|127\.0\.0\.1):\d+ within 1 s"
         missing = "rank 1 of 2 did not join within 1 s" if rank == 0 else nobody
         assert re.search(f"{missing}.* or raise --timeout", done.stderr)
 
-    def test_a_rank_beyond_the_size_is_rejected(self, tmp_path: Path) -> None:
+    def test_a_rank_beyond_the_size_is_rejected(self, tmp_path):
         done = run(tmp_path, *SHORT, env={**self.variables(0), "RANK": "2"})
         assert done.returncode == 2 and "RANK=2 is not below WORLD_SIZE=2" in done.stderr
 
-    def test_a_rank_variable_of_a_container_under_mpirun_is_rejected(self, tmp_path: Path) -> None:
+    def test_a_rank_variable_of_a_container_under_mpirun_is_rejected(self, tmp_path):
         done = run(tmp_path, "-n", "2", *PROGRAM, *SHORT, program=(str(MPICH),), env={**self.variables(0), "WORLD_SIZE": "1"})
         assert done.returncode == 2 and "unset RANK and WORLD_SIZE" in done.stderr

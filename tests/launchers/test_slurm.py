@@ -1,7 +1,5 @@
 """A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link of known rate."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -11,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from collbench.results.row import Row
 from tests.cli.command import PROGRAM, environment, one_sentence
 from tests.conftest import cannot
 from tests.launchers.stored import measured, nic_busbw, stored
-from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(200)]
 
@@ -27,19 +23,19 @@ PMI_LIBRARIES = {"pmi2": "libpmi2.so.0", "pmix": "libpmix.so.2"}  # by manager t
 
 
 @pytest.fixture
-def python(request: pytest.FixtureRequest) -> str:
+def python(request):
     """Return the Python with an MPI that the test's process manager can start."""
     name = PYTHONS[request.getfixturevalue("manager")]
     return str(request.getfixturevalue(name)) if name else PROGRAM[0]
 
 
-def short(folder: Path, *more: str, sizes: str = "1K") -> list[str]:
+def short(folder, *more, sizes="1K"):
     return [*PROGRAM, "allreduce", "--sizes", sizes, "--out", str(folder / "run"), *more]
 
 
 class TestManagers:
     @pytest.mark.often
-    def test_without_a_process_manager_the_other_backends_are_measured(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_a_process_manager_the_other_backends_are_measured(self, slurm_hosts, tmp_path):
         done = slurm_hosts.srun(["-N2", "--mpi=none"], short(tmp_path), env=environment())
         found = stored(done, tmp_path)
         assert measured(found)["gloo"] == (2, 2, 0)
@@ -49,21 +45,21 @@ class TestManagers:
         assert found.info["allocation_id"].startswith("testbed-")
 
     @pytest.mark.parametrize("manager", ["none", "pmix"])
-    def test_mpi_with_the_wrong_manager_fails(self, manager: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_mpi_with_the_wrong_manager_fails(self, manager, slurm_hosts, tmp_path):
         done = slurm_hosts.srun(["-N2", f"--mpi={manager}"], short(tmp_path, "--backend", "mpi"), env=environment())
         assert done.returncode == 4 and done.stdout == "" and done.stderr.count("collbench: ") == 1
         assert f"{USE}pmi2" in done.stderr
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.parametrize("manager", [pytest.param("pmi2", id="pmi2, MPICH"), pytest.param("pmix", id="pmix, Open MPI")])
-    def test_each_serves_its_mpi(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_each_serves_its_mpi(self, manager, python, slurm_hosts, tmp_path):
         line = [python, *short(tmp_path)[1:]]
         found = stored(slurm_hosts.srun(["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"], line, env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
         assert found.info["launcher_facts"] == {"srun_mpi": manager}
 
 
-def pmi_library(manager: str) -> str:
+def pmi_library(manager):
     """Return the path of the system's PMI library; the test is skipped without it."""
     listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     found = re.search(rf"{re.escape(PMI_LIBRARIES[manager])} .* => (\S+)", listed)
@@ -76,12 +72,12 @@ def pmi_library(manager: str) -> str:
 class TestIntelMpi:
     """By its own protocol (pmi2) and the system's PMIx, and with the library that I_MPI_PMI_LIBRARY names."""
 
-    def line(self, python: str, folder: Path) -> list[str]:
+    def line(self, python, folder):
         return [python, *short(folder, "--backend", "mpi")[1:]]
 
     @pytest.mark.parametrize("given", [False, True], ids=["by itself", "I_MPI_PMI_LIBRARY"])
     @pytest.mark.parametrize("manager", ["pmi2", "pmix"])
-    def test_both_managers_serve_it(self, manager: str, given: bool, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_both_managers_serve_it(self, manager, given, impi_python, slurm_hosts, tmp_path):
         env = environment({"I_MPI_PMI_LIBRARY": pmi_library(manager)} if given else {})
         options = ["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"]
         found = stored(slurm_hosts.srun(options, self.line(impi_python, tmp_path), env=env), tmp_path)
@@ -90,9 +86,7 @@ class TestIntelMpi:
         assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
 
     @pytest.mark.parametrize("manager", ["pmi2", "pmix"])
-    def test_the_library_of_the_other_manager_is_reported_before_mpi_init(
-        self, manager: str, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path
-    ) -> None:
+    def test_the_library_of_the_other_manager_is_reported_before_mpi_init(self, manager, impi_python, slurm_hosts, tmp_path):
         other = "pmix" if manager == "pmi2" else "pmi2"
         path = pmi_library(other)
         env = environment({"I_MPI_PMI_LIBRARY": path})
@@ -101,11 +95,11 @@ class TestIntelMpi:
         assert path in done.stderr and f"or use srun --mpi={other}" in done.stderr and "Fatal error" not in done.stderr
         assert not (tmp_path / "run").exists()
 
-    def test_without_a_manager_srun_is_named(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_a_manager_srun_is_named(self, impi_python, slurm_hosts, tmp_path):
         done = slurm_hosts.srun(["-N2", "--mpi=none"], self.line(impi_python, tmp_path), env=environment())
         assert done.returncode == 4 and f"{USE}pmi2" in done.stderr
 
-    def test_the_doctor_names_the_command_that_starts_it(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_the_doctor_names_the_command_that_starts_it(self, impi_python, slurm_hosts, tmp_path):
         done = slurm_hosts.call(["salloc", "-N2", impi_python, *PROGRAM[1:], "doctor", "--launch", "--format", "json"], env=environment())
         (line,) = (each["line"] for each in json.loads(done.stdout)["type"] if each["line"].startswith("srun "))
         assert "--mpi=pmi2 --kill-on-bad-exit=1" in line
@@ -113,7 +107,7 @@ class TestIntelMpi:
         found = stored(slurm_hosts.call(["salloc", "-N2", *words], env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
 
-    def test_its_mpiexec_takes_the_hosts_of_the_job(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_its_mpiexec_takes_the_hosts_of_the_job(self, impi_python, slurm_hosts, tmp_path):
         line = [str(Path(impi_python).parent / "mpiexec"), "-n", "2", "-ppn", "1", *self.line(impi_python, tmp_path)]
         found = stored(slurm_hosts.sbatch(shlex.join(line), ["-N2", "-n2"], env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
@@ -121,7 +115,7 @@ class TestIntelMpi:
 
 
 class TestCheck:
-    def test_a_healthy_slow_link_is_ok(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_a_healthy_slow_link_is_ok(self, slurm_hosts, tmp_path):
         line = [*PROGRAM, "check", "--format", "json", "--out", str(tmp_path / "run")]
         done = slurm_hosts.srun(["-N2", "--mpi=none"], line, timeout=150, env=environment(UNSET))
         verdict = json.loads(done.stdout)
@@ -134,20 +128,19 @@ class TestKnownTruth:
     """1448 of the 1514 bytes of a full frame are payload: 0.956 of the link's rate is the most there is."""
 
     @pytest.mark.parametrize("manager", ["none"])
-    def test_gloo_reads_the_links_rate(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_gloo_reads_the_links_rate(self, manager, python, slurm_hosts, tmp_path):
         less = {"COLLBENCH_ITERATIONS": "5", "COLLBENCH_BACKEND": "gloo"}
         rows = self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K,64M")[1:]], less)
         assert sorted((row.backend, row.size_bytes) for row in rows) == [("gloo", 1024), ("gloo", 64 * M)]
 
-    @pytest.mark.long
     @pytest.mark.timeout(1800)
     @pytest.mark.parametrize("manager", ["none", "pmi2", "pmix"])
-    def test_the_whole_sweep(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_the_whole_sweep(self, manager, python, slurm_hosts, tmp_path):
         rows = self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K-64M")[1:]], UNSET)
         assert sorted(row.size_bytes for row in rows if row.backend == "gloo") == [1024 * 2**k for k in range(17)]
         assert {row.backend: bool(row.na) for row in rows} == {"mpi": manager == "none", "gloo": False}
 
-    def measure(self, bed: SlurmBed, manager: str, line: list[str], env: dict[str, str]) -> list[Row]:
+    def measure(self, bed, manager, line, env):
         for attempt in range(3):  # a busy machine reads too little; too much would be wrong at once
             out = Path(line[line.index("--out") + 1]).parent / str(attempt)
             changed = [*line, "--out", str(out / "run")]
@@ -162,22 +155,22 @@ class TestKnownTruth:
 
 
 class TestBatch:
-    def test_with_srun(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_with_srun(self, slurm_hosts, tmp_path):
         done = slurm_hosts.sbatch(f"srun {shlex.join(short(tmp_path, '--backend', 'gloo'))}", ["-N2", "-n2"], env=environment())
         assert measured(stored(done, tmp_path)) == {"gloo": (2, 2, 0)}
 
-    def test_without_srun(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_without_srun(self, slurm_hosts, tmp_path):
         done = slurm_hosts.sbatch(shlex.join(short(tmp_path)), ["-N2", "-n2"], env=environment(UNSET))
         assert done.returncode == 2 and "`srun collbench allreduce --sizes 1K" in done.stdout
         assert not (tmp_path / "run").exists()
 
-    def test_ranks_without_srun_is_a_local_start(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_ranks_without_srun_is_a_local_start(self, slurm_hosts, tmp_path):
         done = slurm_hosts.sbatch(shlex.join(short(tmp_path, "--ranks", "2")), ["-N2", "-n2"], env=environment())
         found = stored(done, tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert found.info["launcher"] == "local" and found.info["allocation_id"].startswith("testbed-")
 
-    def test_salloc(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_salloc(self, slurm_hosts, tmp_path):
         line = short(tmp_path, "--backend", "gloo")
         found = stored(slurm_hosts.call(["salloc", "-N2", "srun", *line], env=environment()), tmp_path)
         assert measured(found) == {"gloo": (2, 2, 0)}
@@ -186,7 +179,7 @@ class TestBatch:
 
 
 class TestRanksPerNode:
-    def test_one_task_starts_the_ranks_of_its_node(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_one_task_starts_the_ranks_of_its_node(self, slurm_hosts, tmp_path):
         found = stored(slurm_hosts.srun(["-N2"], short(tmp_path, "--ranks-per-node", "2"), env=environment(), timeout=100), tmp_path)
         assert measured(found)["gloo"] == (4, 2, 0)
         first, second = slurm_hosts.nodes
@@ -194,12 +187,12 @@ class TestRanksPerNode:
         assert places == [(first, 0), (first, 1), (second, 0), (second, 1)]
         assert "--ntasks-per-node=2" in str(measured(found)["mpi"])
 
-    def test_mpi_needs_its_own_launcher(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_mpi_needs_its_own_launcher(self, slurm_hosts, tmp_path):
         line = short(tmp_path, "--ranks-per-node", "2", "--backend", "mpi")
         done = slurm_hosts.srun(["-N2"], line, env=environment())
         assert done.returncode == 4 and "srun --ntasks-per-node=2 --mpi=pmi2" in done.stderr
 
-    def test_more_tasks_than_nodes_are_rejected(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    def test_more_tasks_than_nodes_are_rejected(self, slurm_hosts, tmp_path):
         done = slurm_hosts.srun(["-N2", "--ntasks-per-node=2"], short(tmp_path, "--ranks-per-node", "2"), env=environment())
         assert done.returncode == 2 and "--ranks-per-node " in done.stderr
 
@@ -207,11 +200,11 @@ class TestRanksPerNode:
 class TestNodesWithoutNames:
     """The nodes of this test bed are this machine, and DNS does not have their names."""
 
-    def test_slurm_knows_their_addresses(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+    def test_slurm_knows_their_addresses(self, slurm_one_host, tmp_path):
         found = stored(slurm_one_host.srun(["-N2", "--mpi=pmi2"], short(tmp_path), env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
 
-    def test_their_names_do_not_resolve(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+    def test_their_names_do_not_resolve(self, slurm_one_host, tmp_path):
         bare = environment({"PATH": "/nowhere"})  # of the task alone: no scontrol
         line = ["env", "PATH=/nowhere", *short(tmp_path, "--backend", "gloo")]
         done = slurm_one_host.srun(["-N2"], line, env={**bare, "PATH": environment()["PATH"]}, timeout=20)
@@ -220,7 +213,7 @@ class TestNodesWithoutNames:
         assert not (tmp_path / "run").exists()
 
 
-def test_bad_input_is_one_sentence_per_task(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence_per_task(slurm_hosts, tmp_path):
     done = slurm_hosts.srun(["-N1", "-n1", "--quiet"], short(tmp_path, "--dtype", "float12"), env=environment())
     done.stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("srun: "))
     assert "'float12'" in one_sentence(done)

@@ -1,15 +1,10 @@
 """Plain TCP under srun, over a link of 1 Gbit/s: it measures the payload rate, 1448 of 1514 bytes of a frame, and reports the link."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.cli.command import PROGRAM, environment
 from tests.conftest import sample
 from tests.launchers.stored import stored
-from tests.testbeds import SlurmBed
 from tools.benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(120)]
@@ -20,7 +15,7 @@ UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
 
 
 @pytest.mark.parametrize("streams", sample([1, 3], 1))
-def test_it_reads_the_links_rate(streams: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_it_reads_the_links_rate(streams, slurm_hosts, tmp_path):
     asked = ["--sizes", str(SIZE), "--window", str(WINDOW), "--streams", str(streams), "--max-time", "2", "--out", str(tmp_path / "run")]
     found = stored(
         slurm_hosts.srun(["-N2", "--mpi=none"], [*PROGRAM, "p2p", "--backend", "socket", *asked], 100, environment(UNSET)), tmp_path

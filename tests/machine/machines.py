@@ -15,14 +15,12 @@ GIB = 1 << 30
 
 
 def infiniband(rate_gbit: int, speed: str, **changes: Any) -> Port:
-    """An InfiniBand port that is up."""
     facts: dict[str, Any] = {"rate_bits_per_s": rate_gbit * 1e9, "rate_text": f"{rate_gbit} Gb/sec (4X {speed})", "state": "active"}
     rest = {"phys_state": "linkup", "link_layer": "infiniband", "mtu_bytes": 4096, "lid": 17, "sm_lid": 1}
     return Port(**{**facts, **rest, **changes})
 
 
 def ethernet(rate_gbit: float, mtu: int = 9000, **changes: Any) -> Port:
-    """An Ethernet port that is up."""
     return Port(**{"rate_bits_per_s": rate_gbit * 1e9, "state": "active", "link_layer": "ethernet", "mtu_bytes": mtu, **changes})
 
 
@@ -33,14 +31,12 @@ def bridge(address: str, parent: str | None, numa: int, kind: Any = "switch", li
 
 
 def gpu_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
-    """An NVIDIA GPU's PCI function."""
     return PciDevice(
         address, "gpu", parent, **{"vendor_id": NVIDIA, "class_id": 0x030200, "numa": numa, "link": link, "driver": "nvidia", **changes}
     )
 
 
 def nic_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
-    """A Mellanox NIC's PCI function."""
     facts: dict[str, Any] = {"vendor_id": MELLANOX, "class_id": 0x020700, "numa": numa, "link": link, "driver": "mlx5_core"}
     return PciDevice(address, "nic", parent, **{**facts, **changes})
 
@@ -170,3 +166,8 @@ def _dgx_system() -> System:
         "x86_64", "Intel(R) Xeon(R) Platinum 8480C", "Intel", 2, 112, 224, 2048 * GIB, "5.15.0-91-generic", "iommu=pt", "535.129.03",
         ("nvidia_peermem",), True, "passthrough", "", "", 1024 * GIB,
     )  # fmt: skip
+
+
+def has_doubt(machine: Machine, text: str) -> bool:
+    """Whether the machine has one doubt, with this text."""
+    return len(machine.doubts) == 1 and text in machine.doubts[0]

@@ -38,7 +38,6 @@ def machine_of(name: str) -> Machine:
 
 
 def devices(machine: Machine, parts: Iterable[Any]) -> list[PciDevice]:
-    """The PCI functions of GPUs or NICs."""
     found = {device.address: device for device in machine.pci}
     return [found[part.address] for part in parts if part.address in found]
 
@@ -69,7 +68,6 @@ def below_switches(machine: Machine, kind: str) -> int:
 
 
 def one(values: Iterable[Any]) -> Any:
-    """The value that all have."""
     (value,) = set(values)
     return value
 
@@ -83,7 +81,6 @@ def class_of(found: Iterable[PciDevice]) -> str:
 
 
 def close_nics(machine: Machine) -> list[list[str]]:
-    """Of each GPU, the NICs below its own switches."""
     path = Distances(machine).path
     return [[nic.name for nic in real(machine) if path(gpu.key, nic.name) in ("PIX", "PXB")] for gpu in machine.gpus]
 
@@ -186,7 +183,6 @@ def acs(machine: Machine) -> Any:
 
 
 def above(machine: Machine, addresses: Iterable[str]) -> set[str]:
-    """The bridges above these functions."""
     parents = {device.address: device.parent for device in machine.pci}
     found: set[str] = set()
     for address in addresses:
@@ -207,222 +203,85 @@ def unknown(machine: Machine, path: str, text: str) -> bool:
 
 # Capture, what is special about it, and the facts that show how it is read.
 TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
-    (
-        "a100-container-2of8-8nic",
-        "a container leaves the nodes unknown",
-        lambda m: ({gpu.numa for gpu in m.gpus}, unknown(m, "gpus/gpu0/numa", "as in a container")),
-        ({None}, True),
-    ),
-    (
-        "a100x8-10nic-mangled-nps4",
-        "glued columns come apart",
+    ("a100-container-2of8-8nic", "a container leaves the nodes unknown",
+        lambda m: ({gpu.numa for gpu in m.gpus}, unknown(m, "gpus/gpu0/numa", "as in a container")), ({None}, True)),
+    ("a100x8-10nic-mangled-nps4", "glued columns come apart",
         lambda m: [m.paths[pair] for pair in (("gpu6", "mlx5_7"), ("gpu6", "mlx5_8"), ("mlx5_7", "mlx5_8"), ("mlx5_9", "mlx5_8"))],
-        ["PXB", "SYS", "SYS", "PIX"],
-    ),
-    (
-        "a100x8-10nic-mangled-nps4",
-        "the legend names the NICs",
-        lambda m: {nic.name for nic in m.nics} >= {"mlx5_2", "mlx5_0", "mlx5_6", "mlx5_8", "mlx5_9", "mlx5_4"},
-        True,
-    ),
-    (
-        "amd-mi100-4-intel",
-        "a veth without a PCI device is not a NIC",
-        lambda m: [(nic.name, nic.virtual) for nic in m.nics],
-        [("enp96s0f0", None), ("veth608058c", "veth")],
-    ),
-    (
-        "amd-mi250x-8mod-16gcd",
-        "links of its dies differ by target",
+        ["PXB", "SYS", "SYS", "PIX"]),
+    ("a100x8-10nic-mangled-nps4", "the legend names the NICs",
+        lambda m: {nic.name for nic in m.nics} >= {"mlx5_2", "mlx5_0", "mlx5_6", "mlx5_8", "mlx5_9", "mlx5_4"}, True),
+    ("amd-mi100-4-intel", "a veth without a PCI device is not a NIC", lambda m: [(nic.name, nic.virtual) for nic in m.nics],
+        [("enp96s0f0", None), ("veth608058c", "veth")]),
+    ("amd-mi250x-8mod-16gcd", "links of its dies differ by target",
         lambda m: ({link.count for link in m.gpu_links}, {sum(link.a == gpu.key for link in m.gpu_links) for gpu in m.gpus}),
-        ({1, 2, 4}, {3, 4}),
-    ),
+        ({1, 2, 4}, {3, 4})),
     ("amd-mi300x-8-intel", "a GPU of another class", lambda m: {device.class_id for device in of_kind(m, "gpu")}, {0x120000}),
     ("amd-mi50-8-pcie-2nic", "no links", lambda m: {(link.b, link.count, link.kind) for link in m.gpu_links}, {(None, 0, "xgmi")}),
-    *(
-        (
-            name,
-            "a template is not a measurement",
-            lambda m: (
-                len(m.doubts),
-                "nccl-topo.xml: a vendor's template" in m.doubts[0],
-                {device.link.speed_gt_per_s for device in m.pci},
-                {f"nics/{nic.key}/ports" for nic in m.nics} - set(m.unknown),
-            ),
-            (1, True, {None}, set()),
-        )
-        for name in ("aws-p4d-24xl", "azure-nd40rs-v2-v100", "azure-nd96asr-v4-a100", "oci-bm-gpu4-8-a100")
-    ),
+    *((name, "a template is not a measurement",
+        lambda m: (len(m.doubts), "nccl-topo.xml: a vendor's template" in m.doubts[0], {device.link.speed_gt_per_s for device in m.pci},
+        {f"nics/{nic.key}/ports" for nic in m.nics} - set(m.unknown)), (1, True, {None}, set()))
+        for name in ("aws-p4d-24xl", "azure-nd40rs-v2-v100", "azure-nd96asr-v4-a100", "oci-bm-gpu4-8-a100")),
     ("aws-p5-48xl-2023", "GPUs are not in the file", lambda m: "gpus" in m.unknown, True),
-    (
-        "azure-nc96ads-a100-v4",
-        "NVLinks that name their own GPU",
-        lambda m: (
-            {(link.b, link.count) for link in m.gpu_links},
-            any("leads to itself" in doubt for doubt in m.doubts),
-            {device.link for device in m.pci},
-        ),
-        ({(None, 12)}, True, {PcieLink()}),
-    ),
-    (
-        "azure-nd96asr-v4-a100",
-        "made-up bridges, and domains of 16 bits",
+    ("azure-nc96ads-a100-v4", "NVLinks that name their own GPU",
+        lambda m: ({(link.b, link.count) for link in m.gpu_links}, any("leads to itself" in doubt for doubt in m.doubts),
+        {device.link for device in m.pci}), ({(None, 12)}, True, {PcieLink()})),
+    ("azure-nd96asr-v4-a100", "made-up bridges, and domains of 16 bits",
         lambda m: ([device.address for device in m.pci if device.virtual], sorted(nic.address for nic in m.nics)),
-        ([f"ffff:ff:0{n}.0" for n in (1, 2, 3, 4)], [f"010{n}:00:00.0" for n in range(1, 9)]),
-    ),
-    (
-        "gpud-azure-a100-nvlink",
-        "a guest: functions without a tree, virtual functions of InfiniBand",
-        lambda m: (
-            {device.parent for device in m.pci},
-            len(m.unknown) >= len(m.pci),
-            Counter((device.device_id, device.virtual) for device in m.pci if device.class_id == 0x020700),
-        ),
-        ({None}, True, {(0x101C, True): 8}),
-    ),
-    (
-        "gpud-azure-a100-nvlink",
-        "two sources that fit together",
-        lambda m: (all(gpu.address and gpu.index is not None for gpu in m.gpus), m.disagreements),
-        (True, ()),
-    ),
-    (
-        "gpud-h100-8ndr-sysfs",
-        "a bond in addition to the fabric",
-        lambda m: [
-            (port.rate_text, port.rate_bits_per_s, port.link_layer) for nic in m.nics if nic.name == "mlx5_bond_0" for port in nic.ports
-        ],
-        [("200 Gb/sec (2X NDR)", 200e9, "ethernet")],
-    ),
+        ([f"ffff:ff:0{n}.0" for n in (1, 2, 3, 4)], [f"010{n}:00:00.0" for n in range(1, 9)])),
+    ("gpud-azure-a100-nvlink", "a guest: functions without a tree, virtual functions of InfiniBand",
+        lambda m: ({device.parent for device in m.pci}, len(m.unknown) >= len(m.pci),
+        Counter((device.device_id, device.virtual) for device in m.pci if device.class_id == 0x020700)),
+        ({None}, True, {(0x101C, True): 8})),
+    ("gpud-azure-a100-nvlink", "two sources that fit together",
+        lambda m: (all(gpu.address and gpu.index is not None for gpu in m.gpus), m.disagreements), (True, ())),
+    ("gpud-h100-8ndr-sysfs", "a bond in addition to the fabric",
+        lambda m: [(port.rate_text, port.rate_bits_per_s, port.link_layer) for nic in m.nics if nic.name == "mlx5_bond_0"
+        for port in nic.ports], [("200 Gb/sec (2X NDR)", 200e9, "ethernet")]),
     ("gpud-h100-8ndr-sysfs", "no PCI bus", lambda m: (m.pci, m.gpus, unknown(m, "gpus", "no PCI bus")), ((), (), True)),
-    (
-        "gpud-xe9680-h100-lspci",
-        "slow links only where they are harmless",
-        lambda m: (
-            {device.kind for device in slow(m)} & {"gpu", "nvswitch"},
-            above(m, [gpu.key for gpu in m.gpus]) & {device.address for device in slow(m)},
-        ),
-        (set(), set()),
-    ),
+    ("gpud-xe9680-h100-lspci", "slow links only where they are harmless",
+        lambda m: ({device.kind for device in slow(m)} & {"gpu", "nvswitch"},
+        above(m, [gpu.key for gpu in m.gpus]) & {device.address for device in slow(m)}), (set(), set())),
     ("gpud-xe9680-h100-lspci", "ACS is on away from GPUs and fast NICs", acs, (42, [34, 8], 6, set())),
-    (
-        "gpud-xe9680-h100-lspci",
-        "links of its NICs",
-        lambda m: {nic.model: links(devices(m, [nic])) for nic in m.nics if nic.rdma},
-        {"ConnectX-7": "32 GT/s x16", "ConnectX-6 Dx": "16 GT/s x16"},
-    ),
-    (
-        "h100-4nic-alternate-partial",
-        "missing rows",
-        lambda m: (
-            {path for gpu in m.gpus[:7] for path in distances(m, gpu.key, ("NIC4", "NIC5"))},
-            m.gpus[7].numa,
-            m.links_of("gpu7"),
-            [gpu.index for gpu in m.gpus if "PIX" in distances(m, gpu.key, [nic.name for nic in m.nics])],
-        ),
-        ({"SYS"}, None, 18, [0, 2, 4, 6]),
-    ),
-    (
-        "hwloc-32em64t-2n8c-dax-nvme-mic-dimms",
-        "a Xeon Phi and a board's VGA are not GPUs, and a Xeon Phi's link is not a NIC",
-        lambda m: (
-            {nic.name: nic.virtual for nic in m.nics if nic.rdma},
-            [device.address for device in m.pci if (device.class_id or 0) >> 8 == 0x0300],
-            of_kind(m, "gpu"),
-            m.system.cores,
-            len(m.pci),
-        ),
-        ({"mlx4_0": None, "scif0": "scif"}, ["0000:05:00.0"], [], 16, 137),
-    ),
-    (
-        "hwloc-32em64t-2n8c-dax-nvme-mic-dimms",
-        "an old rate",
-        lambda m: [(nic.address, nic.ports[0].rate_bits_per_s) for nic in m.nics if nic.name == "mlx4_0"],
-        [("0000:82:00.0", 54.5e9)],
-    ),
-    *(
-        (
-            name,
-            "Ethernet",
-            lambda m: (
-                {nic.name: nic.ports[0].rate_bits_per_s for nic in m.nics if nic.name in ("eth0", "eth1", "ib0")},
-                {nic.virtual for nic in m.nics if nic.name.startswith("eth") and "." not in nic.name},
-            ),
-            ({"eth0": 1e9, "eth1": None}, {None}),
-        )
-        for name in ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities")
-    ),
-    (
-        "hwloc-dgx2-xml",
-        "links to the switches; ids of one cannot be read; their PCIe is management",
-        lambda m: (
-            {link.b for link in m.gpu_links},
-            len(m.gpu_links),
-            [gpu.index for gpu in m.gpus],
-            {device.link for device in devices(m, m.gpus)},
-            sum(device.vendor_id == 0x10DE for device in of_kind(m, "nvswitch")),
-            {device.link for device in of_kind(m, "nvswitch")},
-            "0-1,24-25 alone" in m.doubts[0],
-        ),
-        ({SWITCH}, 16, list(range(16)), {PcieLink(8.0, 16)}, 11, {PcieLink()}, True),
-    ),
-    (
-        "hwloc-power9-6gpu",
-        "memory of GPUs is neither a NUMA node nor main memory",
-        lambda m: (
-            [(node.id, node.cpus) for node in m.numa_nodes],
-            m.system.memory_bytes,
-            sum(node.memory_bytes or 0 for node in m.numa_nodes),
-            [gpu.numa for gpu in m.gpus],
-            m.system.cores,
-            m.system.threads,
-            m.system.virtualization,
-        ),
-        ([(0, "0-15"), (8, "88-103")], 263791104 << 10, 263791104 << 10, [0, 0, 0, 8, 8, 8], 8, 32, ""),
-    ),
-    (
-        "iblinkinfo-edr-on-hdr-switch",
-        "adapters slower than their switch are not suspects; SHARP's node is not a host",
-        lambda m: (
-            m.doubts,
-            {f"{lane_name(link.lane_bits_per_s)} {fabric_rate(link.width, link.lane_bits_per_s) / 1e9:g}" for link in m.fabric},
-            all("MQM8700" in link.peer for link in m.fabric),
-            [link for link in m.fabric if "Aggregation" in f"{link.host} {link.device}"],
-        ),
-        ((), {"EDR 100"}, True, []),
-    ),
-    (
-        "ibv-devinfo-port-down",
-        "an MTU is printed, and the subnet manager is missing",
-        lambda m: (
-            [(port.rate_bits_per_s, port.mtu_bytes, port.lid, port.sm_lid) for port in ports(m)],
-            unknown(m, "nics/mlx5_0/ports/1/mtu_bytes", "the port is down"),
-        ),
-        ([(None, None, None, 0)], True),
-    ),
-    (
-        "oci-bm-gpu-h100-8",
-        "two ports a card, lowered speeds and slow upstream ports",
-        lambda m: (
-            {len({nic.guid for nic in m.nics if nic.address == address}) for address in {nic.address for nic in m.nics}},
-            "and 12 more: 180000 Mb/s " in m.doubts[0],
-            {device.link for device in upstream(m)},
-            len(upstream(m)),
-        ),
-        ({1}, True, {PcieLink(max_width=16)}, 8),
-    ),
-    (
-        "v100x8-oneflow-1edr",
-        "a hybrid mesh: GPUs that are not joined, NUMA nodes by their CPUs",
-        lambda m: (
-            distances(m, "gpu0", ("gpu5", "gpu6", "gpu7")),
-            [m.paths[gpu.key, "mlx5_0"] for gpu in m.gpus],
-            len({m.unknown[f"gpus/{gpu.key}/numa"] for gpu in m.gpus}),
-            unknown(m, "gpus/gpu4/numa", "12-23,36-47"),
-        ),
-        ({"SYS"}, ["NODE"] * 2 + ["PIX"] * 2 + ["SYS"] * 4, 2, True),
-    ),
-]
+    ("gpud-xe9680-h100-lspci", "links of its NICs", lambda m: {nic.model: links(devices(m, [nic])) for nic in m.nics if nic.rdma},
+        {"ConnectX-7": "32 GT/s x16", "ConnectX-6 Dx": "16 GT/s x16"}),
+    ("h100-4nic-alternate-partial", "missing rows",
+        lambda m: ({path for gpu in m.gpus[:7] for path in distances(m, gpu.key, ("NIC4", "NIC5"))}, m.gpus[7].numa, m.links_of("gpu7"),
+        [gpu.index for gpu in m.gpus if "PIX" in distances(m, gpu.key, [nic.name for nic in m.nics])]), ({"SYS"}, None, 18, [0, 2, 4, 6])),
+    ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "a Xeon Phi and a board's VGA are not GPUs, and a Xeon Phi's link is not a NIC",
+        lambda m: ({nic.name: nic.virtual for nic in m.nics if nic.rdma},
+        [device.address for device in m.pci if (device.class_id or 0) >> 8 == 0x0300], of_kind(m, "gpu"), m.system.cores, len(m.pci)),
+        ({"mlx4_0": None, "scif0": "scif"}, ["0000:05:00.0"], [], 16, 137)),
+    ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "an old rate",
+        lambda m: [(nic.address, nic.ports[0].rate_bits_per_s) for nic in m.nics if nic.name == "mlx4_0"], [("0000:82:00.0", 54.5e9)]),
+    *((name, "Ethernet", lambda m: ({nic.name: nic.ports[0].rate_bits_per_s for nic in m.nics if nic.name in ("eth0", "eth1", "ib0")},
+        {nic.virtual for nic in m.nics if nic.name.startswith("eth") and "." not in nic.name}), ({"eth0": 1e9, "eth1": None}, {None}))
+        for name in ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities")),
+    ("hwloc-dgx2-xml", "links to the switches; ids of one cannot be read; their PCIe is management",
+        lambda m: ({link.b for link in m.gpu_links}, len(m.gpu_links), [gpu.index for gpu in m.gpus],
+        {device.link for device in devices(m, m.gpus)}, sum(device.vendor_id == 0x10DE for device in of_kind(m, "nvswitch")),
+        {device.link for device in of_kind(m, "nvswitch")}, "0-1,24-25 alone" in m.doubts[0]),
+        ({SWITCH}, 16, list(range(16)), {PcieLink(8.0, 16)}, 11, {PcieLink()}, True)),
+    ("hwloc-power9-6gpu", "memory of GPUs is neither a NUMA node nor main memory",
+        lambda m: ([(node.id, node.cpus) for node in m.numa_nodes], m.system.memory_bytes,
+        sum(node.memory_bytes or 0 for node in m.numa_nodes), [gpu.numa for gpu in m.gpus], m.system.cores, m.system.threads,
+        m.system.virtualization), ([(0, "0-15"), (8, "88-103")], 263791104 << 10, 263791104 << 10, [0, 0, 0, 8, 8, 8], 8, 32, "")),
+    ("iblinkinfo-edr-on-hdr-switch", "adapters slower than their switch are not suspects; SHARP's node is not a host",
+        lambda m: (m.doubts,
+        {f"{lane_name(link.lane_bits_per_s)} {fabric_rate(link.width, link.lane_bits_per_s) / 1e9:g}" for link in m.fabric},
+        all("MQM8700" in link.peer for link in m.fabric), [link for link in m.fabric if "Aggregation" in f"{link.host} {link.device}"]),
+        ((), {"EDR 100"}, True, [])),
+    ("ibv-devinfo-port-down", "an MTU is printed, and the subnet manager is missing",
+        lambda m: ([(port.rate_bits_per_s, port.mtu_bytes, port.lid, port.sm_lid) for port in ports(m)],
+        unknown(m, "nics/mlx5_0/ports/1/mtu_bytes", "the port is down")), ([(None, None, None, 0)], True)),
+    ("oci-bm-gpu-h100-8", "two ports a card, lowered speeds and slow upstream ports",
+        lambda m: ({len({nic.guid for nic in m.nics if nic.address == address}) for address in {nic.address for nic in m.nics}},
+        "and 12 more: 180000 Mb/s " in m.doubts[0], {device.link for device in upstream(m)}, len(upstream(m))),
+        ({1}, True, {PcieLink(max_width=16)}, 8)),
+    ("v100x8-oneflow-1edr", "a hybrid mesh: GPUs that are not joined, NUMA nodes by their CPUs",
+        lambda m: (distances(m, "gpu0", ("gpu5", "gpu6", "gpu7")), [m.paths[gpu.key, "mlx5_0"] for gpu in m.gpus],
+        len({m.unknown[f"gpus/{gpu.key}/numa"] for gpu in m.gpus}), unknown(m, "gpus/gpu4/numa", "12-23,36-47")),
+        ({"SYS"}, ["NODE"] * 2 + ["PIX"] * 2 + ["SYS"] * 4, 2, True)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "trap", "facts", "expected"), TRAPS, ids=[f"{name}: {trap}" for name, trap, *_ in TRAPS])

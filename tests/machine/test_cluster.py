@@ -29,12 +29,7 @@ def nodes(count: int, **odd: Any) -> list[Machine]:
     return [node(number, **(odd if number == 7 else {})) for number in range(count)]
 
 
-def test_equal_nodes_have_none() -> None:
-    assert differences(nodes(32)) == [] and differences(nodes(1)) == [] and differences([]) == []
-
-
 def port(**changes: Any) -> tuple[Nic, ...]:
-    """The NIC with another port."""
     return (replace(NIC, ports=(replace(NIC.ports[0], **changes),)),)
 
 
@@ -65,41 +60,36 @@ def test_the_odd_node_is_named(odd: dict[str, Any], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "machines",
     [
-        {"system": replace(SYSTEM, kernel=None, memory_bytes=None)},  # unknown does not count as a difference
-        {"system": replace(SYSTEM, memory_bytes=1996 * GIB)},  # the kernel kept a little more
-        {"nics": (NIC, Nic("veth3", virtual="veth", ports=(Port(mtu_bytes=1400),)))},  # a container's
-        {"gpus": tuple(replace(gpu, uuid=f"GPU-{gpu.key}") for gpu in GPUS)},
+        [],
+        nodes(1),
+        nodes(32),
+        nodes(32, system=replace(SYSTEM, kernel=None, memory_bytes=None)),  # unknown does not count as a difference
+        nodes(32, system=replace(SYSTEM, memory_bytes=1996 * GIB)),  # the kernel kept a little more
+        nodes(32, nics=(NIC, Nic("veth3", virtual="veth", ports=(Port(mtu_bytes=1400),)))),  # a container's
+        nodes(32, gpus=tuple(replace(gpu, uuid=f"GPU-{gpu.key}") for gpu in GPUS)),
     ],
+    ids=["no nodes", "one node", "equal nodes", "unknown facts", "a little memory", "a container's interface", "serial numbers"],
 )
-def test_what_is_no_difference(odd: dict[str, Any]) -> None:
-    assert differences(nodes(32, **odd)) == []
-
-
-def test_a_difference_is_reported_once() -> None:
-    assert differences(nodes(8, system=replace(SYSTEM, kernel="6.5.0"))) == ["node07 has kernel 6.5.0, the other 7 have kernel 6.8.0"]
+def test_what_is_no_difference(machines: list[Machine]) -> None:
+    assert differences(machines) == []
 
 
 def test_two_nodes_have_no_majority() -> None:
     pair = [node(1), node(2, gpus=GPUS[:7], gpu_links=LINKS[:7])]
-    assert differences(pair) == ["node02 has 7 GPUs, node01 has 8 GPUs"] or differences(pair) == ["node01 has 8 GPUs, node02 has 7 GPUs"]
+    assert differences(pair) in (["node02 has 7 GPUs, node01 has 8 GPUs"], ["node01 has 8 GPUs, node02 has 7 GPUs"])
 
 
-def test_names_are_folded() -> None:
-    machines = [node(number, gpus=GPUS[: 7 if number < 10 or number == 40 else 8]) for number in range(64)]
-    assert any("node[00-09,40] have 7 GPUs" in text for text in differences(machines))
-
-
-def test_a_machine_without_a_name_is_called_by_its_place() -> None:
+def test_sentences_are_short() -> None:
+    one_kernel = replace(SYSTEM, kernel="6.5.0")
+    assert differences(nodes(8, system=one_kernel)) == ["node07 has kernel 6.5.0, the other 7 have kernel 6.8.0"]  # reported once
+    folded = [node(number, gpus=GPUS[: 7 if number < 10 or number == 40 else 8]) for number in range(64)]
+    assert any("node[00-09,40] have 7 GPUs" in text for text in differences(folded))
     nameless = [replace(node(number), hostname=None) for number in range(3)]
     assert differences([*nameless[:2], replace(nameless[2], gpus=())])[0] == "machine 3 has no GPUs, the other 2 have 8 GPUs"
-
-
-def test_a_thousand_nodes_make_short_sentences() -> None:
-    machines = [node(number, system=replace(SYSTEM, kernel=f"6.{number % 300}")) for number in range(1024)]
-    (actual,) = differences(machines)
-    assert len(actual) < 1500 and "in 291 other ways" in actual
+    (thousand,) = differences([node(number, system=replace(SYSTEM, kernel=f"6.{number % 300}")) for number in range(1024)])
+    assert len(thousand) < 1500 and "in 291 other ways" in thousand
 
 
 @settings(max_examples=40, deadline=None)

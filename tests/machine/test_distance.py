@@ -52,35 +52,19 @@ PATHS: dict[str, tuple[Machine, str, str, str]] = {
     "what a source states wins": (replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"}), GPU, "mlx5_4", "PXB"),
     "switches below switches": (below(*SWITCH_TREE, *LOWER, gpu="0000:17:00.0", nic="0000:12:01.0"), GPU, "nic", "PXB"),
     "NCCL's XML shows a switch as one bridge": (below(TOP, gpu=TOP.address, nic=TOP.address), GPU, "nic", "PIX"),
-    "NCCL's XML, a second switch": (
-        below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address),
-        GPU,
-        "nic",
-        "PXB",
-    ),
+    "NCCL's XML, a second switch": (below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address), GPU, "nic",
+        "PXB"),
     "without root ports no other host bridge is claimed": (below(gpu=None, nic=None), GPU, "nic", "PHB"),
-    "two NUMA nodes are far below any bridge": (
-        parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
-        GPU,
-        "nic",
-        "SYS",
-    ),
+    "two NUMA nodes are far below any bridge": (parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
+        GPU, "nic", "SYS"),
     "a host bridge that is listed": (below(*HOST_BRIDGE, gpu="0000:10:01.0", nic="0000:10:02.0"), GPU, "nic", "PHB"),
     # Azure's files name their switches so: such a bridge cannot be read, but the file shows which devices it joins
-    "a switch that a topology file names": (
-        below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
-        GPU,
-        "nic",
-        "PIX",
-    ),
+    "a switch that a topology file names": (below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
+        GPU, "nic", "PIX"),
     "a virtual function is where its bridge is": (VIRTUAL_NICS, GPU, "mlx5_0", "PIX"),
-    "one NUMA node has all parts": (
-        parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),)),
-        GPU,
-        "nic",
-        "PHB",
-    ),
-}
+    "one NUMA node has all parts": (parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None),
+        numa_nodes=(NumaNode(0),)), GPU, "nic", "PHB"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -124,62 +108,66 @@ def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
     assert Distances(machine).why_unknown(GPU, "nic") == why
 
 
-def test_a_single_numa_node_is_that_of_all_parts() -> None:
-    assert Distances(PATHS["one NUMA node has all parts"][0]).numa_of("nic") == 0
-    assert Distances(laptop()).numa_of("docker0") == 0
-
-
 @pytest.mark.parametrize(
     ("links", "expected"),
     [
-        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"),
-        ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
-        ((GpuLink("b", "a", 12),), "NV12"),
-        ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
-        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"),
-        ((GpuLink("a", SWITCH, 18),), None),
+        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
+        ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
+        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
         ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
     ],
-)
+)  # fmt: skip
 def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
     assert Distances(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links)).path("a", "b") == expected
 
 
-def test_links_whose_far_end_is_unknown() -> None:
+def test_links_whose_far_end_is_unknown_and_parts_in_one_circle_of_bridges() -> None:
     machine = dgx()
-    counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
-    assert Distances(counted).path(GPU, "0000:19:00.0") is None
-    assert "counts the GPUs' links" in Distances(counted).why_unknown(GPU, "0000:19:00.0")
-    assert Distances(counted).path(GPU, "mlx5_0") == "PIX"
+    counted = Distances(replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links)))
+    assert (counted.path(GPU, "0000:19:00.0"), counted.path(GPU, "mlx5_0")) == (None, "PIX")
+    assert "counts the GPUs' links" in counted.why_unknown(GPU, "0000:19:00.0")
+    # The GPU is above the NIC, and the NIC above the GPU: which bridge they have in common depends on where one starts
+    tree = (PciDevice(GPU, "gpu", "0000:05:00.0"), PciDevice("0000:05:00.0", "switch", NIC, virtual=True), PciDevice(NIC, "nic", GPU))
+    circle = Distances(parts(*tree))
+    assert circle.path(GPU, "nic") is circle.path("nic", GPU) is None
+    assert circle.why_unknown(GPU, "nic") == f"the bridges above {GPU} go in circles"
 
 
-def test_near_nics() -> None:
-    assert [nic.name for nic in Distances(dgx()).near_nics(GPU)] == ["mlx5_0", "mlx5_1"]
-    assert [nic.name for nic in Distances(mesh()).near_nics("0000:83:00.0")] == ["mlx5_2"]
-    assert [nic.name for nic in Distances(pcie_box()).near_nics("0000:81:00.0")] == ["mlx5_0"]  # eno1 is nearer, and no RDMA device
-    assert Distances(parts()).near_nics(GPU) == ()
-
-
-def test_of_several_nics_below_switches_the_one_below_the_gpus_own_switch_is_near() -> None:
+def near_top() -> Machine:
+    """Two NICs below one switch, "nic" below the GPU's own switch in it."""
     top, ports = "0000:10:00.0", ["0000:20:00.0", "0000:30:00.0"]
     pci = [bridge(top, None, 0), *(bridge(port, top, 0) for port in ports), bridge("0000:22:00.0", ports[0], 0)]
     pci += [gpu_device(GPU, "0000:22:00.0", 0), nic_device(NIC, ports[0], 0), nic_device("0000:31:00.0", ports[1], 0)]
     machine = parts(*pci)
-    machine = replace(machine, nics=(*machine.nics, Nic("far", "0000:31:00.0", rdma=True, numa=0)))
-    assert Distances(machine).path(GPU, "nic") == Distances(machine).path(GPU, "far") == "PXB"
-    assert [nic.name for nic in Distances(machine).near_nics(GPU)] == ["nic"]
+    return replace(machine, nics=(*machine.nics, Nic("far", "0000:31:00.0", rdma=True, numa=0)))
 
 
-def test_near_words_come_first() -> None:
+NICS = (Nic("eth0", virtual="bridge"), Nic("eth1"), Nic("eth2"))
+BY_PATHS = Machine(gpus=(Gpu("gpu0"),), nics=NICS, paths={("gpu0", "eth0"): "PIX", ("gpu0", "eth1"): "SYS", ("gpu0", "eth2"): "PXB"})
+WITH_RDMA = replace(
+    BY_PATHS, nics=(*NICS[:2], replace(NICS[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**BY_PATHS.paths, ("gpu0", "mlx5_0"): "NODE"}
+)
+NEAR: dict[str, tuple[Machine, str, list[str]]] = {
+    "two NICs of a switch": (dgx(), GPU, ["mlx5_0", "mlx5_1"]),
+    "one NIC beside each GPU": (mesh(), "0000:83:00.0", ["mlx5_2"]),
+    "a nearer one is no RDMA device": (pcie_box(), "0000:81:00.0", ["mlx5_0"]),
+    "no NIC is near": (parts(), GPU, []),
+    "the NIC below the GPU's own switch": (near_top(), GPU, ["nic"]),
+    "a virtual interface is not the nearest NIC": (BY_PATHS, "gpu0", ["eth2"]),
+    "an RDMA device is nearer than others": (WITH_RDMA, "gpu0", ["mlx5_0"]),
+}
+
+
+@pytest.mark.parametrize(("machine", "gpu", "names"), NEAR.values(), ids=NEAR)
+def test_near_nics(machine: Machine, gpu: str, names: list[str]) -> None:
+    assert [nic.name for nic in Distances(machine).near_nics(gpu)] == names
+
+
+def test_near_words_come_first_and_a_single_numa_node_is_that_of_all_parts() -> None:
     words = ["SYS", "NODE", "PHB", "PXB", "PIX", "NV18", "X", "oddity"]
     assert sorted(words, key=closeness) == ["X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "oddity"]
-
-
-def test_parts_in_one_circle_of_bridges_have_no_distance_from_either_end() -> None:
-    """The GPU is above the NIC, and the NIC above the GPU: which bridge they have in common depends on where one starts."""
-    tree = (PciDevice(GPU, "gpu", "0000:05:00.0"), PciDevice("0000:05:00.0", "switch", NIC, virtual=True), PciDevice(NIC, "nic", GPU))
-    assert Distances(parts(*tree)).path(GPU, "nic") is Distances(parts(*tree)).path("nic", GPU) is None
-    assert Distances(parts(*tree)).why_unknown(GPU, "nic") == f"the bridges above {GPU} go in circles"
+    assert {Distances(near_top()).path(GPU, nic) for nic in ("nic", "far")} == {"PXB"}
+    assert Distances(PATHS["one NUMA node has all parts"][0]).numa_of("nic") == Distances(laptop()).numa_of("docker0") == 0
 
 
 ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in range(6)]
@@ -196,14 +184,3 @@ def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | 
     found, why = Distances(machine).path("gpu0", "nic"), Distances(machine).why_unknown("gpu0", "nic")
     assert found in ORDER if found else why
     assert found == Distances(machine).path("nic", "gpu0")
-
-
-def test_a_virtual_interface_is_not_the_nearest_nic() -> None:
-    nics = (Nic("eth0", virtual="bridge"), Nic("eth1"), Nic("eth2"))
-    paths = {("gpu0", "eth0"): "PIX", ("gpu0", "eth1"): "SYS", ("gpu0", "eth2"): "PXB"}
-    machine = Machine(gpus=(Gpu("gpu0"),), nics=nics, paths=paths)
-    assert [nic.name for nic in Distances(machine).near_nics("gpu0")] == ["eth2"]
-    rdma = replace(
-        machine, nics=(*nics[:2], replace(nics[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**paths, ("gpu0", "mlx5_0"): "NODE"}
-    )
-    assert [nic.name for nic in Distances(rdma).near_nics("gpu0")] == ["mlx5_0"]

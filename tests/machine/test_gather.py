@@ -20,21 +20,9 @@ from tests.machine.trees import Tree
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"
 GUID = "b8ce:f603:00a1:2b3c"
 SECRETS = (
-    GUID,
-    "b8:ce:f6:a1:2b:3c",
-    "gpu-node-17",
-    "hunter2",
-    "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
-    "10.11.12.13",
-    "MT2334X00112",
-    "nfs.example.org",
-    "alice",
-    "uid_1000",
-    "4711",
-    "swordfish",
-    "acme.example",
-    "AST-77",
-)
+    GUID, "b8:ce:f6:a1:2b:3c", "gpu-node-17", "hunter2", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "10.11.12.13", "MT2334X00112",
+    "nfs.example.org", "alice", "uid_1000", "4711", "swordfish", "acme.example", "AST-77",
+)  # fmt: skip
 
 HCA = f"{PCI}/0000:19:00.0"
 FILES = {
@@ -89,6 +77,11 @@ READERS = (linux.read, network.read, network.read_ethernet)
 NOTHING = gather.Parts({}, {}, set())
 
 
+def written(to: Path, parts: gather.Parts) -> Path:
+    gather.write(to, parts)
+    return to
+
+
 def packed(files: Files, to: Path, commands=None) -> Path:
     """The archive of a machine, as it is given to others."""
     return written(to, gather.collect(files, commands or {}))
@@ -102,25 +95,41 @@ def open_packed(files: Files, to: Path) -> Path:
     return written(to, gather.Parts(*recorded.renamed(lambda path: path, lambda _, text: text)))
 
 
-def written(to: Path, parts: gather.Parts) -> Path:
-    gather.write(to, parts)
-    return to
+def test_a_machine_reads_back_the_same_and_again(tmp_path):
+    tree = Tree(FILES, LINKS)
+    archive = open_archive(open_packed(tree, tmp_path / "m.tar.zst"))
+    again = open_archive(open_packed(archive, tmp_path / "again.tar"))
+    assert [read(archive) for read in READERS] == [read(tree) for read in READERS] == [read(again) for read in READERS]
+    assert network.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
+    assert archive.doubts == ()
+    assert archive.text(f"{HCA}/vpd") is None  # listed and not read: it is there without content
+    device = "/sys/class/infiniband/mlx5_0"
+    assert "node_desc" not in archive.names(device) or archive.text(f"{device}/node_desc") is None
+
+
+@pytest.mark.contract
+def test_this_machine_reads_back_the_same(tmp_path):
+    files = Folder(Path("/"))
+    archive = open_archive(open_packed(files, tmp_path / "m.tar.gz"))
+    assert (linux.read(archive), network.read(archive)) == (linux.read(files), network.read(files))
+    there, here = network.read_ethernet(archive), network.read_ethernet(files)
+    unshaped = [replace(nic, ports=tuple(replace(port, shaped_bits_per_s=None) for port in nic.ports)) for nic in here.nics]
+    assert list(there.nics) == unshaped  # tc is asked on the live machine alone
+
+
+def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
+    with tarfile.open(packed(Tree(FILES, LINKS), tmp_path / "m.tar")) as tar:
+        manifest = tar.extractfile("MANIFEST").read().decode()
+        files = [f"/{member.name}" for member in tar if member.isreg() and member.name != "MANIFEST"]
+    assert [line for line in manifest.splitlines() if line.startswith("/")] == files
+    assert any("/net/enx" in file for file in files)
 
 
 def everything(archive: Path) -> str:
-    """All names and contents in it."""
     with tarfile.open(archive) as tar:
         return "\n".join(
             f"{member.name} {member.linkname} {tar.extractfile(member).read().decode() if member.isreg() else ''}" for member in tar
         )
-
-
-def test_a_machine_reads_back_the_same(tmp_path):
-    tree = Tree(FILES, LINKS)
-    archive = open_archive(open_packed(tree, tmp_path / "m.tar.zst"))
-    assert [read(archive) for read in READERS] == [read(tree) for read in READERS]
-    assert network.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
-    assert archive.doubts == ()
 
 
 def test_masked_it_is_the_same_but_for_its_names(tmp_path):
@@ -139,17 +148,6 @@ def test_masked_it_is_the_same_but_for_its_names(tmp_path):
 
 
 @pytest.mark.contract
-def test_this_machine_reads_back_the_same(tmp_path):
-    files = Folder(Path("/"))
-    archive = open_archive(open_packed(files, tmp_path / "m.tar.gz"))
-    assert linux.read(archive) == linux.read(files)
-    assert network.read(archive) == network.read(files)
-    there, here = network.read_ethernet(archive), network.read_ethernet(files)
-    unshaped = [replace(nic, ports=tuple(replace(port, shaped_bits_per_s=None) for port in nic.ports)) for nic in here.nics]
-    assert list(there.nics) == unshaped  # tc is asked on the live machine alone
-
-
-@pytest.mark.contract
 def test_no_secret_is_in_it(tmp_path):
     commands = {
         "lspci-vvvnn.txt": (
@@ -160,23 +158,6 @@ def test_no_secret_is_in_it(tmp_path):
     held = everything(packed(Tree(FILES, LINKS), tmp_path / "m.tar", commands=commands))
     assert not [secret for secret in (*SECRETS, "b8cef603", "b8cef6a12b3c", "PASSWORD") if secret in held]
     assert "0000:19:00.0" in held  # PCI addresses are public
-
-
-def test_what_was_listed_and_not_read_is_there_without_content(tmp_path):
-    archive = open_archive(open_packed(Tree(FILES, LINKS), tmp_path / "m.tar"))
-    assert (
-        "node_desc" not in archive.names("/sys/class/infiniband/mlx5_0") or archive.text("/sys/class/infiniband/mlx5_0/node_desc") is None
-    )
-    assert archive.text(f"{HCA}/vpd") is None
-
-
-def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
-    archive = packed(Tree(FILES, LINKS), tmp_path / "m.tar")
-    with tarfile.open(archive) as tar:
-        manifest = tar.extractfile("MANIFEST").read().decode()
-        files = [f"/{member.name}" for member in tar if member.isreg() and member.name != "MANIFEST"]
-    assert [line for line in manifest.splitlines() if line.startswith("/")] == files
-    assert any("/net/enx" in file for file in files)
 
 
 def test_a_job_stays_a_job_and_names_none(tmp_path):
@@ -256,28 +237,19 @@ def test_what_is_there_is_never_overwritten(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling.tar", "machine.tar"]
 
 
-def test_a_folder_that_cannot_hold_it(tmp_path):
-    with pytest.raises(UsageError, match="not a folder"):
-        gather.gather(tmp_path / "gone" / "machine.tar")
-    with pytest.raises(UsageError, match="cannot be written"):
-        gather.write(Path("/proc/machine.tar"), NOTHING)
-
-
-def test_an_archive_that_fails_half_way_leaves_nothing(tmp_path):
+def test_a_folder_that_cannot_hold_it_and_an_archive_that_fails_half_way_leave_nothing(tmp_path):
     class Half(dict):
         def items(self):
             yield "/sys/half", "1"
             raise KeyboardInterrupt
 
+    with pytest.raises(UsageError, match="not a folder"):
+        gather.gather(tmp_path / "gone" / "machine.tar")
+    with pytest.raises(UsageError, match="cannot be written"):
+        gather.write(Path("/proc/machine.tar"), NOTHING)
     with pytest.raises(KeyboardInterrupt):
         gather.write(tmp_path / "machine.tar", NOTHING._replace(texts=Half()))
     assert not list(tmp_path.iterdir())
-
-
-def test_an_archive_is_gathered_again_to_the_same_machine(tmp_path):
-    first = open_archive(open_packed(Tree(FILES, LINKS), tmp_path / "first.tar"))
-    again = open_archive(open_packed(first, tmp_path / "again.tar"))
-    assert [read(again) for read in READERS] == [read(first) for read in READERS]
 
 
 def test_the_same_thing_has_the_same_replacement_everywhere_and_another_in_the_next_archive():
@@ -320,25 +292,13 @@ def test_what_identifies_no_user_stays(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "fe80::ba6f:1cff:fe00:1",
-        "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c",
-        "2001:db8::1",
-        "00-11-22-ff-fe-33-44-55",
-        "192.168.3.4",
-        "root@builder7",
-        "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
-        "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3",
-        "docker-" + "8a" * 32,
-        "unique_id 1234567890123",
-        "2001:db8:1:2:3:4:5:6",
-        "::ffff:10.11.12.13",
-        "Serial\t\t: 10000000abcd",
-        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff",
-        "altname enx02fc00000001 portid b8cef6a12b3c",
-        "[VA] Vendor specific: MLX:alice",
-        "gpu18.cluster.example",
+        "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
+        "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
+        "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
+        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c",
+        "[VA] Vendor specific: MLX:alice", "gpu18.cluster.example",
     ],
-)
+)  # fmt: skip
 def test_what_identifies_a_user_is_masked(text):
     masked = Mask("node1.cluster.example").text(text)
     assert masked != text

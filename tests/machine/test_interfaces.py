@@ -60,40 +60,25 @@ def no_tc(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "tc" and path else real(name, path=path))
 
 
-def test_a_real_nic(sysfs):
-    assert sysfs("eth0", "mlx5_core", speed="100000\n", mtu="9000\n") == Interface("eth0", 9000, 100e9, None, None)
+INTERFACES = {
+    "a real NIC": (("eth0", "mlx5_core"), {"speed": "100000\n", "mtu": "9000\n"}, Interface("eth0", 9000, 100e9, None, None)),
+    "no driver": (("eth0", ""), {"speed": "1000\n"}, Interface("eth0", 1500, 1e9, None, None)),
+    "a bond": (("bond0",), {"speed": "200000\n", "more": ("bonding",)}, Interface("bond0", 1500, 200e9, None, None)),
+    "loopback": (("lo",), {"mtu": "65536\n"}, Interface("lo", 65536, None, "loopback", None)),
+    **{f"a real NIC that does not show its speed: {speed!r}": (("eth0", "ixgbe"), {"speed": speed},
+        Interface("eth0", 1500, None, None, None)) for speed in ("-1\n", "0\n", "", "unknown\n", None)},
+    **{f"of a virtual machine: {driver}": (("eth0", driver), {"speed": "10000\n"}, Interface("eth0", 1500, None, why, None))
+        for driver, why in (("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's"))},
+    **{  # a veth claims 10 Gb/s
+        f"virtual: {why}": (("x0",), {"speed": "10000\n", "more": more}, Interface("x0", 1500, None, why, None))
+        for more, why in (((), "veth or the like"), (("tun_flags",), "tap"), (("bridge",), "bridge"))
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("speed", ["-1\n", "0\n", "", "unknown\n", None])
-def test_a_real_nic_that_does_not_show_its_speed(sysfs, speed):
-    found = sysfs("eth0", "ixgbe", speed=speed)
-    assert (found.speed_bits_per_s, found.virtual) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("driver", "why"), [("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's")]
-)
-def test_a_virtual_machines_nic_has_no_speed_in_any_case(sysfs, driver, why):
-    found = sysfs("eth0", driver, speed="10000\n")
-    assert (found.speed_bits_per_s, found.virtual) == (None, why)
-
-
-@pytest.mark.parametrize(("more", "why"), [((), "veth or the like"), (("tun_flags",), "tap"), (("bridge",), "bridge")])
-def test_what_has_no_device_behind_it_is_virtual(sysfs, more, why):
-    found = sysfs("x0", speed="10000\n", more=more)  # a veth claims 10 Gb/s
-    assert (found.speed_bits_per_s, found.virtual) == (None, why)
-
-
-def test_a_bond_is_as_real_as_what_it_bonds(sysfs):
-    assert sysfs("bond0", speed="200000\n", more=("bonding",)) == Interface("bond0", 1500, 200e9, None, None)
-
-
-def test_loopback(sysfs):
-    assert sysfs("lo", mtu="65536\n") == Interface("lo", 65536, None, "loopback", None)
-
-
-def test_a_device_without_a_driver_is_taken_for_real(sysfs):
-    assert sysfs("eth0", "", speed="1000\n").speed_bits_per_s == 1e9
+@pytest.mark.parametrize(("names", "files", "expected"), INTERFACES.values(), ids=INTERFACES)
+def test_an_interface(sysfs, names, files, expected):
+    assert sysfs(*names, **files) == expected
 
 
 def test_what_cannot_be_read_is_unknown_and_nothing_raises(tmp_path):
@@ -131,24 +116,16 @@ def test_without_tc_there_is_no_shape(sysfs, monkeypatch, tmp_path):
     assert sysfs("veth0").shaped_bits_per_s is None
 
 
-def test_a_real_interface_can_be_shaped_too(sysfs, tc):
-    tc(json.dumps([TBF]))
-    found = sysfs("eth0", "mlx5_core", speed="100000\n")
-    assert found.speed_bits_per_s == 100e9
-    assert found.shaped_bits_per_s == TBF["options"]["rate"] * 8
-
-
-def test_loopback_is_not_asked_for_a_shape(sysfs, tc):
+def test_a_real_interface_can_be_shaped_too_and_loopback_is_not_asked(sysfs, tc):
     called = tc(json.dumps([TBF]))
     sysfs("lo")
     assert not called.exists()
+    found = sysfs("eth0", "mlx5_core", speed="100000\n")
+    assert (found.speed_bits_per_s, found.shaped_bits_per_s) == (100e9, TBF["options"]["rate"] * 8)
 
 
-def test_which_interface_has_an_address():
-    assert interface_with("127.0.0.1") == "lo"
-    assert interface_with("203.0.113.77") == "lo"  # no interface has this address
-
-
-def test_this_machines_interfaces_can_all_be_read():
+def test_this_machines_interfaces_can_all_be_read_and_one_has_an_address():
     for folder in Path("/sys/class/net").iterdir():
         assert read_interface(folder.name).name == folder.name
+    assert interface_with("127.0.0.1") == "lo"
+    assert interface_with("203.0.113.77") == "lo"  # no interface has this address

@@ -35,23 +35,17 @@ def test_each_list_that_a_file_leaves_out_has_its_reason_in_json(text: str, tmp_
     assert not set(missing) - {"gpus", "nics", "gpu_links", "peer_access"}
 
 
-def test_a_matrix_without_columns_of_nics_does_not_report_that_there_are_none(tmp_path: Path) -> None:
-    machine = read(MATRIX, tmp_path)
-    assert "no columns of NICs" in machine.unknown["nics"]
-    assert title(machine).endswith("NICs unknown (the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see)")
-
-
-def test_functions_without_a_class_may_be_gpus_or_nics(tmp_path: Path) -> None:
-    machine = read(TEMPLATE, tmp_path)
-    assert "no GPU" not in title(machine) and "no NIC" not in title(machine)
-    assert title(machine).count("unknown (2 PCI functions have no class in the file: each may be a GPU or a NIC)") == 2
-
-
-def test_lspci_lists_all_functions_so_none_means_none(tmp_path: Path) -> None:
-    machine = read(LSPCI, tmp_path)
-    assert known_none(machine, "gpus") and known_none(machine, "nics")
-    assert "host name unknown" in title(machine)
-    assert "gpu_links" not in machine.unknown  # without GPUs there is nothing to join
+def test_what_a_file_does_not_list_is_not_reported_as_none(tmp_path: Path) -> None:
+    matrix = read(MATRIX, tmp_path)
+    assert "no columns of NICs" in matrix.unknown["nics"]
+    assert title(matrix).endswith("NICs unknown (the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see)")
+    template = title(read(TEMPLATE, tmp_path))
+    assert "no GPU" not in template and "no NIC" not in template
+    assert template.count("unknown (2 PCI functions have no class in the file: each may be a GPU or a NIC)") == 2
+    whole = read(LSPCI, tmp_path)  # it lists all functions, so none means none
+    assert known_none(whole, "gpus") and known_none(whole, "nics")
+    assert "host name unknown" in title(whole)
+    assert "gpu_links" not in whole.unknown  # without GPUs there is nothing to join
 
 
 def test_what_one_source_leaves_out_another_knows() -> None:

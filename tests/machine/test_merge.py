@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.merge import merge, origin
-from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from tests.machine.machines import has_doubt
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 SYSFS = Machine(
@@ -41,171 +44,113 @@ def test_one_source_alone_stays_as_it_is() -> None:
     assert origin(merged, f"gpus/{A}/numa") == "sysfs" and origin(merged, "system/threads") == "sysfs"
 
 
-class TestFacts:
-    def test_the_first_that_reports_it_wins(self) -> None:
-        tool = Machine(sources=("lspci",), system=System(architecture="aarch64", kernel="6.1"), numa_nodes=(NumaNode(0, "0-47"),))
-        merged = merge([SYSFS, tool])
-        assert merged.system == System(architecture="x86_64", threads=96, kernel="6.1")
-        assert merged.numa_nodes == (NumaNode(0, "0-47"),)
-        assert merged.sources == ("sysfs", "lspci")
-        assert [origin(merged, f"system/{name}") for name in ("architecture", "kernel")] == ["sysfs", "lspci"]
-        (other,) = merged.disagreements
-        assert (other.path, other.taken, other.taken_from) == ("system/architecture", "x86_64", "sysfs")
-        assert (other.other, other.other_from) == ("aarch64", "lspci")
-
-    def test_a_default_reports_nothing(self) -> None:
-        quiet = Machine(sources=("first",), nics=(Nic("mlx5_0"),), pci=(PciDevice(A),))
-        loud = Machine(sources=("second",), nics=(Nic("mlx5_0", rdma=True, gdr=False),), pci=(PciDevice(A, "gpu", virtual=True),))
-        merged = merge([quiet, loud])
-        assert (merged.nics[0].rdma, merged.nics[0].gdr) == (True, False)
-        assert (merged.pci[0].kind, merged.pci[0].virtual) == ("gpu", True)
-        assert merged.disagreements == ()
-
-    def test_links_and_ports_are_merged_field_by_field(self) -> None:
-        one = Machine(sources=("one",), pci=(PciDevice(A, link=PcieLink(2.5, 16)),), nics=(Nic("mlx5_0", ports=(Port(2, lid=7), Port(1))),))
-        two = Machine(
-            sources=("two",), pci=(PciDevice(A, link=PcieLink(2.5, 16, 16.0, 16)),), nics=(Nic("mlx5_0", ports=(Port(2, sm_lid=1),)),)
-        )
-        merged = merge([one, two])
-        assert merged.pci[0].link == PcieLink(2.5, 16, 16.0, 16)
-        assert merged.nics[0].ports == (Port(1), Port(2, lid=7, sm_lid=1))
-        assert merged.origins[f"pci/{A}/link/max_width"] == "two" and merged.origins["nics/mlx5_0/ports/2/lid"] == "one"
-
-    @pytest.mark.parametrize(
-        ("first", "second", "expected"),
-        [
-            (200e9, 180e9, ("200 Gb/s", "180 Gb/s")),  # lowered by hand in a vendor's file
-            (100e9, 103.125e9, None),  # data and wire of EDR
-            (32e9, 40e9, ("32 Gb/s", "40 Gb/s")),  # QDR before and after line coding
-        ],
-    )
-    def test_rates_agree_within_line_coding(self, first: float, second: float, expected: tuple[str, str] | None) -> None:
-        readings = [Machine(sources=(f"{rate:g}",), nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),)) for rate in (first, second)]
-        merged = merge(readings)
-        assert merged.nics[0].ports[0].rate_bits_per_s == first
-        assert [(one.taken, one.other) for one in merged.disagreements] == ([expected] if expected else [])
-        assert all(one.path == "nics/mlx5_0/ports/1/rate_bits_per_s" for one in merged.disagreements)
-
-    def test_names_are_each_sources_own_words(self) -> None:
-        readings = [
-            Machine(sources=(name,), gpus=(Gpu(A, address=A, model=name),)) for name in ("NVIDIA H100 80GB HBM3", "GH100 [H100 SXM5]")
-        ]
-        assert merge(readings).disagreements == ()
-
-    def test_host_names_short_and_long_are_one(self) -> None:
-        readings = [Machine(hostname=name, sources=(name,)) for name in ("node1", "node1.cluster", "node2")]
-        assert [one.other for one in merge(readings).disagreements] == ["node2"]
+COUNTED = Machine(
+    sources=("nvidia-smi nvlink -s",),
+    gpus=MATRIX.gpus,
+    gpu_links=(GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 10)),
+)
+TOOL = Machine(sources=("lspci",), system=System(architecture="aarch64", kernel="6.1"), numa_nodes=(NumaNode(0, "0-47"),))
+QUIET = Machine(sources=("first",), nics=(Nic("mlx5_0"),), pci=(PciDevice(A),))
+LOUD = Machine(sources=("second",), nics=(Nic("mlx5_0", rdma=True, gdr=False),), pci=(PciDevice(A, "gpu", virtual=True),))
+ONE = Machine(sources=("one",), pci=(PciDevice(A, link=PcieLink(2.5, 16)),), nics=(Nic("mlx5_0", ports=(Port(2, lid=7), Port(1))),))
+TWO = Machine(sources=("two",), pci=(PciDevice(A, link=PcieLink(2.5, 16, 16.0, 16)),), nics=(Nic("mlx5_0", ports=(Port(2, sm_lid=1),)),))
+TURNED = replace(SYSFS, gpus=(Gpu(A, 1, A, "nvidia"), Gpu(B, 0, B, "nvidia")))
+NUMBERED = replace(SYSFS, gpus=(Gpu(A, 0, A, uuid="GPU-a"), Gpu(B, 1, B, uuid="GPU-b")))
+SERIAL = Machine(sources=("nvlink",), gpus=(Gpu("gpu0", 0, uuid="GPU-b"),), gpu_links=(GpuLink("gpu0", None, 18),))
+CONTAINER = replace(MATRIX, gpus=MATRIX.gpus[:1])
+INDEXED = Machine(sources=("nvlink",), gpus=(Gpu("gpu1", 1, model="A100"),))
+ASPEED = replace(SYSFS, gpus=(Gpu("0000:03:00.0", None, "0000:03:00.0", "amd"), *SYSFS.gpus))
+SWITCHED = replace(MATRIX, gpu_links=(GpuLink("gpu0", SWITCH, 18), GpuLink("gpu1", SWITCH, 18)))
+ETHERNET = Machine(sources=("net",), nics=(Nic("ib0", "0000:1a:00.0", ports=(Port(mtu_bytes=2044),)), Nic("eth0", "0000:e1:00.0")))
+LSPCI = Machine(sources=("lspci",), nics=(Nic("0000:1a:00.0", "0000:1a:00.0", model="MT28908"),))
+PAIR = Machine(sources=("nccl",), nics=(Nic("mlx5_1", "0000:1a:00.0"), Nic("mlx5_2", "0000:1a:00.0")))
+BARE = replace(MATRIX, nics=(Nic("NIC0"), Nic("NIC1")), paths={("gpu0", "NIC1"): "PIX", ("gpu0", "gpu1"): "NV12"})
+SILENT = Machine(unknown={"gpus": "no driver", "nics/mlx5_0/ports/1/rate_bits_per_s": "not printed", "pci/0000:00:00.0/parent": "root"})
+REASONS = [Machine(unknown={"gpus": why, "system/kernel": why, "nics/mlx5_0/ports/1/lid": why}) for why in ("first", "second")]
+MODELS = [Machine(sources=(name,), gpus=(Gpu(A, address=A, model=name),)) for name in ("NVIDIA H100 80GB HBM3", "GH100 [H100 SXM5]")]
+ROUND = [Machine(sources=("one",), pci=(PciDevice(A, parent=B),)), Machine(sources=("two",), pci=(PciDevice(B, parent=A),))]
 
 
-class TestGpus:
-    def test_numbers_are_the_pci_order_of_the_gpus(self) -> None:
-        merged = merge([SYSFS, MATRIX])
-        assert [(gpu.key, gpu.index, gpu.numa) for gpu in merged.gpus] == [(A, 0, 0), (B, 1, 1)]
-        assert [(link.a, link.b) for link in merged.gpu_links] == [(A, B), (B, A)]
-        assert merged.paths == {(A, B): "NV12", (A, "mlx5_0"): "PIX", ("mlx5_0", B): "SYS"}
-        assert merged.peer_access == {(A, B): "OK"}
-        assert [(one.path, one.taken, one.other) for one in merged.disagreements] == [(f"gpus/{B}/numa", "1", "0")]
-
-    def test_an_index_that_a_source_gives_wins_over_the_order(self) -> None:
-        turned = replace(SYSFS, gpus=(Gpu(A, 1, A, "nvidia"), Gpu(B, 0, B, "nvidia")))
-        assert merge([turned, MATRIX]).paths[B, "mlx5_0"] == "PIX"
-
-    def test_a_serial_number_wins_over_both(self) -> None:
-        numbered = replace(SYSFS, gpus=(Gpu(A, 0, A, uuid="GPU-a"), Gpu(B, 1, B, uuid="GPU-b")))
-        links = Machine(sources=("nvlink",), gpus=(Gpu("gpu0", 0, uuid="GPU-b"),), gpu_links=(GpuLink("gpu0", None, 18),))
-        assert merge([numbered, links]).links_of(B) == 18
-
-    def test_unequal_numbers_are_not_matched_but_reported(self) -> None:
-        container = replace(MATRIX, gpus=MATRIX.gpus[:1])
-        merged = merge([SYSFS, container])
-        assert [gpu.key for gpu in merged.gpus] == [A, B] and merged.paths == {} and merged.gpu_links == ()
-        assert len(merged.doubts) == 1 and "1 GPUs where 2 have PCI addresses" in merged.doubts[0]
-
-    def test_without_addresses_anywhere_the_index_is_the_key(self) -> None:
-        links = Machine(sources=("nvlink",), gpus=(Gpu("gpu1", 1, model="A100"),))
-        assert [(gpu.key, gpu.model) for gpu in merge([MATRIX, links]).gpus] == [("gpu0", None), ("gpu1", "A100")]
-
-    def test_other_vendors_do_not_count_for_nvidia_smi(self) -> None:
-        aspeed = replace(SYSFS, gpus=(Gpu("0000:03:00.0", None, "0000:03:00.0", "amd"), *SYSFS.gpus))
-        assert merge([aspeed, MATRIX]).paths[A, B] == "NV12"
+def others(machine: Machine) -> list[tuple[str, str, str]]:
+    """What contradicts the facts that are taken."""
+    return [(each.path, each.taken, each.other) for each in machine.disagreements]
 
 
-class TestLinks:
-    COUNTED = Machine(
-        sources=("nvidia-smi nvlink -s",),
-        gpus=MATRIX.gpus,
-        gpu_links=(GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 10)),
-    )
-
-    def test_far_ends_are_worth_more_than_counts(self) -> None:
-        merged = merge([self.COUNTED, MATRIX])
-        assert merged.gpu_links == (GpuLink("gpu0", "gpu1", 12, bytes_per_s=25e9), GpuLink("gpu1", "gpu0", 12))
-        assert merged.origins["gpu_links"] == "nvidia-smi topo -m"
-
-    def test_counts_per_gpu_are_compared(self) -> None:
-        (other,) = merge([MATRIX, self.COUNTED]).disagreements
-        assert (other.path, other.taken, other.other, other.other_from) == (
-            "gpu_links/gpu1",
-            "12 links",
-            "10 links",
-            "nvidia-smi nvlink -s",
-        )
-
-    def test_a_switch_stays_a_switch(self) -> None:
-        switched = replace(MATRIX, gpu_links=(GpuLink("gpu0", SWITCH, 18), GpuLink("gpu1", SWITCH, 18)))
-        assert merge([SYSFS, switched]).switched
+def device_names(machine: Machine) -> list[str]:
+    return [nic.name for nic in machine.nics]
 
 
-class TestNics:
-    def test_an_interface_is_its_rdma_device(self) -> None:
-        ethernet = Machine(sources=("net",), nics=(Nic("ib0", "0000:1a:00.0", ports=(Port(mtu_bytes=2044),)), Nic("eth0", "0000:e1:00.0")))
-        merged = merge([SYSFS, ethernet])
-        assert [nic.name for nic in merged.nics] == ["mlx5_0", "eth0"]
-        assert merged.nics[0].ports[0].mtu_bytes == 2044
+CASES: dict[str, tuple[list[Machine], Callable[[Machine], Any], Any]] = {
+    "the first that reports a fact wins": ([SYSFS, TOOL], lambda m: (m.system, m.numa_nodes, m.sources),
+        (System(architecture="x86_64", threads=96, kernel="6.1"), (NumaNode(0, "0-47"),), ("sysfs", "lspci"))),
+    "the source of each fact": ([SYSFS, TOOL], lambda m: [origin(m, f"system/{name}") for name in ("architecture", "kernel")],
+        ["sysfs", "lspci"]),
+    "a source that contradicts": ([SYSFS, TOOL], lambda m: m.disagreements,
+        (Disagreement("system/architecture", "x86_64", "sysfs", "aarch64", "lspci"),)),
+    "a default reports nothing": ([QUIET, LOUD],
+        lambda m: (m.nics[0].rdma, m.nics[0].gdr, m.pci[0].kind, m.pci[0].virtual, m.disagreements), (True, False, "gpu", True, ())),
+    "links and ports are merged field by field": ([ONE, TWO], lambda m: (m.pci[0].link, m.nics[0].ports),
+        (PcieLink(2.5, 16, 16.0, 16), (Port(1), Port(2, lid=7, sm_lid=1)))),
+    "the sources of fields of links and ports": ([ONE, TWO],
+        lambda m: (m.origins[f"pci/{A}/link/max_width"], m.origins["nics/mlx5_0/ports/2/lid"]), ("two", "one")),
+    "names are each source's own words": (MODELS, lambda m: m.disagreements, ()),
+    "host names short and long are one": ([Machine(hostname=name, sources=(name,)) for name in ("node1", "node1.cluster", "node2")],
+        lambda m: [each.other for each in m.disagreements], ["node2"]),
+    "numbers are the PCI order of the GPUs": ([SYSFS, MATRIX],
+        lambda m: ([(gpu.key, gpu.index, gpu.numa) for gpu in m.gpus], [(link.a, link.b) for link in m.gpu_links], others(m)),
+        ([(A, 0, 0), (B, 1, 1)], [(A, B), (B, A)], [(f"gpus/{B}/numa", "1", "0")])),
+    "paths and peer access by keys": ([SYSFS, MATRIX], lambda m: (m.paths, m.peer_access),
+        ({(A, B): "NV12", (A, "mlx5_0"): "PIX", ("mlx5_0", B): "SYS"}, {(A, B): "OK"})),
+    "an index that a source gives wins over the order": ([TURNED, MATRIX], lambda m: m.paths[B, "mlx5_0"], "PIX"),
+    "a serial number wins over both": ([NUMBERED, SERIAL], lambda m: m.links_of(B), 18),
+    "unequal numbers are not matched but reported": ([SYSFS, CONTAINER],
+        lambda m: ([gpu.key for gpu in m.gpus], m.paths, m.gpu_links, has_doubt(m, "1 GPUs where 2 have PCI addresses")),
+        ([A, B], {}, (), True)),
+    "without addresses anywhere the index is the key": ([MATRIX, INDEXED], lambda m: [(gpu.key, gpu.model) for gpu in m.gpus],
+        [("gpu0", None), ("gpu1", "A100")]),
+    "other vendors do not count for nvidia-smi": ([ASPEED, MATRIX], lambda m: m.paths[A, B], "NV12"),
+    "far ends are worth more than counts": ([COUNTED, MATRIX], lambda m: (m.gpu_links, m.origins["gpu_links"]),
+        ((GpuLink("gpu0", "gpu1", 12, bytes_per_s=25e9), GpuLink("gpu1", "gpu0", 12)), "nvidia-smi topo -m")),
+    "counts per GPU are compared": ([MATRIX, COUNTED], lambda m: (others(m), m.disagreements[0].other_from),
+        ([("gpu_links/gpu1", "12 links", "10 links")], "nvidia-smi nvlink -s")),
+    "a switch stays a switch": ([SYSFS, SWITCHED], lambda m: m.switched, True),
+    "an interface is its RDMA device": ([SYSFS, ETHERNET], lambda m: (device_names(m), m.nics[0].ports[0].mtu_bytes),
+        (["mlx5_0", "eth0"], 2044)),
+    "an address is enough": ([SYSFS, LSPCI], lambda m: [(nic.name, nic.model, nic.rdma) for nic in m.nics], [("mlx5_0", "MT28908", True)]),
+    "an address is enough, the name last": ([LSPCI, SYSFS], lambda m: [(nic.name, nic.model, nic.rdma) for nic in m.nics],
+        [("mlx5_0", "MT28908", True)]),
+    "two devices of one address stay two": ([SYSFS, PAIR], device_names, ["mlx5_0", "mlx5_1", "mlx5_2"]),
+    "numbers without a legend are left out": ([SYSFS, BARE], lambda m: (device_names(m), list(m.paths), has_doubt(m, "NIC0…NIC1")),
+        (["mlx5_0"], [(A, B)], True)),
+    "numbers without a legend alone": ([BARE], device_names, ["NIC0", "NIC1"]),
+    "a reason is kept only while the fact is unknown": ([SYSFS, MATRIX],
+        lambda m: [(path, "the matrix" in why) for path, why in m.unknown.items()], [(f"gpus/{A}/memory_bytes", True)]),
+    "the first reason is kept": ([*REASONS, Machine(nics=(Nic("mlx5_0", ports=(Port(),)),))], lambda m: set(m.unknown.values()), {"first"}),
+    "lists and ports that came need no reason": ([SILENT, SYSFS], lambda m: m.unknown, {"pci/0000:00:00.0/parent": "root"}),
+    "doubts are joined": ([Machine(doubts=("a", "b")), Machine(doubts=("b", "c"))], lambda m: m.doubts, ("a", "b", "c")),
+    "parents that go round between sources end the tree": (ROUND,
+        lambda m: ([device.parent for device in m.pci], has_doubt(m, f"PCI device {A} is above itself")), ([None, A], True)),
+}  # fmt: skip
 
-    def test_an_address_is_enough(self) -> None:
-        lspci = Machine(sources=("lspci",), nics=(Nic("0000:1a:00.0", "0000:1a:00.0", model="MT28908"),))
-        for order in ([SYSFS, lspci], [lspci, SYSFS]):
-            (nic,) = merge(order).nics
-            assert (nic.name, nic.model, nic.rdma) == ("mlx5_0", "MT28908", True)
 
-    def test_two_devices_of_one_address_stay_two(self) -> None:
-        pair = Machine(sources=("nccl",), nics=(Nic("mlx5_1", "0000:1a:00.0"), Nic("mlx5_2", "0000:1a:00.0")))
-        assert [nic.name for nic in merge([SYSFS, pair]).nics] == ["mlx5_0", "mlx5_1", "mlx5_2"]
-
-    def test_numbers_without_a_legend_are_left_out(self) -> None:
-        bare = replace(MATRIX, nics=(Nic("NIC0"), Nic("NIC1")), paths={("gpu0", "NIC1"): "PIX", ("gpu0", "gpu1"): "NV12"})
-        merged = merge([SYSFS, bare])
-        assert [nic.name for nic in merged.nics] == ["mlx5_0"] and list(merged.paths) == [(A, B)]
-        assert len(merged.doubts) == 1 and "NIC0…NIC1" in merged.doubts[0]
-        assert [nic.name for nic in merge([bare]).nics] == ["NIC0", "NIC1"]
+@pytest.mark.parametrize(("machines", "facts", "expected"), CASES.values(), ids=CASES)
+def test_sources_together(machines: list[Machine], facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(merge(machines)) == expected
 
 
-class TestReasons:
-    def test_a_reason_is_kept_only_while_the_fact_is_unknown(self) -> None:
-        merged = merge([SYSFS, MATRIX])
-        assert list(merged.unknown) == [f"gpus/{A}/memory_bytes"] and "the matrix" in merged.unknown[f"gpus/{A}/memory_bytes"]
-
-    def test_the_first_reason_is_kept(self) -> None:
-        readings = [Machine(unknown={"gpus": why, "system/kernel": why, "nics/mlx5_0/ports/1/lid": why}) for why in ("first", "second")]
-        assert set(merge([*readings, Machine(nics=(Nic("mlx5_0", ports=(Port(),)),))]).unknown.values()) == {"first"}
-
-    def test_lists_and_ports_that_came_need_none(self) -> None:
-        silent = Machine(
-            unknown={"gpus": "no driver", "nics/mlx5_0/ports/1/rate_bits_per_s": "not printed", "pci/0000:00:00.0/parent": "root"}
-        )
-        assert merge([silent, SYSFS]).unknown == {"pci/0000:00:00.0/parent": "root"}
-
-    def test_doubts_are_joined(self) -> None:
-        assert merge([Machine(doubts=("a", "b")), Machine(doubts=("b", "c"))]).doubts == ("a", "b", "c")
-
-
-def test_parents_that_go_round_between_sources_end_the_tree() -> None:
-    one = Machine(sources=("one",), pci=(PciDevice(A, parent=B),))
-    two = Machine(sources=("two",), pci=(PciDevice(B, parent=A),))
-    merged = merge([one, two])
-    assert [device.parent for device in merged.pci] == [None, A]
-    assert len(merged.doubts) == 1 and f"PCI device {A} is above itself" in merged.doubts[0]
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (200e9, 180e9, ("200 Gb/s", "180 Gb/s")),  # lowered by hand in a vendor's file
+        (100e9, 103.125e9, None),  # data and wire of EDR
+        (32e9, 40e9, ("32 Gb/s", "40 Gb/s")),  # QDR before and after line coding
+    ],
+)
+def test_rates_agree_within_line_coding(first: float, second: float, expected: tuple[str, str] | None) -> None:
+    readings = [Machine(sources=(f"{rate:g}",), nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),)) for rate in (first, second)]
+    merged = merge(readings)
+    assert merged.nics[0].ports[0].rate_bits_per_s == first
+    assert others(merged) == ([("nics/mlx5_0/ports/1/rate_bits_per_s", *expected)] if expected else [])
 
 
 def test_merging_again_changes_nothing_and_keeps_its_source() -> None:

@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,15 +113,14 @@ class TestKinds:
         assert machine.sources == (f"{reader.kind} output.log",)
 
     @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
-    def test_compressed_texts(self, pack: object, tmp_path: Path) -> None:
+    def test_compressed_texts(self, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
         file = tmp_path / "lspci-vvv.txt.packed"
-        file.write_bytes(pack(LSPCI.encode()))  # type: ignore[operator]
+        file.write_bytes(pack(LSPCI.encode()))
         assert [gpu.key for gpu in read_paths([file])[0].gpus] == [A, B]
 
     def test_what_probe_printed(self, tmp_path: Path) -> None:
         machines = [Machine(hostname=f"node{n}", sources=("sysfs",), gpus=(Gpu("gpu0", 0),)) for n in range(3)]
-        document = {**topology_json(machines), "differences": []}
-        found = read_paths(saved(tmp_path, cluster_json=json.dumps(document)))
+        found = read_paths(saved(tmp_path, cluster_json=json.dumps({**topology_json(machines), "differences": []})))
         assert [(machine.hostname, len(machine.gpus)) for machine in found] == [("node0", 1), ("node1", 1), ("node2", 1)]
         plain = {"schema": 1, "machines": [{**to_json(machines[0]), "cpus": {}, "links": [], "findings": []}], "differences": []}
         assert read_paths(saved(tmp_path, one_json=json.dumps(plain)))[0].hostname == "node0"
@@ -136,16 +136,27 @@ class TestKinds:
 
 
 class TestTogether:
-    def test_files_without_a_host_are_one_machine(self, tmp_path: Path) -> None:
-        (machine,) = read_paths(saved(tmp_path, a=MATRIX, b=LSPCI, c=IBSTAT, d=NVLINK))
+    def test_files_without_a_host_are_one_machine_in_any_order(self, tmp_path: Path) -> None:
+        files = saved(tmp_path, a=MATRIX, b=LSPCI, c=IBSTAT, d=NVLINK)
+        (machine,) = read_paths(files)
         assert [(gpu.key, gpu.index) for gpu in machine.gpus] == [(A, 0), (B, 1)]
         assert machine.links_of(A) == 12 and machine.gpu_links[0].bytes_per_s == 25e9
         assert machine.paths[A, "mlx5_0"] == "PIX" and machine.nics[0].ports[0].rate_bits_per_s == 200e9
         assert machine.pci[0].link.max_speed_gt_per_s == 16.0
+        assert read_paths(files[::-1]) == [machine]
 
-    def test_the_order_of_typing_does_not_matter(self, tmp_path: Path) -> None:
-        files = saved(tmp_path, a=MATRIX, b=LSPCI, c=IBSTAT, d=NVLINK)
-        assert read_paths(files) == read_paths(files[::-1])
+    def test_hosts_stay_apart(self, tmp_path: Path) -> None:
+        found = read_paths([root(tmp_path / "a", "node1"), root(tmp_path / "b", "node2"), *saved(tmp_path / "c", m=MATRIX)])
+        assert [(machine.hostname, len(machine.gpus)) for machine in found] == [("node1", 0), ("node2", 0), (None, 2)]
+
+    def test_two_nameless_folders_are_two_machines_if_they_are_of_one_kind(self, tmp_path: Path) -> None:
+        found = read_paths([root(tmp_path / "left"), root(tmp_path / "right", device="mlx5_1")])
+        names = [(machine.hostname, [nic.name for nic in machine.nics]) for machine in found]
+        assert names == [("left", ["mlx5_0"]), ("right", ["mlx5_1"])] and "it is named left" in found[0].doubts[-1]
+        saved(tmp_path / "texts", m=MATRIX)
+        (machine,) = read_paths([root(tmp_path / "tree"), tmp_path / "texts"])
+        assert (machine.hostname, len(machine.gpus), len(machine.nics)) == (None, 2, 1)
+        assert any(doubt.startswith("tree, texts ") for doubt in machine.doubts)
 
     def test_a_folder_of_files_names_what_it_passed_over(self, tmp_path: Path) -> None:
         saved(tmp_path, a_txt=MATRIX, notes_txt="remember the milk", nccl_log=LOG, e_txt="")
@@ -171,24 +182,6 @@ class TestTogether:
         assert machine.nics[0].ports[0].rate_bits_per_s == 100e9  # the kernel's word first
         (other,) = (one for one in machine.disagreements if one.path.endswith("rate_bits_per_s"))
         assert (other.taken, other.other, other.other_from) == ("100 Gb/s", "200 Gb/s", "ibstat a")
-
-    def test_hosts_stay_apart(self, tmp_path: Path) -> None:
-        found = read_paths([root(tmp_path / "a", "node1"), root(tmp_path / "b", "node2"), *saved(tmp_path / "c", m=MATRIX)])
-        assert [(machine.hostname, len(machine.gpus)) for machine in found] == [("node1", 0), ("node2", 0), (None, 2)]
-
-    def test_two_nameless_folders_of_one_kind_are_two_machines(self, tmp_path: Path) -> None:
-        found = read_paths([root(tmp_path / "left"), root(tmp_path / "right", device="mlx5_1")])
-        assert [(machine.hostname, [nic.name for nic in machine.nics]) for machine in found] == [
-            ("left", ["mlx5_0"]),
-            ("right", ["mlx5_1"]),
-        ]
-        assert "it is named left" in found[0].doubts[-1]
-
-    def test_two_nameless_folders_of_other_kinds_are_one(self, tmp_path: Path) -> None:
-        saved(tmp_path / "texts", m=MATRIX)
-        (machine,) = read_paths([root(tmp_path / "tree"), tmp_path / "texts"])
-        assert (machine.hostname, len(machine.gpus), len(machine.nics)) == (None, 2, 1)
-        assert any(doubt.startswith("tree, texts ") for doubt in machine.doubts)
 
 
 class TestRefused:
@@ -216,35 +209,34 @@ class TestRefused:
             read_paths([file])
         assert expected in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
 
-    def test_what_is_not_there(self, tmp_path: Path) -> None:
-        for path in (tmp_path / "nowhere", tmp_path / "nowhere" / "deep", Path("\n")):
-            with pytest.raises(Unreadable, match="is not there"):
-                read_paths([path])
-
-    def test_a_path_with_a_null_byte(self) -> None:
-        with pytest.raises(Unreadable, match=r"a\?b cannot be read"):
-            read_paths([Path("a\0b")])
-
-    def test_devices_and_pipes_are_never_opened(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("path", "why"),
+        [
+            ("nowhere", "is not there"), ("nowhere/deep", "is not there"), ("\n", "is not there"), ("a\0b", r"a\?b cannot be read"),
+            ("pipe", "is a pipe: name a file"), ("/dev/zero", "is a device: name a file"), ("hwloc", "hwloc is hwloc XML"),
+            ("empty", "in 0 files and no sys or proc"), ("tree", "in 0 files and sys or proc"), ("logs", "collbench doctor --log"),
+            ("huge", "huge is larger than 64 MiB"), ("bomb.gz", "larger than 64 MiB"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_machine(self, path: str, why: str, tmp_path: Path) -> None:
+        """Devices and pipes are never opened, and a huge file is not read whole."""
         os.mkfifo(tmp_path / "pipe")
-        for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
-            with pytest.raises(Unreadable, match=f"is {kind}: name a file"):
-                read_paths([path])
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "tree/sys").mkdir(parents=True)
+        saved(tmp_path / "logs", a=LOG, b="")
+        saved(tmp_path, hwloc='<topology version="2.0"><object type="Machine"/></topology>', huge=MATRIX)
+        os.truncate(tmp_path / "huge", 100 << 20)
+        if path == "bomb.gz":
+            (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"a" * (65 << 20), 1))
+        with pytest.raises(Unreadable, match=why):
+            read_paths([tmp_path / path if path.isprintable() else Path(path)])
 
-    def test_a_pipe_in_a_folder_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_pipes_and_links_in_circles_in_a_folder_are_passed_over(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        saved(tmp_path, m=MATRIX)
-        assert len(read_paths([tmp_path])[0].gpus) == 2
-
-    def test_a_link_in_circles_is_passed_over(self, tmp_path: Path) -> None:
         (tmp_path / "loop").symlink_to("loop")
         (tmp_path / "up").symlink_to("..")
         saved(tmp_path, m=MATRIX)
         assert len(read_paths([tmp_path])[0].gpus) == 2
-
-    def test_a_text_of_a_known_kind_that_names_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(Unreadable, match="x is hwloc XML"):
-            read_paths(saved(tmp_path, x='<topology version="2.0"><object type="Machine"/></topology>'))
 
     @pytest.mark.parametrize("rate", [-5.0, 1e18])
     def test_a_speed_that_no_machine_has(self, rate: float, tmp_path: Path) -> None:
@@ -256,30 +248,6 @@ class TestRefused:
         machine = Machine("node1", ("x",), pci=(PciDevice(A, "gpu", B), PciDevice(B, "switch", A)))
         (found,) = read_paths(saved(tmp_path, x_json=json.dumps(topology_json([machine]))))
         assert len(found.doubts) == 1 and f"PCI device {A} is above itself" in found.doubts[0]
-
-    def test_folders_with_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(Unreadable, match="in 0 files and no sys or proc"):
-            read_paths([tmp_path])
-        (tmp_path / "sys").mkdir()
-        with pytest.raises(Unreadable, match="in 0 files and sys or proc"):
-            read_paths([tmp_path])
-
-    def test_a_folder_of_logs_alone_names_the_command(self, tmp_path: Path) -> None:
-        saved(tmp_path, a=LOG, b="")
-        with pytest.raises(Unreadable, match="collbench doctor --log"):
-            read_paths([tmp_path])
-
-    def test_a_huge_file_is_not_read_whole(self, tmp_path: Path) -> None:
-        with (tmp_path / "x").open("wb") as file:
-            file.write(MATRIX.encode())
-            file.truncate(100 << 20)
-        with pytest.raises(Unreadable, match="x is larger than 64 MiB"):
-            read_paths([tmp_path / "x"])
-
-    def test_a_compressed_bomb(self, tmp_path: Path) -> None:
-        (tmp_path / "x.gz").write_bytes(gzip.compress(b"a" * (65 << 20), 1))
-        with pytest.raises(Unreadable, match="larger than 64 MiB"):
-            read_paths([tmp_path / "x.gz"])
 
     def test_unreadable_by_permission(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: object) -> int:
@@ -334,14 +302,14 @@ class TestSeveralOutputsInOneFile:
         assert machine.links_of(A) == 12 and machine.paths[A, "mlx5_0"] == "PIX"
         assert len(machine.sources) == 4
 
-    def test_a_damaged_part_is_a_doubt_and_the_others_are_read(self, tmp_path: Path) -> None:
-        file = tmp_path / "bent.txt"
-        file.write_text(MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"))
-        (machine,) = read_paths([file])
-        assert len(machine.gpus) == 2 and any(doubt.startswith("left out: bent.txt: ") for doubt in machine.doubts)
-
-    def test_two_outputs_of_one_tool_are_still_of_two_machines(self, tmp_path: Path) -> None:
-        file = tmp_path / "two.txt"
-        file.write_text(MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"))
-        (machine,) = read_paths([file])
-        assert any("2 topology matrices" in doubt for doubt in machine.doubts)
+    @pytest.mark.parametrize(
+        ("text", "doubt"),
+        [
+            (MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"), "left out: pasted.txt: "),  # a damaged part
+            (MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"), "2 topology matrices"),  # of two machines
+        ],
+    )
+    def test_a_part_that_cannot_be_read_is_a_doubt(self, text: str, doubt: str, tmp_path: Path) -> None:
+        (tmp_path / "pasted.txt").write_text(text)
+        (machine,) = read_paths([tmp_path / "pasted.txt"])
+        assert len(machine.gpus) == 2 and any(doubt in found for found in machine.doubts)

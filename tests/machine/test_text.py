@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,32 +31,29 @@ from collbench.machine.readers.text import (
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("19:00.0", "0000:19:00.0"),
-        ("0000:19:00.0", "0000:19:00.0"),
-        ("00000000:AF:00.1", "0000:af:00.1"),
-        ("000A:03:00.0", "000a:03:00.0"),
-        ("10001:03:00.0", "10001:03:00.0"),
-        ("00010001:03:00.0", "00010001:03:00.0"),
-        ("0000:19:00", "0000:19:00.0"),
-        ("nothing", None),
-        ("", None),
-        ("0000:19:00.0 GPU", None),
+        ("19:00.0", "0000:19:00.0"), ("0000:19:00.0", "0000:19:00.0"), ("00000000:AF:00.1", "0000:af:00.1"),
+        ("000A:03:00.0", "000a:03:00.0"), ("10001:03:00.0", "10001:03:00.0"), ("00010001:03:00.0", "00010001:03:00.0"),
+        ("0000:19:00", "0000:19:00.0"), ("nothing", None), ("", None), ("0000:19:00.0 GPU", None),
     ],
-)
+)  # fmt: skip
 def test_a_pci_address_in_its_full_form(text: str, address: str | None) -> None:
     assert pci_address(text) == address
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [("16.0 GT/s PCIe", 16.0), ("32GT/s", 32.0), ("2.5 GT/s", 2.5), ("3.5 GT/s", None), ("Unknown", None), ("", None)]
-)
-def test_a_rate_of_pcie(text: str, rate: float | None) -> None:
-    assert gigatransfers(text) == rate
-
-
-@pytest.mark.parametrize(("text", "number"), [("16", 16), ("x8", 8), ("0", None), ("63", None), ("255", None), ("", None)])
-def test_a_number_of_lanes(text: str, number: int | None) -> None:
-    assert lanes(text) == number
+    ("read", "text", "expected"),
+    [
+        *((gigatransfers, text, rate)
+            for text, rate in (("16.0 GT/s PCIe", 16.0), ("32GT/s", 32.0), ("2.5 GT/s", 2.5), ("3.5 GT/s", None), ("Unknown", None),
+            ("", None))),
+        *((lanes, text, number) for text, number in (("16", 16), ("x8", 8), ("0", None), ("63", None), ("255", None), ("", None))),
+        *((cpu_list, text, cpus)
+            for text, cpus in (("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("0-99999999999", set()), ("0-999999", set()), ("3-1", set()),
+            ("a", set()), ("0,,1", set()))),
+    ],
+)  # fmt: skip
+def test_rates_lanes_and_lists_of_cpus(read: Callable[[str], Any], text: str, expected: Any) -> None:
+    assert read(text) == expected
 
 
 @pytest.mark.parametrize(("text", "node"), [("0", 0), ("7", 7), ("-1", None), ("N/A", None), (None, None), ("4096", None), ("0x10", 16)])
@@ -64,19 +64,10 @@ def test_a_numa_node(text: str | None, node: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("0-99999999999", set()), ("0-999999", set()), ("3-1", set()), ("a", set()), ("0,,1", set())],
-)
-def test_cpu_lists(text: str, expected: set[int]) -> None:
-    assert cpu_list(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
     [
-        ("3", {0, 1}), ("00000001,80000000", {31, 32}), ("0,", set()), ("0x00000003", {0, 1}), ("0x1,,0x00000001", {0, 64}),
-        ("0x0", set()), (",ffffffff", set(range(32))), ("00ff00ff", {*range(8), *range(16, 24)}),
-        ("xyz", None), ("", None), (None, None), ("0xf...f", None), ("0xfffffffff", None), ("-5", None), ("f," * 3000 + "f", None),
-        ("f" * (1 << 20), None),
+        ("3", {0, 1}), ("00000001,80000000", {31, 32}), ("0,", set()), ("0x00000003", {0, 1}), ("0x1,,0x00000001", {0, 64}), ("0x0", set()),
+        (",ffffffff", set(range(32))), ("00ff00ff", {*range(8), *range(16, 24)}), ("xyz", None), ("", None), (None, None),
+        ("0xf...f", None), ("0xfffffffff", None), ("-5", None), ("f," * 3000 + "f", None), ("f" * (1 << 20), None),
     ],
 )  # fmt: skip
 def test_cpu_masks(text: str | None, expected: set[int] | None) -> None:
@@ -88,23 +79,12 @@ def test_lists_are_written_as_the_kernel_writes_them(numbers: frozenset[int]) ->
     assert cpu_list(written(numbers)) == numbers
 
 
-def test_runs_are_written_short() -> None:
-    assert written({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
-    assert written(()) == ""
-
-
-def test_a_few_doubts_stay_and_many_are_counted() -> None:
-    assert few([]) == () and few(["a", "b"]) == ("a", "b")
-    assert few([str(number) for number in range(100)])[7:] == (
-        "7",
-        "92 more doubts of this kind: the source is damaged, or not of one machine",
-    )
-
-
-def test_parts_that_share_a_doubt_are_named_up_to_four() -> None:
-    assert several(["a"]) == "a"
-    assert several(list("abcd")) == "a, b, c, d"
-    assert several(list("abcdef")) == "a, b, c, d and 2 more"
+def test_lists_are_short() -> None:
+    assert (written({0, 1, 2, 5, 7, 8}), written(())) == ("0-2,5,7-8", "")
+    assert [several(list(names)) for names in ("a", "abcd", "abcdef")] == ["a", "a, b, c, d", "a, b, c, d and 2 more"]
+    assert (few([]), few(["a", "b"])) == ((), ("a", "b"))
+    many = few([str(number) for number in range(100)])[7:]
+    assert many == ("7", "92 more doubts of this kind: the source is damaged, or not of one machine")
 
 
 LIMITS = FileLimits("a machine's file", "save it again", characters=4 << 20, depth=5, elements=50)
@@ -124,6 +104,15 @@ def test_the_top_element_with_all_below_it() -> None:
     assert (top.tag, top.attrib, top.text, [(child.tag, child.text) for child in top]) == ("a", {"b": "1"}, "x", [("c", "<A")])
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("<a>" * 6, "nests deeper"), ("<a>" + "<b/>" * 50 + "</a>", "more elements"), (" " * (5 << 20), "has 5 Mi characters")],
+    ids=["depth", "elements", "size"],
+)
+def test_depth_elements_and_size_are_bounded(text: str, why: str) -> None:
+    assert why in refused(text)
+
+
 def test_a_doctype_is_read_where_the_kind_has_one_and_entities_nowhere() -> None:
     text = '<!DOCTYPE a SYSTEM "a.dtd"><a/>'
     assert top_element(text, "f", WITH_DOCTYPE).tag == "a"
@@ -135,12 +124,6 @@ def test_a_doctype_is_read_where_the_kind_has_one_and_entities_nowhere() -> None
 @pytest.mark.parametrize("text", ["", " ", "text", "<a>", "<a></b>", "<a/><a/>", "\x00", "\ud800"])
 def test_what_is_no_xml(text: str) -> None:
     assert refused(text).startswith("is broken XML (")
-
-
-def test_depth_elements_and_size_are_bounded() -> None:
-    assert "nests deeper" in refused("<a>" * 6)
-    assert "more elements" in refused("<a>" + "<b/>" * 50 + "</a>")
-    assert "has 5 Mi characters" in refused(" " * (5 << 20))
 
 
 LONG = "x" * LONGEST_TAG

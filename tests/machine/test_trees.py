@@ -15,21 +15,17 @@ ROOT = "pci0000:80/0000:80:01.0"
 LAN = f"{ROOT}/0000:81:00.0"
 CARD, SECOND = "pci0000:80/0000:80:02.0/0000:84:00.0", "pci0000:80/0000:80:03.0/0000:85:00.0"
 LAN_PORT = (
-    {
-        f"/sys/devices/{LAN}/net/eno1/{name}": text
-        for name, text in {"speed": "10000", "operstate": "up", "type": "1", "mtu": "1500"}.items()
-    },
+    {f"/sys/devices/{LAN}/net/eno1/{name}": text
+        for name, text in {"speed": "10000", "operstate": "up", "type": "1", "mtu": "1500"}.items()},
     {"/sys/class/net/eno1": f"../../devices/{LAN}/net/eno1", f"/sys/devices/{LAN}/net/eno1/device": f"/sys/devices/{LAN}"},
-)
+)  # fmt: skip
 
 
 def card(path: str, class_id: str = "0x020700", device: str = "0x1021", driver: str = "mlx5_core"):  # type: ignore[no-untyped-def]
-    """A network function of Mellanox's."""
     return pci(path, **{"class": class_id}, vendor="0x15b3", device=device, uevent=f"DRIVER={driver}\nPCI_CLASS={class_id[2:]}\n")
 
 
 def machine(*cards: object, lan: bool = True) -> Machine:
-    """A machine with a LAN port and these cards."""
     parts = [pci(LAN, **{"class": "0x020000"}, vendor="0x8086", device="0x1563"), *([LAN_PORT] if lan else []), *cards]
     files: Tree = tree(*parts)  # type: ignore[arg-type]
     return merge(readings(files))
@@ -59,18 +55,12 @@ def test_the_ceiling_of_the_other_ports_is_doubtful() -> None:
     assert not egress_of(plain, PcieTree(plain)).doubts
 
 
-def test_a_card_with_its_device_is_not_accused() -> None:
+def test_cards_that_are_not_accused() -> None:
     device = {"/sys/class/infiniband/mlx5_0": f"../../devices/{CARD}/infiniband/mlx5_0"}
     found = machine(card(CARD), ({f"/sys/devices/{CARD}/infiniband/mlx5_0/hca_type": "MT4129"}, device))
     assert not findings(found) and [nic.name for nic in found.nics] == ["mlx5_0", "eno1"]
-
-
-def test_a_device_whose_card_is_unknown_accuses_none() -> None:
-    assert not findings(machine(card(CARD), {"/sys/class/infiniband/mlx5_0/hca_type": "MT4129"}))
-
-
-def test_cards_of_guests_and_virtual_functions_are_left_alone() -> None:
-    assert not findings(machine(card(CARD, driver="vfio-pci"), card(SECOND, device="0x101e")))
+    assert not findings(machine(card(CARD), {"/sys/class/infiniband/mlx5_0/hca_type": "MT4129"}))  # a device whose card is unknown
+    assert not findings(machine(card(CARD, driver="vfio-pci"), card(SECOND, device="0x101e")))  # of a guest, and a virtual function
 
 
 def test_a_card_that_works_as_ethernet_is_a_note() -> None:

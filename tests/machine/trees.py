@@ -25,19 +25,16 @@ class Tree:
         self.reads: Counter[str] = Counter()
 
     def text(self, path: str) -> str | None:
-        """See Files."""
         self.reads[path] += 1
         found = resolve(path, self._links.get)
         text = self._files.get(found) if found else None
         return text.strip() if text is not None else None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """See Files."""
         found = resolve(path, self._links.get)
         return tuple(sorted(self._folders.get(found, ()))) if found else ()
 
     def real(self, path: str) -> str | None:
-        """See Files."""
         found = resolve(path, self._links.get)
         return found if found in self._files or found in self._folders else None
 
@@ -62,7 +59,6 @@ def pci(path: str, **facts: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def tree(*parts: tuple[Mapping[str, str], Mapping[str, str]] | Mapping[str, str]) -> Tree:
-    """One Tree of several parts: files, or files and links."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for part in parts:

@@ -28,12 +28,10 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def text(name: str, file: str) -> str:
-    """Return the text of one file of a capture."""
     return str(_capture(name)["files"][file])
 
 
 def having(file: str) -> tuple[str, ...]:
-    """Return the names of the captures with this file."""
     return tuple(name for name in NAMES if file in _capture(name).get("files", {}))
 
 
@@ -45,7 +43,6 @@ def tree(name: str) -> Archive:
 
 @cache
 def folder(name: str) -> Path:
-    """Return a folder with the capture's files."""
     made = Path(_UNPACKED.name) / name
     made.mkdir()
     for file, content in _capture(name).get("files", {}).items():

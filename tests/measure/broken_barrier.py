@@ -1,7 +1,5 @@
 """An operation of tests: a barrier in which each rank waits for the one before it alone. With three ranks one leaves early."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from collbench.operations.builtin.barrier import BARRIER

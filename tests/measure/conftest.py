@@ -1,10 +1,6 @@
 """What the runner's tests share."""
 
-from __future__ import annotations
-
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -13,7 +9,7 @@ from collbench.measuring import open_backends
 
 
 @pytest.fixture(autouse=True)
-def signals_are_left_as_they_were() -> Iterator[None]:
+def signals_are_left_as_they_were():
     """A launch that breaks off heeds no signal from then on: in a test it is not the process that ends."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
@@ -22,10 +18,10 @@ def signals_are_left_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+def backend(monkeypatch):
     """Puts a backend in the place of every other."""
 
-    def put(kind: Any) -> None:
+    def put(kind):
         for module in (registry, open_backends):
             monkeypatch.setattr(module, "backend_class", lambda name: kind)
 

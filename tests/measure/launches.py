@@ -1,7 +1,5 @@
 """Launches of virtual ranks in this process, for every kind of task: a listener that records, and simulated backends with faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -49,7 +47,6 @@ class RecordingListener:
 
     @property
     def in_order(self) -> list[Any]:
-        """The records in planned order."""
         return [record for _, record in sorted(self.records, key=lambda pair: pair[0] or 0)]
 
 

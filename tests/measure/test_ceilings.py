@@ -1,11 +1,7 @@
 """The expected bandwidth and the hard limit of cases: of one group, of groups at the same time, and on GPUs."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,88 +34,66 @@ class FakeWorld:
     oversubscribed: str | None = None
     members: list[Member] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.members = [Member(rank, f"h{rank // self.per_host}", rank % self.per_host, 1, (0,)) for rank in range(2 * self.per_host)]
         self.hosts, self.size = ("h0", "h1"), len(self.members)
 
-    def on_host(self, host: str) -> list[Member]:
+    def on_host(self, host):
         return [member for member in self.members if member.host == host]
 
 
-def node(state: str = "active", virtual: str | None = None, rate: float | None = 400e9) -> Machine:
+def node(state="active", virtual=None, rate=400e9):
     port = Port(rate_bits_per_s=rate, state=state, link_layer="infiniband")
     return Machine("h", ("made",), nics=tuple(Nic(f"mlx5_{i}", rdma=True, ports=(port,), virtual=virtual) for i in range(2)))
 
 
-def of(machines: list[Machine], path: str = "memory", operation: str = "allreduce", per_host: int = 1, **request: Any) -> Any:
+def of(machines, path="memory", operation="allreduce", per_host=1, **request):
     """Return (ceiling, hard limit) of a case over both hosts, on a backend with ranks that meet over `path` inside a host."""
     known = SimpleNamespace(**{"ceiling": None, "oversubscription": 1.0, **request})
     world = FakeWorld(per_host)
-    known_ceilings = Ceilings(cast(Any, known), cast(Any, world), [ETHERNET, ETHERNET], machines)
+    known_ceilings = Ceilings(known, world, [ETHERNET, ETHERNET], machines)
     backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None, ranks=2 * per_host)
     one = operations()[operation]
     groups = [[rank, rank + per_host] for rank in range(per_host)] if one.pair else [list(range(2 * per_host))]
-    return known_ceilings.of(one, make_case(operation=operation), cast(Any, backend), groups)
+    return known_ceilings.of(one, make_case(operation=operation), backend, groups)
 
 
-def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
-    ceiling, bound = of([node(), node()])
-    assert (ceiling.kind, ceiling.model, ceiling.bytes_per_s) == ("network", "ring", 100e9)
-    assert ceiling.limited_by == "NIC 2×400 Gb/s"
-    assert ceiling.source.endswith("mpi uses these NICs")
-    assert bound.bytes_per_s == 100e9
+UP, TCP_PORT = node(), "NIC eth0 10 Gb/s, TCP"
+ACROSS = {
+    "InfiniBand": (UP, {}, ("network", "ring", 100e9, 100e9, "NIC 2×400 Gb/s")),
+    "a port of the other host is down": (node(state="down", rate=None), {}, ("network", "ring", TCP, TCP, TCP_PORT)),
+    "a port of the other host is software": (node(virtual="software RDMA (rxe) over eth0"), {}, ("network", "ring", TCP, TCP, TCP_PORT)),
+    "the other host has no port": (Machine("h", ("made",)), {}, ("network", "ring", TCP, TCP, TCP_PORT)),
+    "a backend that uses TCP anyway": (UP, {"path": "loopback"}, ("network", "ring", TCP, TCP, TCP_PORT)),
+    "ranks of a host share its ports, and may pass the ring": (UP, {"per_host": 8}, ("network", "ring", 100e9, 187.5e9, "NIC 2×400 Gb/s")),
+    "ping-pongs may take turns in sending and answering": (
+        UP, {"operation": "p2p_latency", "per_host": 4}, ("network", "bound", 50e9, 50e9, "NIC 2×400 Gb/s shared by 2 pairs")),
+    "pairs at once": (
+        UP, {"operation": "p2p_bandwidth", "per_host": 4}, ("network", "bound", 25e9, 25e9, "NIC 2×400 Gb/s shared by 4 pairs")),
+    "pairs in both directions": (
+        UP, {"operation": "p2p_bidirectional", "per_host": 4}, ("network", "bound", 25e9, 25e9, "NIC 2×400 Gb/s shared by 4 pairs")),
+    "an oversubscribed fabric": (UP, {"oversubscription": 2.0}, ("network", "ring", 50e9, 50e9, "NIC 2×400 Gb/s, fabric 2:1")),
+    "a given ceiling goes before all": (UP, {"ceiling": 42.0}, ("given", "ring", 42e9, None, "the ceiling given")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("other", [node(state="down", rate=None), node(virtual="software RDMA (rxe) over eth0"), Machine("h", ("made",))])
-def test_one_host_without_a_port_that_is_up_leaves_tcp(other: Machine) -> None:
-    ceiling, _ = of([node(), other])
-    assert ceiling.limited_by == "NIC eth0 10 Gb/s, TCP"
-    assert ceiling.bytes_per_s == pytest.approx(TCP)
-
-
-def test_what_goes_over_tcp_anyway_is_set_against_its_interface() -> None:
-    ceiling, _ = of([node(), node()], path="loopback")
-    assert ceiling.limited_by == "NIC eth0 10 Gb/s, TCP"
-
-
-def test_several_ranks_of_a_host_share_its_ports_and_an_allreduce_may_pass_the_ring() -> None:
-    ceiling, bound = of([node(), node()], per_host=8)
-    assert (ceiling.bytes_per_s, bound.bytes_per_s) == (100e9, pytest.approx(187.5e9))
-
-
-def test_pairs_at_once_share_the_ports() -> None:
-    ceiling, bound = of([node(), node()], operation="p2p_bandwidth", per_host=4)
-    assert ceiling == bound
-    assert (ceiling.model, ceiling.bytes_per_s, ceiling.limited_by) == ("bound", 25e9, "NIC 2×400 Gb/s shared by 4 pairs")
-
-
-PAIRS = {"p2p_latency": 50e9, "p2p_bandwidth": 25e9, "p2p_bidirectional": 25e9}
-
-
-@pytest.mark.parametrize(("operation", "rate"), PAIRS.items())
-def test_what_shares_a_port_is_counted_in_one_direction(operation: str, rate: float) -> None:
-    """Four pairs between two hosts; ping-pongs may take turns in sending and answering."""
-    assert of([node(), node()], operation=operation, per_host=4)[0].bytes_per_s == rate
+@pytest.mark.parametrize(("other", "changes", "limits"), ACROSS.values(), ids=ACROSS)
+def test_mpi_between_hosts_is_set_against_the_ports_that_both_have(other, changes, limits):
+    ceiling, bound = of([UP, other], **changes)
+    kind, model, rate, bound_rate, limited_by = limits
+    assert (ceiling.kind, ceiling.model, ceiling.limited_by) == (kind, model, limited_by)
+    assert ceiling.bytes_per_s == pytest.approx(rate)
+    assert (bound and bound.bytes_per_s) == (bound_rate and pytest.approx(bound_rate))
+    assert ceiling.source.endswith("mpi uses these NICs") is (limited_by.startswith("NIC 2×"))
 
 
 @pytest.mark.parametrize(("operation", "share"), [("p2p_bandwidth", 1), ("p2p_bidirectional", 2), ("p2p_latency", 1)])
-def test_only_the_busiest_hosts_pairs_share(operation: str, share: int) -> None:
+def test_only_the_busiest_hosts_pairs_share(operation, share):
     """A ring of three hosts: each sends to the next, and hears from the one before."""
     assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
 
 
-def test_an_oversubscribed_fabric_is_reported() -> None:
-    ceiling, bound = of([node(), node()], oversubscription=2.0)
-    assert (ceiling.bytes_per_s, bound.bytes_per_s) == (50e9, 50e9)
-    assert ceiling.limited_by == "NIC 2×400 Gb/s, fabric 2:1"
-
-
-def test_a_given_ceiling_goes_before_all() -> None:
-    ceiling, bound = of([node(), node()], ceiling=42.0)
-    assert (ceiling.kind, ceiling.bytes_per_s, bound) == ("given", 42e9, None)
-
-
-def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = (), clique: str | None = None) -> Any:
+def of_gpus(operation, groups, by_turns=False, gpu_of=(), clique=None):
     """(ceiling, hard bound) of ranks on two hosts with two GPUs each; `by_turns`: rank 1 is on the second host."""
     machine = replace(dgx(), gpus=tuple(replace(gpu, clique=clique) for gpu in dgx().gpus))
     first, second = (str(gpu.address) for gpu in machine.gpus[:2])
@@ -127,12 +101,12 @@ def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu
     if by_turns:
         world.members = [replace(member, host=f"h{member.rank % 2}") for member in world.members]
     gpus = tuple((first, second)[i] for i in gpu_of or ((0, 0, 1, 1) if by_turns else (0, 1, 0, 1)))
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, world), [], [machine, machine])
+    known = Ceilings(SimpleNamespace(ceiling=None, oversubscription=1.0), world, [], [machine, machine])
     backend = SimpleNamespace(name="nccl", own_ceiling=None, ranks=4, gpus=gpus)
-    return known.of(operations()[operation], make_case(operation=operation, device="cuda"), cast(Any, backend), groups)
+    return known.of(operations()[operation], make_case(operation=operation, device="cuda"), backend, groups)
 
 
-def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
+def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network():
     across, _ = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]])
     inside, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]], by_turns=True)
     assert across.limited_by == "NIC 8×400 Gb/s shared by 8 GPUs"
@@ -144,20 +118,19 @@ def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> N
 
 
 @pytest.mark.parametrize(("operation", "rate"), [("allreduce", 370.8e9), ("sendrecv", 370.8e9), ("p2p_bandwidth", 370.8e9)])
-def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str, rate: float) -> None:
+def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation, rate):
     groups = [[0, 2], [1, 3]] if operation.startswith("p2p") else [[0, 1, 2, 3]]
     ceiling, _ = of_gpus(operation, groups, clique="rack-1/7")
     assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (pytest.approx(rate), "NVLink 18×25 GB/s")
     assert of_gpus(operation, groups)[0].bytes_per_s < rate
 
 
-def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
+def test_ranks_that_share_a_gpu_have_no_link_between_them():
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
     assert (shared.bytes_per_s, bound) == (None, None) and "share a GPU" in shared.limited_by
 
 
-def exact(value: float) -> Rate:
-    """A reference with equal rounds."""
+def exact(value):
     return Rate(value, value, value)
 
 
@@ -168,47 +141,42 @@ PART_RATES = {
 }  # fmt: skip
 
 
-def inside(operation: str, path: str, directly: bool | None = True, lacking: Sequence[HostPart] = (), **changes: Any) -> Any:
+def inside(operation, path, directly=True, lacking=(), **changes):
     """The ceiling of two pairs of ranks of one host that meet over `path`."""
     world = FakeWorld(2)
     world.hosts = ("h0",)
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
+    known = Ceilings(SimpleNamespace(ceiling=None), world)
     case = make_case(operation=operation, **{"count": LEAST_BYTES // 4} | changes)
     known.rates["float32", case.buffers] = {
         (part, case.size_bytes): exact(rate) for part, rate in PART_RATES.items() if part not in lacking
     }
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
-    return known.of(operations()[operation], case, cast(Any, backend), [[0, 1], [2, 3]], directly)[0]
+    return known.of(operations()[operation], case, backend, [[0, 1], [2, 3]], directly)[0]
 
 
 MOVING = [name for name, one in operations().items() if not one.is_barrier and not one.creates]
-OWN_PART = ("allgather", "alltoall", "alltoallv", "allgatherv", "neighbor_allgather", "neighbor_alltoall", "hypercube")
-PAIRS_ONE_WAY = ("p2p_latency", "p2p_bandwidth", "multipair_bandwidth", "put_latency", "put_bandwidth", "get_latency", "get_bandwidth")
 
 
-def times(*rates: float) -> float:
+def times(*rates):
     """The rate of parts that follow each other, each of the same bytes."""
     return 1 / sum(1 / rate for rate in rates)
 
 
-@pytest.mark.parametrize(
-    ("name", "loopback", "shared", "direct"),
-    [
-        ("allreduce", 2 * times(1e9, 1e9, 6e9), 2 * times(4e9, 3e9), 2 * times(10e9, 10e9, 6e9)),
-        ("reducescatter", times(1e9, 6e9), 3e9, times(10e9, 6e9)),
-        ("reduce", 2 * times(1e9, 6e9, 2e9), 2 * times(3e9, 5e9), 2 * times(10e9, 6e9, 12e9)),
-        ("broadcast", 2e9, 5e9, 12e9),
-        ("scatter", 2e9, 5e9, 12e9),
-        ("gather", times(2e9, 8e9), times(5e9, 8e9), times(12e9, 8e9)),
-        ("allgather", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
-        ("alltoall", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
-        ("sendrecv", 1e9, 4e9, 10e9),
-        ("p2p_bandwidth", 2e9, 5e9, 12e9),
-        ("p2p_bidirectional", 1e9, 4e9, 10e9),
-        ("multipair_bandwidth", 4e9, 10e9, 24e9),
-    ],
-)  # fmt: skip
-def test_an_operation_takes_the_time_of_its_parts(name: str, loopback: float, shared: float, direct: float) -> None:
+@pytest.mark.parametrize(("name", "loopback", "shared", "direct"), [
+    ("allreduce", 2 * times(1e9, 1e9, 6e9), 2 * times(4e9, 3e9), 2 * times(10e9, 10e9, 6e9)),
+    ("reducescatter", times(1e9, 6e9), 3e9, times(10e9, 6e9)),
+    ("reduce", 2 * times(1e9, 6e9, 2e9), 2 * times(3e9, 5e9), 2 * times(10e9, 6e9, 12e9)),
+    ("broadcast", 2e9, 5e9, 12e9),
+    ("scatter", 2e9, 5e9, 12e9),
+    ("gather", times(2e9, 8e9), times(5e9, 8e9), times(12e9, 8e9)),
+    ("allgather", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+    ("alltoall", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+    ("sendrecv", 1e9, 4e9, 10e9),
+    ("p2p_bandwidth", 2e9, 5e9, 12e9),
+    ("p2p_bidirectional", 1e9, 4e9, 10e9),
+    ("multipair_bandwidth", 4e9, 10e9, 24e9),
+])  # fmt: skip
+def test_an_operation_takes_the_time_of_its_parts(name, loopback, shared, direct):
     """Two ranks: each passes on, sums and keeps a half."""
     assert inside(name, "loopback").bytes_per_s == pytest.approx(loopback)
     assert inside(name, "memory", directly=False).bytes_per_s == pytest.approx(shared)
@@ -216,52 +184,42 @@ def test_an_operation_takes_the_time_of_its_parts(name: str, loopback: float, sh
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_every_operation_has_a_reference_inside_a_host(name: str) -> None:
+def test_every_operation_has_a_reference_inside_a_host(name):
     for path in ("loopback", "memory"):
         ceiling = inside(name, path)
         assert ceiling.kind == "measured" and 0.5e9 < (ceiling.bytes_per_s or 0) <= 24e9
 
 
-def test_in_place_no_part_is_copied_to_itself() -> None:
+def test_in_place_no_part_is_copied_to_itself():
     assert inside("allgather", "memory", in_place=True).bytes_per_s == 10e9
     assert inside("allgather", "memory", in_place=False).bytes_per_s == pytest.approx(times(10e9, 8e9))
 
 
-@pytest.mark.parametrize(
-    ("path", "directly", "name", "text"),
-    [
-        ("memory", True, "broadcast", "direct copy"),
-        ("memory", True, "allreduce", "direct copy and sum"),
-        ("memory", False, "broadcast", "shared memory"),
-        ("memory", False, "reduce", "shared memory and sum"),
-        ("loopback", False, "sendrecv", "loopback TCP"),
-        ("loopback", False, "reducescatter", "loopback TCP and sum"),
-    ],
-)
-def test_a_reference_names_the_path_that_the_data_took(path: str, directly: bool, name: str, text: str) -> None:
-    assert inside(name, path, directly).limited_by == text
+@pytest.mark.parametrize(("path", "directly", "name", "more", "text"), [
+    ("memory", True, "broadcast", {}, "direct copy"),
+    ("memory", True, "allreduce", {}, "direct copy and sum"),
+    ("memory", False, "broadcast", {}, "shared memory"),
+    ("memory", False, "reduce", {}, "shared memory and sum"),
+    ("loopback", False, "sendrecv", {}, "loopback TCP"),
+    ("loopback", False, "reducescatter", {}, "loopback TCP and sum"),
+    ("memory", True, "broadcast", {"lacking": [HostPart.DIRECT, HostPart.DIRECT_ONE_WAY]}, "shared memory"),
+    ("memory", None, "broadcast", {"lacking": [HostPart.DIRECT, HostPart.DIRECT_ONE_WAY]}, "shared memory"),
+    ("memory", True, "allreduce", {"count": LEAST_BYTES // 4 - 1}, "messages below 4 MiB fit into caches"),
+    ("", True, "allreduce", {}, "gloo does not report its path inside a host"),
+])  # fmt: skip
+def test_a_reference_names_the_path_that_the_data_took_or_why_there_is_none(path, directly, name, more, text):
+    ceiling = inside(name, path, directly, **more)
+    assert (ceiling.limited_by, ceiling.kind) == (text, "none" if "caches" in text or "not report" in text else "measured")
 
 
-def test_without_direct_copies_the_reference_is_shared_memory() -> None:
-    refused = [HostPart.DIRECT, HostPart.DIRECT_ONE_WAY]
-    assert inside("broadcast", "memory", directly=True, lacking=refused).limited_by == "shared memory"
-    assert inside("broadcast", "memory", directly=None, lacking=refused).limited_by == "shared memory"
-
-
-def test_a_path_that_the_kernel_does_not_show_has_no_reference() -> None:
+def test_a_path_that_the_kernel_does_not_show_has_no_reference():
     ceiling = inside("broadcast", "memory", directly=None)
     assert (ceiling.kind, ceiling.bytes_per_s) == ("none", None) and "do not show" in ceiling.limited_by
 
 
-def test_small_messages_and_unknown_paths_have_no_reference() -> None:
-    small = inside("allreduce", "memory", count=LEAST_BYTES // 4 - 1)
-    assert (small.kind, small.limited_by) == ("none", "messages below 4 MiB fit into caches")
-    assert inside("allreduce", "").limited_by == "gloo does not report its path inside a host"
-
-
-def test_the_same_question_is_reckoned_once() -> None:
-    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, FakeWorld()), [ETHERNET] * 2, [])
-    backend = cast(Any, SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2))
+def test_the_same_question_is_reckoned_once():
+    known = Ceilings(SimpleNamespace(ceiling=None, oversubscription=1.0), FakeWorld(), [ETHERNET] * 2, [])
+    backend = SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2)
     asked = [known.of(operations()[name], make_case(operation=name, count=count), backend, [[0, 1]])
              for name, count in (("allreduce", 1), ("allreduce", 99), ("broadcast", 1))]  # fmt: skip
     assert asked[0] is asked[1] is not asked[2]
@@ -271,12 +229,12 @@ MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})
 A, B, C = (gpu.key for gpu in MACHINE.gpus)
 
 
-def test_each_pair_has_its_own_link() -> None:
+def test_each_pair_has_its_own_link():
     assert [link_between(MACHINE, *pair).bytes_per_s for pair in ((A, B), (B, A), (B, C))] == [150e9, 150e9, 50e9]
     assert link_between(MACHINE, A, B) == node_of(MACHINE, [A, B]).pair
 
 
-def test_a_gpu_that_no_source_reports_has_an_unknown_link() -> None:
+def test_a_gpu_that_no_source_reports_has_an_unknown_link():
     found = link_between(MACHINE, A, "0000:ff:00.0")
     assert (found.bytes_per_s, found.name) == (None, f"no source has both GPUs, {A} and 0000:ff:00.0")
 
@@ -293,7 +251,6 @@ def world_of(hosts):
 
 
 def host(rate):
-    """A machine with one InfiniBand port."""
     return Machine("h", ("made",), nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=8 * rate, state="active"),)),))
 
 
@@ -311,99 +268,65 @@ def limits_of(hosts, name, split=None, rates=None, *, machines=None, gpus_of=(),
     return found.of(operation, made, backend, groups)
 
 
-def rates_of(*arguments, **more):
-    return tuple(each.bytes_per_s for each in limits_of(*arguments, **more))
+NIC = "NIC 1×80 Gb/s"
+ROOTS = {"rates": {"b": 6e9}}  # a has 2 ranks, b and c one each: half of S comes into a, 3/4 into b or c; 3/4 count
+UNEVEN = Traffic("made", matrix=((0.0, 3.0, 1.0), (0.0,) * 3, (0.0,) * 3))  # rank 0 sends 3 parts to rank 1 and 1 to rank 2
+OWN = Traffic("own", matrix=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
+# By situation the hosts of the ranks, the operation, what else is set, and the ceiling and the hard limit in parts of RATE.
+LIMITS = {
+    **{f"groups of one rank a host have a quarter each: {name}": ("aaaabbbb", name, {"split": "MOD 4"}, 1 / 4, 1 / 4,
+        f"{NIC} shared by 4 groups") for name in ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall", "gather",
+        "scatter")},
+    "four rings": ("aaaabbbb", "sendrecv", {"split": "MOD 4"}, 1 / 4, 1 / 4, f"{NIC} shared by 4 edges of the rings"),
+    # 2 groups of 4: half of what 2 ranks send leaves, 2 · 2/4 · S a group, and the busbw counts 3/4 · S.
+    "two ranks of a group on each host": ("aaaabbbb", "alltoall", {"split": "MOD 2"}, 3 / 8, 3 / 8, f"{NIC} shared by 2 groups"),
+    "groups inside their hosts": ("aabb", "allreduce", {"split": "DIV 2"}, None, None, "messages below 4 MiB fit into caches"),
+    "a group that crosses beside one that does not": ("aaab", "broadcast", {"split": "DIV 2"}, 1, 1, NIC),
+    "the slowest group is the row": (
+        "acbd", "allreduce", {"split": "MOD 2", "rates": {"c": 1e9, "d": 4e9}}, 1 / 10, 1 / 10, "NIC 1×8 Gb/s of c"),
+    # Both groups use b. 2(n-1)/n · S, and S of each group must leave it.
+    "groups that meet on one host": ("aabbcc", "allreduce", {"split": "DIV 3"}, 1 / 2, 2 / 3, f"{NIC} shared by 2 groups"),
+    # The first group's ranks on b send to the root on a, the second one's root is there, and receives.
+    "one group sends what another receives": ("aabbcc", "gather", {"split": "DIV 3"}, 1, 1, NIC),
+    "root 0": ("aabc", "gather", {**ROOTS, "root": 0}, 3 / 2, 3 / 2, f"{NIC} of a"),
+    "root 1": ("aabc", "gather", {**ROOTS, "root": 1}, 3 / 2, 3 / 2, f"{NIC} of a"),
+    "root 2": ("aabc", "gather", {**ROOTS, "root": 2}, 0.6, 0.6, "NIC 1×48 Gb/s of b"),
+    "root 3": ("aabc", "gather", {**ROOTS, "root": 3}, 1, 1, f"{NIC} of c"),
+    "ring of blocks": ("aaaabbbb", "sendrecv", {}, 1, 1, NIC),
+    "ring in turn": ("abab", "sendrecv", {}, 1 / 2, 1 / 2, f"{NIC} shared by 2 edges of the ring"),
+    "longer ring in turn": ("abababab", "sendrecv", {}, 1 / 4, 1 / 4, f"{NIC} shared by 4 edges of the ring"),
+    "ring of several blocks": ("aabaab", "sendrecv", {}, 1 / 2, 1 / 2, f"{NIC} shared by 2 edges of the ring"),
+    # Two edges leave a, one leaves b and c: their slower links count whole.
+    "a busy host": ("abac", "sendrecv", {"rates": {"b": 6e9, "c": 6e9}}, 1 / 2, 1 / 2, f"{NIC} of a shared by 2 edges of the ring"),
+    "a slow host": ("abac", "sendrecv", {"rates": {"b": 4e9, "c": 6e9}}, 0.4, 0.4, "NIC 1×32 Gb/s"),
+    "traffic inside": ("aab", "alltoallv", {"traffic": UNEVEN}, 8 / 3, 8 / 3, NIC),
+    "traffic across": ("aba", "alltoallv", {"traffic": UNEVEN}, 8 / 9, 8 / 9, NIC),
+    "traffic to oneself": ("aab", "alltoallv", {"traffic": OWN}, None, None, "no byte crosses a link of known rate"),
+    "an oversubscribed fabric": (
+        "aabb", "allreduce", {"split": "MOD 2", "oversubscription": 2.0}, 1 / 4, 1 / 4, f"{NIC}, fabric 2:1 shared by 2 groups"),
+    "barrier": ("ab", "barrier", {}, None, None, "barrier moves nothing"),
+    "neighbours": ("ab", "neighbor_alltoall", {}, 1, 1, NIC),
+    # Both neighbours are one rank, to which the same would have to come only once.
+    "two neighbours that are one": ("ab", "neighbor_allgather", {}, 1, 2, NIC),
+    "three neighbours": ("abc", "neighbor_allgather", {}, 1, 1, NIC),
+    "neighbours in blocks": ("aabb", "neighbor_alltoall", {}, 1, 1, NIC),
+    "neighbours in turn": ("abab", "neighbor_alltoall", {}, 1 / 2, 1 / 2, NIC),  # two whole sizes out of each host
+    "neighbours in turn that gather": ("abab", "neighbor_allgather", {}, 1 / 2, 1, NIC),
+    "neighbours on the GPUs of one host": ("aa", "neighbor_alltoall", {"machines": [switched(2, 12)], "gpus_of": ("0000:10:00.0",
+        "0000:11:00.0")}, None, None, "the expected bandwidth of neighbor_alltoall inside a host is unknown"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"])
-def test_groups_that_cross_hosts_share_their_nics(name):
-    """Four groups of one rank a host: each has a quarter."""
-    ceiling, bound = limits_of("aaaabbbb", name, "MOD 4")
-    assert (ceiling.bytes_per_s, bound.bytes_per_s) == pytest.approx((RATE / 4, RATE / 4))
-    assert (ceiling.model, ceiling.kind, ceiling.limited_by) == ("ring", "network", "NIC 1×80 Gb/s shared by 4 groups")
-
-
-@pytest.mark.parametrize(("name", "part"), [("alltoall", 1 / 4), ("gather", 1 / 4), ("scatter", 1 / 4), ("sendrecv", 1 / 4)])
-def test_operations_without_a_ring_have_their_part_of_the_bound(name, part):
-    ceiling, bound = limits_of("aaaabbbb", name, "MOD 4")
-    assert ceiling == bound
-    assert bound.bytes_per_s == pytest.approx(RATE * part)
-
-
-def test_two_ranks_of_a_group_on_each_host_send_twice_the_part_of_an_alltoall():
-    """2 groups of 4: half of what 2 ranks send leaves, 2 · 2/4 · S a group, and the busbw counts 3/4 · S."""
-    assert limits_of("aaaabbbb", "alltoall", "MOD 2")[1].bytes_per_s == pytest.approx(RATE * 3 / 4 / 2)
-
-
-def test_groups_inside_their_hosts_share_nothing():
-    """Each host's memory is measured, or not: no network's ceiling."""
-    ceiling, bound = limits_of("aabb", "allreduce", "DIV 2")
-    assert (ceiling.bytes_per_s, bound) == (None, None) and "fit into caches" in ceiling.limited_by
-
-
-def test_a_group_that_crosses_beside_one_that_does_not_limits_the_row():
-    assert rates_of("aaab", "broadcast", "DIV 2") == pytest.approx((RATE, RATE))
-
-
-def test_the_slowest_groups_ceiling_is_the_rows():
-    """Ranks 0 and 2, 1 and 3: the second pair of hosts has a slower link."""
-    ceiling, _ = limits_of("acbd", "allreduce", "MOD 2", {"c": 1e9, "d": 4e9})
-    assert (ceiling.bytes_per_s, ceiling.limited_by) == (1e9, "NIC 1×8 Gb/s of c")
-
-
-def test_groups_that_meet_on_one_host_share_that_one_alone():
-    """DIV 3 over three hosts of two ranks: both groups use the host in the middle."""
-    ceiling, bound = limits_of("aabbcc", "allreduce", "DIV 3")
-    assert (ceiling.bytes_per_s, ceiling.limited_by) == (RATE / 2, "NIC 1×80 Gb/s shared by 2 groups")
-    assert bound.bytes_per_s == pytest.approx(2 * 2 / 3 * RATE / 2)  # 2(n-1)/n · S, and S of each group must leave the middle
-
-
-def test_what_one_group_sends_and_another_receives_does_not_share():
-    """Both groups have ranks on b: the first one's send to the root on a, the second one's root is there, and receives."""
-    _, bound = limits_of("aabbcc", "gather", "DIV 3")
-    assert bound.bytes_per_s == pytest.approx(2 / 3 * RATE / (2 / 3))  # 2/3 · S comes into b; 1/3 · S leaves it at the same time
-
-
-@pytest.mark.parametrize(("root", "rate"), [(0, RATE * 3 / 2), (1, RATE * 3 / 2), (2, 6e9), (3, RATE)])
-def test_the_roots_host_is_the_first(root, rate):
-    """a has 2 ranks, b and c one each, b a slower link: half of S comes into a, 3/4 into b or c; 3/4 count."""
-    found = limits_of("aabc", "gather", rates={"b": 6e9}, root=root)[1]
-    assert found.bytes_per_s == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(("hosts", "edges"), [("aabb", 1), ("abab", 2), ("aaaabbbb", 1), ("abababab", 4), ("aabaab", 2)])
-def test_the_sendrecv_ring_follows_the_rank_map(hosts, edges):
-    ceiling, _ = limits_of(hosts, "sendrecv")
-    assert ceiling.bytes_per_s == pytest.approx(RATE / edges)
-    assert ceiling.limited_by == "NIC 1×80 Gb/s" + (f" shared by {edges} edges of the ring" if edges > 1 else "")
-
-
-def test_only_a_busy_host_divides_its_link_by_its_edges():
-    """Two edges leave a, one leaves b and c: their slower links count whole."""
-    assert limits_of("abac", "sendrecv", rates={"b": 6e9, "c": 6e9})[0].bytes_per_s == pytest.approx(RATE / 2)
-    assert limits_of("abac", "sendrecv", rates={"b": 4e9, "c": 6e9})[0].bytes_per_s == pytest.approx(4e9)
-
-
-def test_a_traffic_file_counts_by_the_hosts_of_its_ranks():
-    """Rank 0 sends 3 parts to rank 1 and 1 to rank 2; the other ranks send nothing."""
-    matrix = ((0.0, 3.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
-    traffic = Traffic("made", matrix=matrix)
-    assert limits_of("aab", "alltoallv", traffic=traffic)[1].bytes_per_s == pytest.approx(2 / 3 * RATE * 4)
-    assert limits_of("aba", "alltoallv", traffic=traffic)[1].bytes_per_s == pytest.approx(2 / 3 * RATE * 4 / 3)
-
-
-def test_traffic_that_stays_at_home_has_no_ceiling():
-    ceiling, bound = limits_of("aab", "alltoallv", traffic=Traffic("own", matrix=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))))
-    assert (ceiling.bytes_per_s, bound) == (None, None) and "no byte" in ceiling.limited_by
-
-
-def test_an_oversubscribed_fabric_is_shared_as_well():
-    assert rates_of("aabb", "allreduce", "MOD 2", oversubscription=2.0) == pytest.approx((RATE / 4, RATE / 4))
-
-
-def test_a_barrier_has_no_ceiling():
-    ceiling, bound = limits_of("ab", "barrier")
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "barrier moves nothing", None)
+@pytest.mark.parametrize("case", LIMITS.values(), ids=LIMITS)
+def test_ranks_share_the_nics_of_their_hosts_as_their_messages_do(case):
+    hosts, name, options, reached, bound, limited_by = case
+    ceiling, hard_limit = limits_of(hosts, name, **options)
+    assert ceiling.limited_by == limited_by
+    assert (ceiling.bytes_per_s and ceiling.bytes_per_s / RATE) == (reached and pytest.approx(reached))
+    assert (hard_limit and hard_limit.bytes_per_s / RATE) == (bound and pytest.approx(bound))
+    assert reached is None or ceiling.kind == "network"
+    ringless = ("alltoall", "gather", "scatter", "sendrecv", "alltoallv")
+    assert reached is None or ceiling.model == ("bound" if name in ringless else "ring")
 
 
 DIRECT = ("allgather", "alltoall", "broadcast", "gather", "scatter", "sendrecv")
@@ -451,7 +374,6 @@ def _direct(name, n, root):
 
 
 TWO = switched(2, 12, "sm_80", nics=infiniband(2, 200))
-ADDRESSES = tuple(gpu.key for gpu in TWO.gpus)
 
 
 def on_gpus(hosts, name, split=None, machine=TWO, **case):
@@ -470,15 +392,11 @@ def test_each_group_of_gpus_has_its_own_job():
     assert bound.limited_by == "NIC 2×200 Gb/s shared by 2 groups"
 
 
-def test_all_gpus_at_once_have_the_nics_for_themselves():
+def test_one_gpu_a_host_is_limited_by_its_pcie_link_before_its_part_of_fast_nics():
     whole, _ = on_gpus("aabb", "allreduce")
     assert (whole.model, whole.limited_by) == ("tree", "NIC 2×200 Gb/s")
     assert whole.bytes_per_s == pytest.approx(0.92 * 2 * 3 / 4 * 48e9)
-
-
-def test_one_gpu_a_host_is_limited_by_its_pcie_link_before_its_part_of_fast_nics():
-    fast = switched(2, 12, "sm_80", nics=infiniband(8, 200))
-    found, _ = on_gpus("aabb", "allreduce", "MOD 2", machine=fast)
+    found, _ = on_gpus("aabb", "allreduce", "MOD 2", machine=switched(2, 12, "sm_80", nics=infiniband(8, 200)))
     assert (found.bytes_per_s, found.limited_by) == (pytest.approx(24e9), "PCIe Gen4 x16")
 
 
@@ -496,26 +414,3 @@ def test_ranks_dealt_out_in_turn_have_no_neighbour_on_their_host():
     fast = Machine(box.hostname, box.sources, gpus=box.gpus, pci=box.pci, nics=infiniband(1, 8))
     found, _ = on_gpus("abab", "sendrecv", machine=fast)
     assert (found.bytes_per_s, found.limited_by) == (pytest.approx(0.5e9), "NIC 1×8 Gb/s shared by 2 edges of the ring")
-
-
-@pytest.mark.parametrize(("hosts", "name", "reached", "bound"), [
-    ("ab", "neighbor_alltoall", 1, 1),
-    ("ab", "neighbor_allgather", 1, 2),  # both neighbours are one rank, to which the same would have to come only once
-    ("abc", "neighbor_allgather", 1, 1),
-    ("aabb", "neighbor_alltoall", 1, 1),
-    ("abab", "neighbor_alltoall", 1 / 2, 1 / 2),  # all messages cross: two whole sizes out of each host
-    ("abab", "neighbor_allgather", 1 / 2, 1),
-])  # fmt: skip
-def test_neighbours_on_other_hosts_share_the_nics(hosts, name, reached, bound):
-    """In parts of a host's rate: what its ranks' own messages reach, and what no algorithm passes."""
-    assert rates_of(hosts, name) == pytest.approx((reached * RATE, bound * RATE))
-    assert limits_of(hosts, name)[0].limited_by == "NIC 1×80 Gb/s"
-
-
-def test_neighbours_on_the_gpus_of_one_host_have_no_ceiling():
-    ceiling, bound = limits_of("aa", "neighbor_alltoall", machines=[switched(2, 12)], gpus_of=("0000:10:00.0", "0000:11:00.0"))
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (
-        None,
-        "the expected bandwidth of neighbor_alltoall inside a host is unknown",
-        None,
-    )

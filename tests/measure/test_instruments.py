@@ -8,8 +8,9 @@ from collbench.backends.backend import Group
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measuring import instruments as counters
-from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.crossing import LeastBytes, MovedByHost
 from collbench.measuring.instruments import Counters, Instruments, moved_evidence
+from collbench.measuring.nccl_paths import rdma_bytes
 from collbench.operations.registry import operations
 from tests.helpers import make_case
 
@@ -25,18 +26,12 @@ def ready(device="cpu", size=8, driven=(0, 1)):
     """An all-reduce of two ranks, both driven by this process."""
     case = make_case(count=size // 4, device=device)
     return SimpleNamespace(
-        operation=operations()["allreduce"],
-        case=case,
-        groups=((0, 1),),
-        own_groups=(Group((0, 1), driven),),
-        must=None,
+        operation=operations()["allreduce"], case=case, groups=((0, 1),), own_groups=(Group((0, 1), driven),), must=None,
         loop=SimpleNamespace(iterations_run=40),
-    )
+    )  # fmt: skip
 
 
 class FAKETelemetry:
-    """Records its arguments."""
-
     def __init__(self):
         self.listener = []
 
@@ -89,13 +84,10 @@ def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_
     instruments.close()
 
 
-def test_a_rank_that_is_not_its_hosts_first_reads_nothing(world, readings):
+def test_gpus_are_read_for_cases_of_gpus_only_and_nothing_by_a_rank_that_is_not_its_hosts_first(world, readings):
     instruments = Instruments(reads=False)
     instruments.begin(ready(), world)
     assert instruments.end(ready())["moved"] is None and readings == []
-
-
-def test_gpus_are_read_for_cases_of_gpus_only(world, readings):
     instruments = Instruments(reads=True, gpus="FAKE GPUs")
     for device in ("cpu", "cuda"):
         instruments.begin(ready(device), world)
@@ -116,3 +108,16 @@ def test_without_nvml_no_process_is_started(world):
     instruments = Instruments.ready(world, cuda=True, telemetry_hz=5.0)
     assert (instruments.reads, instruments.telemetry is None) == (True, instruments.gpus is None)
     instruments.close()
+
+
+@pytest.mark.parametrize(("host", "sent"), [
+    (MovedByHost(ports={"mlx5_0/1": {"tx_bytes": 4096, "rx_bytes": 8}}), 4096),
+    (MovedByHost(ports={"efa_0/1": {"rdma_write_bytes": 4096}}), 4096),
+    (MovedByHost(idle_ports=["mlx5_0/1"]), 0),  # ports that counted nothing are not in "ports"
+    (MovedByHost(ports={"mlx5_0/1": {"port_xmit_wait": 3}}, idle_ports=["mlx5_0/1"]), 0),
+    (MovedByHost(ports={"mlx5_0/1": {"tx_bytes": None}}, idle_ports=["mlx5_1/1"]), None),  # it lost count
+    (MovedByHost(ports={"rxe0/1": {"sent_pkts": 7}}), None),  # it counts packets alone
+    (MovedByHost(), None),
+])  # fmt: skip
+def test_bytes_that_rdma_ports_sent(host, sent):
+    assert rdma_bytes([host, MovedByHost()]) == sent

@@ -1,17 +1,15 @@
 """What a measuring command reports beside its rows: backends, cores, disturbances, wrong data, samples of pairs, resumed runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.launch.software import Build, mismatch
 from collbench.measuring.open_backends import NO_BACKEND
 from collbench.measuring.verification import LeftEarly
-from tests.helpers import Call, said
+from tests.helpers import said
 
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
-WORDS: dict[str, tuple[Call, str]] = {
+WORDS = {
     "no backend": (lambda: NO_BACKEND,
         "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is "
         "missing)"),
@@ -25,5 +23,5 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call, text):
     assert said(call) == text

@@ -1,7 +1,5 @@
 """A case is measured again after a flip of the state probe."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,11 +64,6 @@ def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_reports_for_h
     assert (found.flags, found.evidence["paused_s"]) == (["straggler"], {"0": 1.5})
 
 
-def test_in_one_state_a_case_is_measured_once(seen):
-    found, budgets = seen(65e-9, 66e-9)
-    assert (found.probe_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
-
-
 def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
     heard = []
     monkeypatch.setattr(MadeUpProbe, "measure", lambda probe: heard.append("probe") or probe.readings.pop(0))
@@ -80,30 +73,23 @@ def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_r
     assert heard == ["probe", "begin", "probe", "end"]
 
 
-def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen):
-    found, budgets = seen(65e-9, 260e-9, 261e-9, 259e-9, each=1.5)
-    assert (found.probe_s, found.repeats, found.flags) == ({"before": 261e-9, "after": 259e-9}, 1, ["remeasured"])
-    assert budgets == [4.0, 2.5]
+@pytest.mark.parametrize(("readings", "each", "probe_s", "repeats", "flags", "budgets"), [
+    ((65e-9, 66e-9), 0.0, (65e-9, 66e-9), 0, [], [4.0]),  # in one state
+    ((65e-9, 260e-9, 261e-9, 259e-9), 1.5, (261e-9, 259e-9), 1, ["remeasured"], [4.0, 2.5]),
+    ((65e-9, 260e-9, 260e-9, 65e-9, 65e-9, 260e-9), 0.1, (65e-9, 260e-9), 2, ["state_flip"], [4.0, 3.9, 3.8]),  # it goes on flipping
+    ((65e-9, 260e-9), 3.5, (65e-9, 260e-9), 0, ["state_flip"], [4.0]),  # without time
+    ((None, 65e-9), 0.0, (None, 65e-9), 0, ["cpu_shared"], [4.0]),  # a probe that failed is no flip, but other work on the cores
+    ((None, None), 0.0, (None, None), 0, ["cpu_shared"], [4.0]),
+], ids=["one state", "a flip", "flips", "without time", "a failed probe", "failed probes"])  # fmt: skip
+def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen, *, readings, each, probe_s, repeats, flags, budgets):
+    found, of_measurements = seen(*readings, each=each)
+    assert (found.probe_s, found.repeats, found.flags) == (dict(zip(("before", "after"), probe_s, strict=True)), repeats, flags)
+    assert of_measurements == pytest.approx(budgets)
 
 
-def test_a_machine_that_goes_on_flipping_is_reported(seen):
-    found, budgets = seen(65e-9, 260e-9, 260e-9, 65e-9, 65e-9, 260e-9, each=0.1)
-    assert (found.repeats, found.flags, len(budgets)) == (2, ["state_flip"], 3)
-
-
-def test_without_time_it_is_not_measured_again(seen):
-    found, budgets = seen(65e-9, 260e-9, each=3.5)
-    assert (found.repeats, found.flags, budgets) == (0, ["state_flip"], [4.0])
-
-
-def test_a_state_probe_that_failed_is_unknown_and_no_flip(seen):
-    assert seen(None, 65e-9)[0].probe_s == {"before": None, "after": 65e-9}
-    assert seen()[0].probe_s == {}
-    assert [seen(*readings)[0].repeats for readings in ((None, 65e-9), (None, None), ())] == [0, 0, 0]
-
-
-def test_a_state_probe_that_failed_reports_others_on_the_cores(seen):
-    assert [seen(*readings)[0].flags for readings in ((None, 65e-9), (None, None), ())] == [["cpu_shared"], ["cpu_shared"], []]
+def test_without_a_state_probe_nothing_is_known_of_the_state(seen):
+    found, _ = seen()
+    assert (found.probe_s, found.repeats, found.flags) == ({}, 0, [])
 
 
 def test_a_hypervisor_that_took_the_cpu_is_reported(seen):
@@ -130,12 +116,10 @@ def test_a_device_that_waits_for_its_host_is_reported(seen, enqueue_s, bound):
     assert found.evidence == {"wall_s": {"measured": 0.0}} | ({} if enqueue_s is None else {"enqueue_s": enqueue_s})
 
 
-def test_counters_that_show_another_path_withhold_the_percentage():
+def test_counters_that_show_another_path_withhold_the_percentage_and_what_is_unknown_raises_no_flag():
     other = OtherPath("mpi", "h1", "out", 1, 2 << 30)
     moved = MovedBytes(1, 2 << 30, {}, 0, "shared memory", None, other.render(), None, other)
-    found = MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, moved=moved)
+    measured = Measurement(np.ones((1, 1)), 0.03)
+    found = MonitoredMeasurement(measured, {}, False, None, 0, 0, False, moved=moved)
     assert (found.flags, found.other_path) == (["other_path"], other)
-
-
-def test_what_is_unknown_raises_no_flag():
-    assert MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []
+    assert MonitoredMeasurement(measured, {}, False, None, 0, 0, False).flags == []

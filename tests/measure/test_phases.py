@@ -1,7 +1,5 @@
 """The phases of a case, and NVTX ranges around them: outside the timed loop, on every rank, and only if they are switched on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -24,24 +22,19 @@ INJECTION = Path(__file__).with_name("nvtx_injection.c")
 NAMES = ["set-up", "warm-up", "samples", "verification"]
 
 
-def test_phases_of_the_same_name_are_joined_if_they_follow_one_another() -> None:
+def test_phases_of_the_same_name_are_joined_if_they_follow_one_another_and_failed_ones_are_not_recorded():
     found = Phases()
     for name in ("warm-up", "samples", "samples", "verification", "samples"):
-        with found.record(name):  # type: ignore[arg-type]
+        with found.record(name):
             pass
-    assert [each.name for each in found] == ["warm-up", "samples", "verification", "samples"]
-    ends = [time for each in found for time in (each.began_s, each.ended_s)]
+    with pytest.raises(ValueError, match="lost"), found.record("verification"):
+        raise ValueError("lost")
+    assert [phase.name for phase in found] == ["warm-up", "samples", "verification", "samples"]
+    ends = [time for phase in found for time in (phase.began_s, phase.ended_s)]
     assert ends == sorted(ends)
 
 
-def test_a_phase_that_fails_is_not_recorded() -> None:
-    found = Phases()
-    with pytest.raises(ValueError, match="lost"), found.record("samples"):
-        raise ValueError("lost")
-    assert found == []
-
-
-def test_without_the_option_a_range_is_nothing_and_imports_nothing() -> None:
+def test_without_the_option_a_range_is_nothing_and_imports_nothing():
     assert phases._make_range is None
     assert nvtx_range("one") is nvtx_range("two")
     imported = "[name for name in ('nvtx', 'cupy', 'collbench.device.nvtx') if name in sys.modules]"
@@ -50,35 +43,24 @@ def test_without_the_option_a_range_is_nothing_and_imports_nothing() -> None:
     assert done.stdout.strip() == ""
 
 
-def path_with(folder: Path, **modules: str) -> str:
+def path_with(folder, **modules):
     """PYTHONPATH with a folder of modules, which come before those that are installed."""
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     return f"{ROOT}{os.pathsep}{folder}"
 
 
-def measure(folder: Path, iterations: int, env: dict[str, str], *more: str) -> str:
+def measure(folder, iterations, env, *more):
     """Measure one simulated case with --nvtx, and return stderr."""
     line = (
-        "allreduce",
-        "--backend",
-        "simulated",
-        "--ranks",
-        "4",
-        "--sizes",
-        "8",
-        "-n",
-        str(iterations),
-        "--nvtx",
-        "--out",
-        f"run{iterations}",
-    )
+        "allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8", "-n", str(iterations), "--nvtx", "--out", f"run{iterations}",
+    )  # fmt: skip
     done = run(folder, *line, *more, env=env)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
-def ranges(folder: Path) -> list[list[tuple[int, str]]]:
+def ranges(folder):
     """Of each process the ranges as the double noted them, as (depth, name), after a check that each one ends."""
     found = []
     for file in sorted(folder.glob("ranges.*")):
@@ -96,7 +78,7 @@ def ranges(folder: Path) -> list[list[tuple[int, str]]]:
 
 @pytest.mark.often
 @pytest.mark.long
-def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path: Path) -> None:
+def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path):
     (tmp_path / "modules").mkdir()
     env = {"PYTHONPATH": path_with(tmp_path / "modules", nvtx=DOUBLE.read_text()), "NVTX_DOUBLE": str(tmp_path / "ranges")}
     measure(tmp_path, 5, env, "--warmup", "3")
@@ -112,7 +94,7 @@ def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path
 
 
 @pytest.mark.long
-def test_without_a_package_the_error_has_the_remedy(tmp_path: Path) -> None:
+def test_without_a_package_the_error_has_the_remedy(tmp_path):
     missing = "raise ImportError('not installed')\n"
     env = {"PYTHONPATH": path_with(tmp_path, nvtx=missing, cupy=missing)}
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8", "--nvtx", "--out", "run", env=env)
@@ -121,7 +103,7 @@ def test_without_a_package_the_error_has_the_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_both_ranks_of_a_real_run_have_the_ranges(tmp_path: Path) -> None:
+def test_both_ranks_of_a_real_run_have_the_ranges(tmp_path):
     (tmp_path / "modules").mkdir()
     env = {"PYTHONPATH": path_with(tmp_path / "modules", nvtx=DOUBLE.read_text()), "NVTX_DOUBLE": str(tmp_path / "ranges")}
     line = ("allreduce", "--backend", "gloo", "--ranks", "2", "--sizes", "8,1K", "-n", "5", "--nvtx", "--out", "run")
@@ -134,7 +116,7 @@ def test_both_ranks_of_a_real_run_have_the_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_tool_that_nvtx_loads_sees_the_ranges(tmp_path: Path) -> None:
+def test_a_tool_that_nvtx_loads_sees_the_ranges(tmp_path):
     """NVTX itself loads the library that NVTX_INJECTION64_PATH names, as it loads that of Nsight Systems."""
     compiler = shutil.which("cc")
     if compiler is None or find_spec("nvtx") is None:
@@ -149,8 +131,8 @@ def test_a_tool_that_nvtx_loads_sees_the_ranges(tmp_path: Path) -> None:
     assert seen.count("pop") == len(names)
 
 
-def test_ranges_go_through_cupy_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted: list[str] = []
+def test_ranges_go_through_cupy_where_the_package_is_missing(monkeypatch):
+    noted = []
     double = SimpleNamespace(RangePush=noted.append, RangePop=lambda: noted.append("pop"))
     monkeypatch.setitem(sys.modules, "nvtx", None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(nvtx=double)))

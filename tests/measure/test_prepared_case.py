@@ -1,11 +1,9 @@
-"""One case from its groups to its verification: refusals, barriers that ranks leave early, and wrong data between places."""
-
-from __future__ import annotations
+"""One case from its groups to its verification: refusals, barriers that ranks leave early, wrong data, phases of verification."""
 
 import os
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from types import SimpleNamespace
 
@@ -16,8 +14,11 @@ from collbench.errors import PeerFailed, WaitExpired
 from collbench.measuring import verification
 from collbench.measuring.open_backends import open_everywhere
 from collbench.measuring.prepared_case import BackendContext, prepare
-from collbench.measuring.verification import LeftEarly, left_early, wrong_data
+from collbench.measuring.verification import LeftEarly, checks_of_buffers, left_early, verify, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.case import Case
+from collbench.operations.data import slots_checked
+from collbench.operations.dtypes import DTYPES
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json
 from collbench.results.reader import read_run
@@ -138,22 +139,17 @@ def patient(monkeypatch):
 
 
 def right(n):
-    """A barrier of n ranks."""
     barrier = threading.Barrier(n, timeout=20)
     return lambda rank: barrier.wait()
 
 
-def test_a_barrier():
+def test_a_barrier_is_right_and_one_that_ranks_do_not_wait_in_is_reported_once_a_rank():
     assert Ranks(right(3)).verify() == (1, [])
-
-
-def test_one_that_a_rank_does_not_wait_in():
+    assert Ranks(right(1), processes=[(0, 1, 2)]).verify() == (0, []), "ranks of one process have no time of their own"
+    assert Ranks(right(1), groups=((0,),)).verify() == (1, []), "one rank alone cannot leave early"
     barrier = threading.Barrier(2, timeout=20)
     checked, early = Ranks(lambda rank: None if rank == 1 else barrier.wait()).verify()
     assert (checked, [(one.rank, one.late) for one in early]) == (1, [(0, 1), (1, 0), (2, 1)])
-
-
-def test_one_that_is_too_early_is_reported_once_a_rank():
     checked, early = Ranks(lambda rank: None).verify(calls=2)
     assert (checked, [(one.rank, one.wrong) for one in early]) == (2, [(0, 1), (1, 1), (2, 1)])
     assert all(0 <= one.after_s < one.delay_s for one in early)
@@ -177,17 +173,9 @@ def test_groups_at_the_same_time_each_have_a_late_rank():
     assert (checked, [(one.rank, one.late) for one in early]) == (1, [(2, 3), (3, 2)])
 
 
-def test_ranks_of_one_process_have_no_time_of_their_own():
-    assert Ranks(right(1), processes=[(0, 1, 2)]).verify() == (0, [])
-    assert Ranks(right(1), groups=((0,),)).verify() == (1, []), "one rank alone cannot leave early"
-
-
-def test_of_many_ranks_four_are_late():
+def test_of_many_ranks_four_are_late_and_the_sentence_names_them():
     ready = SimpleNamespace(groups=(tuple(range(100)),), case=make_case(seed=3))
     assert len(set(verification._late_ranks(ready))) == 4 and verification._late_ranks(ready) == verification._late_ranks(ready)
-
-
-def test_the_sentence():
     assert LeftEarly(1, 0, 210e-6, 0.01).sentence().startswith("rank 1 left after 210.0 µs, ")
 
 
@@ -198,7 +186,7 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
     plugin.mkdir()
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.measure.broken_barrier\n")
-    found: set[str] = set()
+    found = set()
     for out in ("one", "two", "three"):  # where cores are shared, a rank may be off its core for as long as it would have left early
         words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", out]
         done = run(tmp_path, *words, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
@@ -215,15 +203,59 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
 NAMES = tuple("abcdef")
 
 
-def test_the_notes_depend_on_their_number() -> None:
+def test_the_notes_depend_on_their_number_and_of_many_the_first_are_reported():
     met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
     assert wrong_data(NAMES, met, "group") == [
         "wrong data between a and b: 7 elements differ from what was sent (first at 3)",
         "wrong data inside c: 1 element differs from what was sent",
         "wrong data among a, b, c, d and 2 more: 2 elements differ from what was sent",
     ]
-
-
-def test_of_many_the_first_are_reported_and_the_others_counted() -> None:
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == ["wrong data in 2 more pairs"]
+
+
+CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
+
+
+class Watched:
+    """A world with one rank, whose watchdog records the work in each phase. Work outside of a phase has no deadline and fails."""
+
+    def __init__(self):
+        self.phases = []
+        self.watchdog, self._open = self, False
+
+    @contextmanager
+    def phase(self, name):
+        assert not self._open, "a phase within a phase ends the progress of the first one"
+        self.phases.append([])
+        self._open = True
+        yield
+        self._open = False
+
+    def works(self, what):
+        assert self._open, f"{what} without a deadline"
+        self.phases[-1].append(what)
+
+    def gather(self, found, what):
+        assert not self._open
+        return [found]
+
+
+def prepared(world):
+    def check(slot):
+        world.works("compare")
+        return [None]
+
+    buffers = SimpleNamespace(fill=lambda slot, for_check: world.works("fill"), check=check)
+    checking = SimpleNamespace(run=lambda count, slot: world.works("call"))
+    return SimpleNamespace(case=CASE, buffers=[buffers], own_groups=[SimpleNamespace(ranks=(0,))], checking=checking)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_each_slot_and_call_of_a_case_is_progress(calls):
+    world = Watched()
+    ready = prepared(world)
+    assert verify(ready, world, checks_of_buffers(ready, calls)) == []
+    slots = len(list(slots_checked(CASE)))
+    assert slots > 1
+    assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls

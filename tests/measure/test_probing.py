@@ -1,12 +1,9 @@
 """One probe per host, gathered at rank 0; all ranks leave with rank 0's code, or with the sentence of the one that failed."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,6 @@ from collbench.errors import UsageError
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo
 from collbench.machine.here import this_machine
-from collbench.machine.model import Machine
 from collbench.measuring.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 
@@ -40,7 +36,7 @@ except CollbenchError as error:
 """
 
 
-def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = None, *, files: bool = False) -> list[list[object]]:
+def ranks(folder, n, then="return 0", broken=None, *, files=False):
     """Return the reports of `n` ranks of a launch on this host, about their machines or about files."""
     how, reported = ("at_rank_0", "lambda: report([])") if files else ("together", "report")
     text = RANK.replace("{then}", then).replace("{how}", how).replace("{reported}", reported)
@@ -53,56 +49,46 @@ def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = Non
     return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
 
 
-def test_alone_it_is_this_machine() -> None:
-    actual: list[list[Machine]] = []
-
-    def tell(machines: list[Machine]) -> int:
-        actual.append(machines)
-        return 7
-
-    assert together({}, 5.0, tell) == 7
-    assert [[machine.hostname for machine in machines] for machines in actual] == [[socket.gethostname()]]
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}], ids=["alone", "allocation without srun"])
+def test_without_a_launcher_it_is_this_machine(environ):
+    told = []
+    assert together(environ, 5.0, lambda machines: told.append(machines) or 7) == 7
+    assert [[machine.hostname for machine in machines] for machines in told] == [[socket.gethostname()]]
+    assert [[machine.system for machine in machines] for machines in told] == [[this_machine().system]]
 
 
-def test_an_allocation_without_srun_is_this_machine() -> None:
-    actual: list[Machine] = []
-    assert together({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}, 5.0, lambda machines: actual.extend(machines) or 0) == 0
-    assert [machine.system for machine in actual] == [this_machine().system]
-
-
-def test_a_broken_launch_is_a_sentence() -> None:
+def test_a_broken_launch_is_a_sentence():
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         together({"COLLBENCH_WORKER": "{}"}, 5.0, lambda machines: 0)
 
 
-def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path: Path) -> None:
+def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path):
     first, *others = ranks(tmp_path, 3, "return 1")
     assert first == [[[socket.gethostname()]], 1]
     assert others == [[[], 1], [[], 1]]
 
 
-@pytest.mark.system
-def test_files_are_read_once_and_all_ranks_leave_with_that_code(tmp_path: Path) -> None:
-    assert ranks(tmp_path, 2, "return 1", files=True) == [[[[]], 1], [[], 1]]
-
-
-@pytest.mark.system
-def test_a_file_that_cannot_be_read_ends_all_alike(tmp_path: Path) -> None:
-    first, other = ranks(tmp_path, 2, 'raise UsageError("x is empty")', files=True)
-    assert first[1:] == [2, "x is empty"] and other[1] == 2
-
-
-def test_files_need_no_launcher() -> None:
+def test_files_need_no_launcher():
     assert at_rank_0({}, 5.0, lambda: 7) == 7
     assert not launched({}) and not launched({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
 
 
-def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path: Path) -> None:
+@pytest.mark.system
+@pytest.mark.parametrize(("then", "first", "others"), [
+    ("return 1", [[[]], 1], [[], 1]),  # they are read once
+    ('raise UsageError("x is empty")', [[[]], 2, "x is empty"], [[], 2]),
+], ids=["read", "not readable"])  # fmt: skip
+def test_files_are_read_once_and_all_ranks_leave_with_that_code(then, first, others, tmp_path):
+    of_rank_0, of_rank_1 = ranks(tmp_path, 2, then, files=True)
+    assert (of_rank_0, of_rank_1[:2]) == (first, others)
+
+
+def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path):
     first, other = ranks(tmp_path, 2, 'raise UsageError("--svg x cannot be written")')
     assert first[1:] == [2, "--svg x cannot be written"]
     assert other[1] == 2 and str(other[2]).endswith("--svg x cannot be written")
 
 
 @pytest.mark.system
-def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path: Path) -> None:
-    assert {(tuple(actual), code) for actual, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}  # type: ignore[arg-type, misc]
+def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path):
+    assert {(tuple(actual), code) for actual, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}

@@ -43,13 +43,9 @@ def row_of(
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
     known = {"probe_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
-        operation=operation,
-        case=make_case(backend="mpi", mode=mode, **(case or {})),
-        groups=groups,
-        timed=list(timed),
-        synchronised=True,
+        operation=operation, case=make_case(backend="mpi", mode=mode, **(case or {})), groups=groups, timed=list(timed), synchronised=True,
         loop=SimpleNamespace(iterations=1),
-    )
+    )  # fmt: skip
     return make_row(ready, BACKEND, MonitoredMeasurement(measured, **{**known, **seen}), RowContext([[0, 1]], ceiling, hard_bound))[0]
 
 
@@ -71,18 +67,14 @@ def test_ranks_that_left_the_synchronisation_more_than_a_tenth_of_a_sample_apart
     assert ("skew_limited" in list(doubts(STEADY, 300, np.full(300, skew_s), moves))) is flagged
 
 
-def test_two_modes_are_on_the_row():
+def test_two_modes_are_on_the_row_and_equal_samples_have_no_interval():
     fast = RANDOM.random(400) < 0.82
     row = row_of([np.where(fast, 2.3e-6, 10.7e-6) * RANDOM.normal(1, 0.01, 400), np.full(400, 1e-6)])
     assert "two_modes" in row.flags
     assert [mode["time_s"] for mode in row.modes] == pytest.approx([2.3e-6, 10.7e-6], rel=0.01)
     assert [mode["share"] for mode in row.modes] == pytest.approx([fast.mean(), 1 - fast.mean()], abs=0.01)
-
-
-def test_equal_samples_have_no_interval():
     row = row_of(np.full((2, 100), 1e-6))
-    assert (row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high) == (1e-6, None, None)
-    assert "constant" in row.flags
+    assert (row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high, "constant" in row.flags) == (1e-6, None, None, True)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1e-6])
@@ -100,18 +92,14 @@ def test_without_a_single_sound_sample_there_is_no_figure():
     assert row.flags == ("few_samples", "clock_stepped")
 
 
-def test_the_skew_is_evidence_of_isolated_rows():
+def test_the_skew_is_evidence_of_isolated_rows_before_a_window_with_the_number_of_its_messages():
     starts = [np.arange(300.0) * 1000, np.arange(300.0) * 1000 + 2000]
     samples = [STEADY, STEADY]
     assert row_of(samples, starts).evidence["exit_skew_s"] == pytest.approx({"p50": 2e-6, "p95": 2e-6})
     assert "skew_limited" in row_of(samples, starts).flags
     assert "exit_skew_s" not in row_of(samples, starts, mode="batched").evidence
     assert "exit_skew_s" not in row_of(samples, np.full((2, 300), np.nan)).evidence
-
-
-def test_the_skew_before_a_window_has_the_number_of_its_messages():
-    starts = [np.arange(300.0) * 1000, np.arange(300.0) * 1000 + 2000]
-    row = row_of([STEADY, STEADY], starts, operation=P2P_BANDWIDTH, timed=(0,), case={"window": 10, "redop": None})
+    row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), case={"window": 10, "redop": None})
     assert row.evidence["exit_skew_s"] == pytest.approx({"p50": 2e-6, "p95": 2e-6, "messages": 10})
 
 
@@ -148,11 +136,6 @@ def test_groups_that_take_turns_on_a_wire_do_not_pass_it_together():
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(400 / np.median(STEADY), rel=1e-6)  # 800 bytes in 2T
 
 
-def test_one_group_is_reported_once():
-    row = row_of([STEADY, STEADY], case={"split": Split("AND", 0)})
-    assert (row.group, row.groups) == ("all", {})
-
-
 def test_pairs_at_once_are_reported_pair_by_pair():
     """Of a pair the first rank is timed; a sample is a window of messages."""
     samples = np.array([STEADY, STEADY * 4, STEADY * 99, STEADY * 99])
@@ -162,11 +145,13 @@ def test_pairs_at_once_are_reported_pair_by_pair():
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * 400 / (4 * p50))
 
 
-def test_many_groups_are_reported_together_only(monkeypatch):
+def test_many_groups_are_reported_together_only_and_one_group_once(monkeypatch):
     monkeypatch.setattr("collbench.measuring.row._MOST_GROUPS", 1)
     row = of_two_groups(2.0)
     assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * row.busbw_bytes_per_s)
+    row = row_of([STEADY, STEADY], case={"split": Split("AND", 0)})
+    assert (row.group, row.groups) == ("all", {})
 
 
 @pytest.mark.parametrize(("disturbed", "flags"), [(False, ()), (True, ("reference_disturbed",))])

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
+from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
 from collbench.measuring import memory as checks
+from collbench.measuring.memory import free_memory
 from collbench.measuring.request import Budget, Request
+from collbench.measuring.resume import request_difference
 from collbench.measuring.tasks.cases import shuffled, task_of
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -24,7 +28,9 @@ from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
+from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
+from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
 from tests.measure.launches import RecordingListener, run_alone
 
@@ -85,16 +91,11 @@ def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
     )
 
 
-def test_a_row_has_every_figure(start):
-    (row,) = start(ALLREDUCE, sizes=(2**20,)).rows
-    assert (row.operation, row.backend, row.api, row.dtype, row.redop, row.root) == (
-        "allreduce",
-        "simulated",
-        "simulated",
-        "float32",
-        "sum",
-        None,
-    )
+def test_a_row_has_every_figure_and_its_samples_are_stored(start):
+    found = start(ALLREDUCE, sizes=(2**20,))
+    (row,) = found.rows
+    names = (row.operation, row.backend, row.api, row.dtype, row.redop, row.root)
+    assert names == ("allreduce", "simulated", "simulated", "float32", "sum", None)
     assert (row.size_bytes, row.count, row.ranks, row.nodes, row.group, row.n) == (2**20, 2**18, 4, 1, "all", 20)
     assert row.time_s.min <= row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high <= row.time_s.max
     assert row.algbw_bytes_per_s == pytest.approx(2**20 / row.time_s.p50)
@@ -105,23 +106,14 @@ def test_a_row_has_every_figure(start):
     assert sum(times for _, times in row.slowest_ranks["worst"]) == 20
     assert row.time_rank_mean_s < row.time_s.p50
     assert row.evidence["warmups"] == 2
-
-
-def test_whole_arrays_are_stored(start):
-    found = start(ALLREDUCE)
     stored = read_run(found.folder)
     (row,) = stored.rows
     assert stored.array(row, "all_s").shape == (4, 20)
     assert stored.array(row, "max_s").tolist() == stored.array(row, "all_s").max(axis=0).tolist()
     assert set(stored.array(row, "slowest_rank")) <= {0, 1, 2, 3}
-
-
-def test_the_run_is_described(start):
-    found = start(ALLREDUCE)
-    about = json.loads((found.folder / "run.json").read_text())
-    assert about["launcher"] == "local"
+    about = stored.info
+    assert (about["launcher"], about["exit_code"]) == ("local", 0)
     assert about["backends"]["simulated"]["simulated"].endswith("all made up")
-    assert about["exit_code"] == 0
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
 
 
@@ -135,42 +127,20 @@ def test_pairs_run_at_once_and_only_their_first_rank_is_timed(start):
     assert bandwidth.time_s.p50 == pytest.approx(5e-6 + 1024 / 10e9, rel=0.05)  # per message of the window
 
 
-@pytest.mark.parametrize(("ranks", "operation", "synchronised"), [(2, P2P_LATENCY, False), (2, ALLREDUCE, True), (4, P2P_LATENCY, True)])
-def test_one_pairs_ping_pong_needs_no_barrier_since_its_partner_waits(start, ranks, operation, synchronised):
-    (row,) = start(operation, ranks=ranks).rows
-    assert row.evidence["synchronised"] is synchronised
-
-
-def test_of_an_odd_number_the_last_rank_rests(start):
-    assert start(P2P_LATENCY, ranks=5).rows[0].group == "0-2,1-3"
-
-
 @pytest.mark.parametrize(("n", "pairs"), [(2, ((0, 1),)), (3, ((0, 1),)), (4, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7)))])
 def test_pairs_cross_hosts_under_block_placement(n, pairs):
     assert groups_of(P2P_LATENCY, Case("p2p_latency", "mpi", dtype_named("uint8"), 8), n) == pairs
     assert groups_of(ALLREDUCE, Case("allreduce", "mpi", dtype_named("uint8"), 8), n) == (tuple(range(n)),)
 
 
-def test_some_cases_not_applicable_is_fine_and_all_is_2(start):
+def test_some_cases_not_applicable_is_fine_and_all_is_2_and_a_folder_with_a_run_is_not_written_over(start, tmp_path):
     mixed = start(ALLREDUCE, dtypes=("float32", "int8"), redops=("band",))
     assert (mixed.code, [row.na is None for row in mixed.rows]) == (0, [False, True])
     assert mixed.rows[0].time_s is None
-
-
-def test_when_every_case_is_not_applicable_the_code_is_2(start):
-    found = start(ALLREDUCE, redops=("band",))
-    assert found.code == 2
-    assert found.rows[0].na == RedopUndefined("band", "float32").render()
-
-
-def test_without_a_check_nothing_is_claimed(start):
-    (row,) = start(ALLREDUCE, check=0).rows
-    assert (row.checked, row.wrong) == (0, None)
-
-
-def test_several_checks_are_counted(start):
-    (row,) = start(ALLREDUCE, check=3).rows
-    assert (row.checked, row.wrong) == (3, 0)
+    with pytest.raises(UsageError):
+        start(ALLREDUCE)
+    found = start(ALLREDUCE, redops=("band",), out=tmp_path / "other")
+    assert (found.code, found.rows[0].na) == (2, RedopUndefined("band", "float32").render())
 
 
 def test_a_ceiling_that_is_given_goes_before_all_others(start):
@@ -179,32 +149,40 @@ def test_a_ceiling_that_is_given_goes_before_all_others(start):
     assert row.percent_of_ceiling == pytest.approx(100 * row.busbw_bytes_per_s / 5e9)
 
 
-def test_rotating_buffers_and_modes_are_on_the_row(start):
-    (row,) = start(ALLREDUCE, sizes=(2**20,), mode="pipelined", buffers="rotating", budget=Budget(20.0, 3, 1)).rows
-    assert (row.mode, row.buffers, row.wrong) == ("pipelined", "rotating", 0)
-    assert row.evidence["iterations_per_sample"] > 1
+PIPELINED = {"sizes": (2**20,), "mode": "pipelined", "buffers": "rotating", "budget": Budget(20.0, 3, 1)}
 
 
-def test_roots_are_measured_one_by_one(start):
-    assert [(row.root, row.wrong) for row in start(BROADCAST, roots=(0, 3)).rows] == [(0, 0), (3, 0)]
+@pytest.mark.parametrize(("operation", "asked", "expected"), [
+    (BROADCAST, {"roots": (0, 3)}, [{"root": 0, "wrong": 0}, {"root": 3, "wrong": 0}]),
+    (ALLREDUCE, {"check": 0}, [{"checked": 0, "wrong": None}]),
+    (ALLREDUCE, {"check": 3}, [{"checked": 3, "wrong": 0}]),
+    (ALLREDUCE, PIPELINED, [{"mode": "pipelined", "buffers": "rotating", "wrong": 0}]),
+    (P2P_LATENCY, {"ranks": 5}, [{"group": "0-2,1-3"}]),  # of an odd number the last rank rests
+], ids=["roots", "no check", "checks", "modes and buffers", "odd number"])  # fmt: skip
+def test_what_was_asked_for_is_on_the_row(start, operation, asked, expected):
+    rows = start(operation, **asked).rows
+    assert [{name: getattr(row, name) for name in of_row} for row, of_row in zip(rows, expected, strict=True)] == expected
+    assert (rows[0].evidence["iterations_per_sample"] > 1) is (asked is PIPELINED)
 
 
-def test_a_root_that_is_no_rank_ends_before_anything_is_made(start, tmp_path):
-    with pytest.raises(UsageError, match="root 4 is out of range"):
-        start(BROADCAST, roots=(4,))
+@pytest.mark.parametrize(("ranks", "operation", "synchronised"), [(2, P2P_LATENCY, False), (2, ALLREDUCE, True), (4, P2P_LATENCY, True)])
+def test_one_pairs_ping_pong_needs_no_barrier_since_its_partner_waits(start, ranks, operation, synchronised):
+    (row,) = start(operation, ranks=ranks).rows
+    assert row.evidence["synchronised"] is synchronised
+
+
+@pytest.mark.parametrize(("operations", "asked", "free", "sentence"), [
+    ((BROADCAST,), {"roots": (4,)}, None, "root 4 is out of range"),
+    ((ALLREDUCE,), {"sizes": (8, 2**40)}, None, r"allreduce 1 TiB on simulated .* 8 TiB "),
+    # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce. The recommended size fits for every operation.
+    ((BROADCAST, ALLREDUCE), {"sizes": (8, 2**20)}, 6 << 20, r"allreduce 1 MiB on simulated .* 8 B$"),
+], ids=["root", "memory", "memory of several operations"])  # fmt: skip
+def test_what_cannot_be_measured_is_reported_before_the_first_case(start, tmp_path, monkeypatch, *, operations, asked, free, sentence):
+    if free:
+        monkeypatch.setattr(checks, "free_memory", lambda: free)
+    with pytest.raises(UsageError, match=sentence):
+        start(*operations, **asked)
     assert not (tmp_path / "run").exists()
-
-
-def test_too_little_memory_is_reported_before_the_first_case(start, tmp_path):
-    with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* 8 TiB "):
-        start(ALLREDUCE, sizes=(8, 2**40))
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_size_that_is_recommended_fits_for_every_operation(start, monkeypatch):
-    monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)  # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce
-    with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* 8 B$"):
-        start(BROADCAST, ALLREDUCE, sizes=(8, 2**20))
 
 
 def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypatch):
@@ -214,12 +192,6 @@ def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypat
     assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
     assert "sizes from 1 MiB on are left out, because they do not fit the free memory: use --sizes for others" in found.listener.notes
     assert read_run(found.folder).info["asked"]["options"]["--total-time"] == 1.0
-
-
-def test_a_folder_that_holds_a_run_is_not_written_over(start):
-    start(ALLREDUCE)
-    with pytest.raises(UsageError):
-        start(ALLREDUCE)
 
 
 def test_rounded_sizes_are_flagged_and_reported(start):
@@ -236,8 +208,6 @@ def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
 
 
 class Native(SimulatedBackend):
-    """One rank with operations that are empty C calls."""
-
     name, virtual, own_ceiling = "native", False, None
 
     def bind(self, operation, case, group, buffers):
@@ -282,3 +252,73 @@ def test_memory_that_cannot_be_had_is_not_applicable(start, monkeypatch):
     (row,) = start(ALLREDUCE).rows
     assert decode_reason(row.na_fact) == CaseFailed("allocation", 0, "no memory for 4096 bytes")
     assert row.na == "no memory for 4096 bytes"
+
+
+SIZES = (1024, 2**16)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Measures two sizes on 4 virtual ranks, some seed, slowed by these specs; returns the stored run."""
+
+    def of(*specs, name="run"):
+        request = Request(
+            "allreduce", Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"],)), ("simulated",), frozenset(["simulated"]), ranks=4,
+            budget=Budget(2, 20, 2), out=tmp_path / name, timeout_s=10.0, order_seed=1, slowed=parse_slowing(specs),
+        )  # fmt: skip
+        assert run_alone(task_of, request) == 0
+        return read_run(tmp_path / name)
+
+    return of
+
+
+def by_size(found):
+    return {row.size_bytes: row for row in found.rows}
+
+
+def test_rows_that_were_slowed_report_it(measured):
+    plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
+    small, large = (found[size] for size in SIZES)
+    assert set(small.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
+    assert set(large.flags) - OF_THE_MACHINE == {"simulated", "slowed", "few_samples"}
+    assert (small.evidence.get("slowed"), large.evidence["slowed"]) == (None, "by=10% sizes=64K")
+    assert (large.backend, large.api, large.wrong, large.checked) == ("simulated", "simulated", 0, 1)
+    assert large.time_s.p50 / plain[SIZES[1]].time_s.p50 == pytest.approx(1.10, abs=0.03)  # noise of another order
+    assert small.time_s.p50 / plain[SIZES[0]].time_s.p50 == pytest.approx(1.0, abs=0.03)
+    assert "--slowed" in FLAGS["slowed"].text
+
+
+def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
+    info = measured("by=2%; by=10% sizes=64K").info
+    assert info["slowed"] == ["by=2%", "by=10% sizes=64K"]
+    assert "slowed" not in measured(name="plain").info
+    request = Request("allreduce", Sweep((), None, ()), ("simulated",), budget=Budget(2, 20, 2))
+    assert "--slowed was by=2%; by=10% sizes=64K" in request_difference(info, request)
+
+
+def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M'"):
+        measured("by=10% sizes=1M")
+    with pytest.raises(UsageError, match="rank 4"):
+        measured("by=10% ranks=4")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"]])
+def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
+    said = "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"
+    asked = [*command, "--backend", "simulated"]
+    assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
+    assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [("1000", "400", 600), ("1000", "1200", 0), ("9000", "400", 5000), ("max", "400", 5000), (None, None, 5000)],
+)
+def test_a_containers_limit_counts(monkeypatch, tmp_path, limit, used, free):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    for name, text in (("memory.max", limit), ("memory.current", used)):
+        if text is not None:
+            (tmp_path / name).write_text(f"{text}\n")
+    assert free_memory(tmp_path) == free

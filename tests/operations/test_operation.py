@@ -1,34 +1,34 @@
-"""The facts of every operation: bus factors as nccl-tests documents them, sizes, senders and receivers."""
+"""The facts of every operation: bus factors as nccl-tests documents them, senders and receivers; programs of calls, and plug-ins."""
 
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
+from zipfile import ZipFile
 
 import pytest
 
 from collbench.errors import UsageError
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.dtypes import DTYPES, dtype_named, redop_named, undefined_redop
 from collbench.operations.operation import has_mark, in_place_only, result_first
-from collbench.operations.registry import operations
+from collbench.operations.program import NativeCall, Program, PythonCall, joined
+from collbench.operations.registry import _found, broken, commands, operations
 from collbench.operations.unsupported import NotPowerOfTwo, RedopUndefined, TooFewRanks
+from collbench.plugin import entries
 from tests.helpers import make_case, make_place
 
 ALL = operations()
 # FIELD.md: how many parts of count·width a size has, and busbw / algbw, both by the number of ranks n.
+ONE_WAY = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
 FACTS = {
-    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
-    "broadcast": (lambda n: 1, lambda n: 1),
-    "reduce": (lambda n: 1, lambda n: 1),
-    "sendrecv": (lambda n: 1, lambda n: 1),
-    "allgather": (lambda n: n, lambda n: (n - 1) / n),
-    "reducescatter": (lambda n: n, lambda n: (n - 1) / n),
-    "alltoall": (lambda n: n, lambda n: (n - 1) / n),
-    "gather": (lambda n: n, lambda n: (n - 1) / n),
-    "scatter": (lambda n: n, lambda n: (n - 1) / n),
-    "hypercube": (lambda n: n - 1, lambda n: 1),
-    "p2p_latency": (lambda n: 1, lambda n: 1),
-    "p2p_bandwidth": (lambda n: 1, lambda n: 1),
-    "p2p_bidirectional": (lambda n: 1, lambda n: 1),
-    **dict.fromkeys(("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate"), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("broadcast", "reduce", "sendrecv", *ONE_WAY), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("p2p_latency", "p2p_bandwidth", "p2p_bidirectional"), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("allgather", "reducescatter", "alltoall", "gather", "scatter"), (lambda n: n, lambda n: (n - 1) / n)),
     **dict.fromkeys(("neighbor_allgather", "neighbor_alltoall"), (lambda n: 2, lambda n: 1)),  # half a size to each neighbour
+    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
+    "hypercube": (lambda n: n - 1, lambda n: 1),
 }
 
 
@@ -45,32 +45,26 @@ def test_one_rank_has_no_bus_and_a_size_all_the_same(name):
     assert ALL[name].count(make_case("float64", 100), 1) == 100
 
 
-def test_size_is_parts_times_count_times_width():
+def test_size_is_parts_times_width_and_types_hold_what_they_promise():
     counts = {name: ALL[name].count(make_case("float64", 100), 4) for name in ("allreduce", "allgather", "hypercube")}
     assert counts == {"allreduce": 100, "allgather": 25, "hypercube": 33}
     assert ALL["allgather"].count(make_case("float64", 3), 4) == 0
+    for dtype in DTYPES.values():
+        assert int(dtype.numpy.type(dtype.exact)) == dtype.exact
+        assert float(dtype.numpy.type(2.0**dtype.exponent)) == 2.0**dtype.exponent
+        assert dtype.numpy.itemsize == dtype.size
 
 
 # (elements sent, elements received) by the ranks 0, 1, 2 of 4, where a part has 10 elements and the root is 1
 SHAPES = {
-    "allreduce": [(10, 10), (10, 10), (10, 10)],
-    "broadcast": [(0, 10), (10, 10), (0, 10)],
-    "reduce": [(10, 0), (10, 10), (10, 0)],
-    "allgather": [(10, 40), (10, 40), (10, 40)],
-    "reducescatter": [(40, 10), (40, 10), (40, 10)],
-    "alltoall": [(40, 40), (40, 40), (40, 40)],
-    "gather": [(10, 0), (10, 40), (10, 0)],
-    "scatter": [(0, 10), (40, 10), (0, 10)],
-    "sendrecv": [(10, 10), (10, 10), (10, 10)],
-    "hypercube": [(10, 40), (10, 40), (10, 40)],
-    "p2p_bandwidth": [(10, 0), (0, 10), (0, 0)],
-    "p2p_bidirectional": [(10, 10), (10, 10), (10, 10)],
-    "put_latency": [(10, 0), (0, 10), (0, 0)],
-    "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
-    "accumulate": [(10, 0), (10, 10), (10, 0)],
-    "neighbor_allgather": [(10, 20), (10, 20), (10, 20)],
-    "neighbor_alltoall": [(20, 20), (20, 20), (20, 20)],
-}
+    **{name: [(10, 10)] * 3 for name in ("allreduce", "sendrecv", "p2p_bidirectional")},
+    **{name: [(10, 40)] * 3 for name in ("allgather", "hypercube")},
+    **{name: [(10, 0), (10, 10), (10, 0)] for name in ("reduce", "accumulate")},
+    **{name: [(10, 0), (0, 10), (0, 0)] for name in ("p2p_bandwidth", "put_latency")},
+    "broadcast": [(0, 10), (10, 10), (0, 10)], "reducescatter": [(40, 10)] * 3, "alltoall": [(40, 40)] * 3,
+    "gather": [(10, 0), (10, 40), (10, 0)], "scatter": [(0, 10), (40, 10), (0, 10)], "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
+    "neighbor_allgather": [(10, 20)] * 3, "neighbor_alltoall": [(20, 20)] * 3,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -79,47 +73,34 @@ def test_senders_and_receivers(name):
     assert [(ALL[name].sends(place), ALL[name].receives(place)) for place in places] == SHAPES[name]
 
 
-def test_whose_elements_arrive():
-    def blocks(name, rank):
-        return [(list(block.sources), block.at) for block in ALL[name].expected_blocks(make_place(rank, 3, 10, redop=None, root=1))]
-
-    assert blocks("sendrecv", 0) == [([2], 0)]
-    assert blocks("alltoall", 2) == [([0], 20), ([1], 20), ([2], 20)]
-    assert blocks("scatter", 2) == [([1], 20)]
-    assert blocks("gather", 1) == blocks("allgather", 0) == [([0], 0), ([1], 0), ([2], 0)]
-    assert blocks("reducescatter", 2) == [([0, 1, 2], 20)]
-    assert blocks("neighbor_allgather", 0) == [([2], 0), ([1], 0)]
-    assert blocks("neighbor_alltoall", 0) == [([2], 10), ([1], 0)]
-
-
-def test_of_two_ranks_each_is_both_neighbours_of_the_other():
-    def blocks(name):
-        return [(list(block.sources), block.at) for block in ALL[name].expected_blocks(make_place(0, 2, 10, redop=None))]
-
-    assert blocks("neighbor_allgather") == [([1], 0), ([1], 0)]
-    assert blocks("neighbor_alltoall") == [([1], 10), ([1], 0)]  # what rank 1 sends forwards comes from behind
+@pytest.mark.parametrize(("name", "rank", "n", "blocks"), [  # the ranks whose elements arrive, and where
+    ("sendrecv", 0, 3, [([2], 0)]), ("alltoall", 2, 3, [([0], 20), ([1], 20), ([2], 20)]), ("scatter", 2, 3, [([1], 20)]),
+    ("gather", 1, 3, [([0], 0), ([1], 0), ([2], 0)]), ("allgather", 0, 3, [([0], 0), ([1], 0), ([2], 0)]),
+    ("reducescatter", 2, 3, [([0, 1, 2], 20)]), ("neighbor_allgather", 0, 3, [([2], 0), ([1], 0)]),
+    ("neighbor_alltoall", 0, 3, [([2], 10), ([1], 0)]), ("neighbor_allgather", 0, 2, [([1], 0), ([1], 0)]),
+    ("neighbor_alltoall", 0, 2, [([1], 10), ([1], 0)]),  # what rank 1 sends forwards comes from behind
+])  # fmt: skip
+def test_whose_elements_arrive(name, rank, n, blocks):
+    place = make_place(rank, n, 10, redop=None, root=1)
+    assert [(list(block.sources), block.at) for block in ALL[name].expected_blocks(place)] == blocks
 
 
 def test_one_sided_data_goes_one_way_and_is_reduced_into_what_rank_1_has():
     def arriving(name, rank):
         return [list(block.sources) for block in ALL[name].expected_blocks(make_place(rank, 2, 10))]
 
-    names = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
-    assert [arriving(name, 0) for name in names] == [[], [], [[1]], [[1]], []]
-    assert [arriving(name, 1) for name in names] == [[[0]], [[0]], [], [], [[0, 1]]]
-    assert all(ALL[name].one_sided and ALL[name].pair for name in names)
+    assert [arriving(name, 0) for name in ONE_WAY] == [[], [], [[1]], [[1]], []]
+    assert [arriving(name, 1) for name in ONE_WAY] == [[[0]], [[0]], [], [], [[0, 1]]]
+    assert all(ALL[name].one_sided and ALL[name].pair for name in ONE_WAY)
 
 
 # In place, where the send elements lie in the receive buffer: by rank 0, 1, 2 of 3, a part of 10 elements, root 1.
 SHIFTS = {
-    "reduce": [0, 0, 0],
-    "allgather": [0, 10, 20],
+    **{name: [0, 0, 0] for name in ("reduce", "alltoall", "sendrecv")},
+    **{name: [0, 10, 20] for name in ("allgather", "hypercube")},
     "reducescatter": [0, -10, -20],  # nccl-tests: recvbuff = sendbuff + rank·count
-    "alltoall": [0, 0, 0],
     "gather": [0, 10, 0],  # nccl.h: sendbuff == recvbuff + root * count
     "scatter": [0, -10, 0],  # nccl.h: recvbuff == sendbuff + root * count
-    "sendrecv": [0, 0, 0],
-    "hypercube": [0, 10, 20],
 }
 
 
@@ -129,10 +110,13 @@ def test_where_in_place_is(name):
     assert [ALL[name].in_place_shift(place) for place in places] == SHIFTS[name]
 
 
-def test_mpi_puts_what_is_reduced_and_scattered_in_place_at_the_start():
+def test_marks_of_steps_add_up_and_mpi_reduces_and_scatters_in_place_at_the_start():
     place = make_place(2, 3, 10, in_place=True)
     assert [ALL["reducescatter"].on(api).in_place_shift(place) for api in ("mpi", "nccl", "torch")] == [0, -20, -20]
     assert ALL["allgather"].on("mpi") is ALL["allgather"]
+    both = in_place_only(result_first(lambda x: iter(())))
+    assert [has_mark(both, mark) for mark in ("in_place_only", "result_first", "out_of_place_only")] == [True, True, False]
+    assert not has_mark(None, "in_place_only")
 
 
 # By api the operations with one placing only; "messages" means messages of a library.
@@ -151,62 +135,36 @@ def test_which_placings_each_api_knows(api, mark):
     assert {name for name in SHAPES if has_mark(ALL[name].steps_of(api, messages=True), mark)} == ONLY[api, mark]
 
 
-@pytest.mark.parametrize(("n", "fits"), [(1, False), (2, True), (3, False), (8, True), (12, False), (1024, True)])
-def test_a_hypercube_has_a_power_of_two_corners(n, fits):
-    assert ALL["hypercube"].needs(n, make_case()) == (None if fits else NotPowerOfTwo("hypercube", n))
-
-
-def test_a_ring_has_two_ranks_at_least():
+def test_a_hypercube_has_a_power_of_two_corners_and_a_ring_two_ranks_at_least():
+    fits = {n: ALL["hypercube"].needs(n, make_case()) for n in (1, 2, 3, 8, 12, 1024)}
+    assert fits == {2: None, 8: None, 1024: None, **{n: NotPowerOfTwo("hypercube", n) for n in (1, 3, 12)}}
     for name in ("sendrecv", "neighbor_allgather", "neighbor_alltoall"):
         assert [ALL[name].needs(n, make_case()) for n in (1, 2, 3)] == [TooFewRanks(name), None, None]
 
 
-def test_messages_per_iteration():
+def test_messages_per_iteration_and_the_title_of_a_case():
     case = make_case(window=64)
     assert [ALL[name].moves(case) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
     assert [ALL[name].moves(case) for name in ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth")] == [1, 64, 1, 64]
+    assert make_case("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
+    assert make_case("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
 
 
-def test_marks_of_steps_add_up():
-    both = in_place_only(result_first(lambda x: iter(())))
-    assert [has_mark(both, mark) for mark in ("in_place_only", "result_first", "out_of_place_only")] == [True, True, False]
-    assert not has_mark(None, "in_place_only")
-
-
-def test_what_each_type_holds_exactly_it_does_hold():
-    for dtype in DTYPES.values():
-        assert int(dtype.numpy.type(dtype.exact)) == dtype.exact
-        assert float(dtype.numpy.type(2.0**dtype.exponent)) == 2.0**dtype.exponent
-        assert dtype.numpy.itemsize == dtype.size
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("half", "float16"), ("BF16", "bfloat16"), ("double", "float64"), ("u8", "uint8")])
-def test_types_answer_to_their_other_names(name, dtype):
-    assert dtype_named(name).name == dtype
-
-
-def test_unknown_names_list_the_known_ones():
+def test_types_and_reductions_answer_to_their_other_names_and_unknown_ones_list_the_known_ones():
+    assert [dtype_named(name).name for name in ("half", "BF16", "double", "u8")] == ["float16", "bfloat16", "float64", "uint8"]
+    assert redop_named("SUM") == "sum"
     with pytest.raises(UsageError, match=r"dtype 'f99' .*float64, float32, .*uint8"):
         dtype_named("f99")
     with pytest.raises(UsageError, match=r"redop 'xor' .*sum, .*bxor"):
         redop_named("xor")
-    assert redop_named("SUM") == "sum"
 
 
-@pytest.mark.parametrize(
-    ("redop", "dtype", "fits"),
-    [
-        ("avg", "float32", True), ("avg", "bfloat16", True), ("avg", "int32", False), ("band", "int32", True), ("band", "float32", False),
-        ("bxor", "uint8", True), ("sum", "int32", True), ("sum", "float32", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("redop", "dtype", "fits"), [
+    ("avg", "float32", True), ("avg", "bfloat16", True), ("avg", "int32", False), ("band", "int32", True), ("band", "float32", False),
+    ("bxor", "uint8", True), ("sum", "int32", True), ("sum", "float32", True),
+])  # fmt: skip
 def test_averages_are_of_floats_and_bitwise_reductions_of_integers(redop, dtype, fits):
     assert undefined_redop(redop, DTYPES[dtype]) == (None if fits else RedopUndefined(redop, dtype))
-
-
-def test_a_cases_title():
-    assert make_case("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
-    assert make_case("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
 
 
 @pytest.mark.parametrize(
@@ -219,3 +177,120 @@ def test_torch_2_13_has_new_names_for_what_older_ones_have_too(name, new, old, h
     x.has = lambda function: has and function == new
     list(ALL[name].steps["torch"](x))
     assert x.call.call_args.args[0] == (new if has else old)
+
+
+def calls(*names):
+    return tuple(PythonCall(name, print) for name in names)
+
+
+def test_a_program_is_native_when_every_call_is_and_a_native_call_has_at_most_twelve_arguments():
+    assert NativeCall("f", 1, tuple(range(12))).args == tuple(range(12))
+    with pytest.raises(ValueError, match=r"MPI_Ialltoallw .*13"):
+        NativeCall("MPI_Ialltoallw", 1, tuple(range(13)))
+    native = NativeCall("f", 1, ())
+    assert Program(((native,), (native,))).native
+    assert not Program(((native,), (native, *calls("g")))).native
+    assert Program(((),)).native
+
+
+def test_the_names_of_one_iteration_and_an_error_code_without_a_librarys_words():
+    assert list(Program((calls("a", "b"), calls("a", "b"))).calls()) == ["a", "b"]
+    assert list(Program(()).calls()) == []
+    assert Program(((),)).explain(15) == "error code 15"
+
+
+def test_joined_programs_run_one_after_another_in_each_iteration_and_one_is_itself():
+    one, two = Program((calls("a"), calls("b")), explain=lambda code: "first"), Program((calls("c"), calls("d", "e")), explain=str)
+    both = joined([one, two])
+    assert [[call.name for call in slot] for slot in both.slots] == [["a", "c"], ["b", "d", "e"]]
+    assert both.explain(7) == "first"
+    assert both.keep == [one, two]
+    one = Program((calls("a"),))
+    assert joined([one]) is one
+
+
+class Point:
+    """An entry point of an installed package."""
+
+    def __init__(self, name, found):
+        self.name, self.value, self.dist, self._found = name, f"package:{name}", SimpleNamespace(name="maker"), found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Installs plug-ins for one test."""
+
+    def these(**found):
+        points = [Point(name, what) for name, what in found.items()]
+        monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.operations" else [])
+        _found.cache_clear()
+
+    yield these
+    _found.cache_clear()
+
+
+def test_each_operation_is_registered_under_its_name_and_a_command_may_have_several():
+    assert operations() and all(name == operation.name for name, operation in operations().items())
+    assert [operation.name for operation in commands()["p2p"]] == ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
+    assert [operation.name for operation in commands()["allreduce"]] == ["allreduce"]
+    assert [operation.name for operation in commands()["put"]] == ["put_latency", "put_bandwidth"]
+
+
+def test_a_plug_in_is_an_operation_or_a_module_of_several_and_replaces_none_of_ours(install):
+    mine = replace(ALLGATHER, name="mine")
+    install(gathers=mine)
+    assert operations()["mine"] is mine
+    assert commands()["mine"] == [mine]
+    module = ModuleType("several")
+    module.one, module.two, module.other = replace(ALLGATHER, name="one"), replace(REDUCESCATTER, name="two"), 3
+    install(several=module)
+    assert {"one", "two"} <= set(operations())
+    install(mine=replace(ALLGATHER, name="allreduce"))
+    assert operations()["allreduce"].reduces
+
+
+@pytest.mark.parametrize("about", ["pack-1.0.dist-info", "pack.egg-info", "pack.egg/EGG-INFO", "pack.zip"])
+def test_a_plug_in_is_found_in_every_form_of_install(about, tmp_path, monkeypatch):
+    files = {"METADATA": "Metadata-Version: 2.1\nName: pack\nVersion: 1.0\n", "entry_points.txt": "[collbench.operations]\nmine = pack\n"}
+    files["PKG-INFO"] = files["METADATA"]
+    place = tmp_path / about
+    if place.suffix == ".zip":
+        with ZipFile(place, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(f"pack-1.0.dist-info/{name}", text)
+    else:
+        place.mkdir(parents=True)
+        for name, text in files.items():
+            (place / name).write_text(text)
+    monkeypatch.syspath_prepend(place if place.suffix == ".zip" else place.parent)
+    assert entries("collbench.operations", ())["mine"].package == "pack"
+
+
+@pytest.mark.parametrize("found", [ImportError("no module named 'numpyy'"), ZeroDivisionError("division by zero")], ids=repr)
+def test_a_plug_in_that_does_not_load_is_one_sentence(install, found):
+    install(wrong=found)
+    error = broken()["wrong"]
+    assert (error.plugin, error.place, error.remedy) == ("wrong", "package:wrong", "fix or uninstall maker")
+    assert f"({type(found).__name__}: {found})" in error.defect
+    assert "wrong" not in operations() and "allreduce" in operations()
+
+
+@pytest.mark.parametrize("found", [3, "allreduce", ModuleType("empty"), Point], ids=str)
+def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
+    install(empty=found)
+    assert broken()["empty"].defect == "contains no Operation"
+
+
+@pytest.mark.contract
+def test_finding_the_operations_imports_no_numpy_and_no_library():
+    import subprocess
+
+    code = "import sys, collbench.operations.registry as r; r.operations(); print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "set()\n"

@@ -43,11 +43,16 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ONE = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\n'
 
 
-def test_a_single_value_is_a_list_of_one(suite: Any) -> None:
+def test_a_single_value_is_a_list_of_one_and_a_path_is_meant_from_its_file(suite: Any, tmp_path: Path) -> None:
     found = suite('schema = 1\ntitle = "t"\n[run]\nmax_time = 2\n[[sweeps]]\noperations = "allreduce"\nsizes = 8\nin_place = "both"\n')
     (table,) = found.sweeps
     assert dict(table.values) == {"operations": ["allreduce"], "sizes": [8], "in_place": ["both"]}
     assert (found.name, found.title, found.run, table.place) == ("a", "t", {"max_time": 2}, "sweeps[1] of a.toml")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
+    (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
+    (table,) = suite('schema = 1\nextends = "lib/base.toml"\n').sweeps
+    assert table.values["traffic"] == ["lib/t.csv"]
 
 
 def test_defaults_fill_what_a_sweep_leaves_out(suite: Any) -> None:
@@ -89,22 +94,11 @@ operations = ["broadcast"]
     assert all((table.values["backends"], table.values["sizes"]) == (["mpi"], ["1K"]) for table in found.sweeps)
 
 
-def test_a_path_is_meant_from_the_file_it_is_in(suite: Any, tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
-    (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
-    (table,) = suite('schema = 1\nextends = "lib/base.toml"\n').sweeps
-    assert table.values["traffic"] == ["lib/t.csv"]
-
-
-def test_the_digest_is_of_every_text_read(suite: Any) -> None:
+def test_the_digest_is_of_every_text_read_and_run_json_keeps_it(suite: Any) -> None:
     first = suite('schema = 1\nextends = "b.toml"\n', b=ONE)
     assert first.digest == suite('schema = 1\nextends = "b.toml"\n', b=ONE).digest
     assert first.digest != suite('schema = 1\nextends = "b.toml"\n', b=ONE + "# other\n").digest
     assert len(first.digest) == 64
-
-
-def test_what_run_json_keeps(suite: Any) -> None:
     found = suite('schema = 1\n[run]\nseed = 3\n[[sweeps]]\nname = "x"\noperations = ["allreduce"]\n').as_json()
     assert json.loads(json.dumps(found)) == {
         "name": "a", "title": "", "digest": found["digest"], "files": ["a.toml"], "run": {"seed": 3},
@@ -164,22 +158,22 @@ def test_a_mistake_is_one_sentence(text: str, suite: Any) -> None:
     assert str(raised.value) == (expected if expected.startswith("suite") else f"suite a.toml{expected}")
 
 
-def test_a_circle_is_refused_wherever_it_closes(suite: Any) -> None:
+def test_a_circle_is_refused_wherever_it_closes_but_two_ways_to_the_same_suite_are_none(suite: Any) -> None:
     with pytest.raises(UsageError, match=r"a\.toml .*\(b\.toml -> c\.toml -> b\.toml\)"):
         suite('schema = 1\nextends = "b.toml"', b='schema = 1\nextends = "c.toml"', c='schema = 1\nextends = "b.toml"')
-
-
-def test_two_ways_to_the_same_suite_are_no_circle(suite: Any) -> None:
     named = 'schema = 1\n[[sweeps]]\nname = "x"\noperations = ["allreduce"]\n'
     onward = 'schema = 1\nextends = "d.toml"'
     found = suite('schema = 1\nextends = ["b.toml", "c.toml"]', b=onward, c=onward, d=named)
     assert [table.place for table in found.sweeps] == ["sweeps[1] 'x' of d.toml"]
 
 
-def test_a_file_that_is_no_text(suite: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_or_a_pipe_is_refused(suite: Any, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"schema = 1\ntitle = '\xff'\n")
     with pytest.raises(UsageError, match=r"^suite a.toml, line 2: .*UTF-8"):
         read_suite("a.toml")
+    os.mkfifo(tmp_path / "b.toml")
+    with pytest.raises(UsageError, match=r"^suite b.toml, which a.toml extends, .*\(it is a pipe"):
+        suite('schema = 1\nextends = "b.toml"')
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -198,7 +192,13 @@ def test_full_has_every_operation_and_gate_the_cases_of_the_gate() -> None:
     assert (len(gate.values["operations"]), gate.values["sizes"]) == (4, ["8-1G"])
 
 
-def test_the_schema_offers_the_words_that_collbench_knows() -> None:
+def test_the_schema_describes_every_key_and_offers_the_words_that_collbench_knows() -> None:
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(schema())
+    properties = schema()["properties"]
+    described = [*properties.values(), *properties["run"]["properties"].values(), *schema()["$defs"].values()]
+    assert all(len(each["description"]) > 10 for each in described)
     names = sorted({*operations(), *commands()})
     if os.environ.get("COLLBENCH_GOLDEN") == "1":
         text = SCHEMA_FILE.read_text(encoding="utf-8")
@@ -213,15 +213,6 @@ def test_the_schema_offers_the_words_that_collbench_knows() -> None:
     assert (offered("dtypes"), offered("redops")) == (list(DTYPES), list(REDOPS))
     assert (offered("modes"), offered("algorithms")) == (list(MODES), list(ALGORITHMS))
     assert (offered("protocols"), offered("registrations")) == (list(PROTOCOLS), list(REGISTRATIONS))
-
-
-def test_the_schema_describes_every_key() -> None:
-    from jsonschema import Draft202012Validator
-
-    Draft202012Validator.check_schema(schema())
-    properties = schema()["properties"]
-    described = [*properties.values(), *properties["run"]["properties"].values(), *schema()["$defs"].values()]
-    assert all(len(each["description"]) > 10 for each in described)
 
 
 WORDS = st.sampled_from(["quick", "mpi", "allreduce", "8"])
@@ -261,34 +252,21 @@ def test_no_text_is_a_traceback(text: str, tmp_path_factory: pytest.TempPathFact
         assert tomllib.loads(path.read_text())["schema"] == 1 and found.sweeps
 
 
-def test_what_extends_the_next_one_twice_is_not_read_a_million_times(suite: Any) -> None:
+def test_what_extends_the_next_one_twice_or_itself_by_ever_longer_ways_ends(suite: Any) -> None:
     names = [f"s{number}" for number in range(20)]
     files = {name: f'schema = 1\nextends = ["{after}.toml", "./x/../{after}.toml"]' for name, after in pairwise(names)}
     Path("x").mkdir()
     with pytest.raises(UsageError, match=r"^suite a.toml .*32 suites"):
         suite('schema = 1\nextends = "s0.toml"', **files, s19=ONE)
-
-
-def test_a_suite_that_extends_itself_by_ever_longer_ways_ends(suite: Any) -> None:
-    Path("x").mkdir()
     with pytest.raises(UsageError, match="32 suites"):
         suite('schema = 1\nextends = "x/../a.toml"')
 
 
-def test_pipes_and_devices_in_a_suites_place_are_refused(suite: Any, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "b.toml")
-    with pytest.raises(UsageError, match=r"^suite b.toml, which a.toml extends, .*\(it is a pipe"):
-        suite('schema = 1\nextends = "b.toml"')
-
-
-def test_a_long_list_of_several_types_is_compared_in_time(suite: Any) -> None:
+def test_a_long_list_is_compared_in_time_and_sweeps_have_a_limit(suite: Any) -> None:
     sizes = ", ".join(f'{number}, "{number}K"' for number in range(1, 3_000))
     assert len(suite(f"{ONE}sizes = [{sizes}]").sweeps[0].values["sizes"]) == 5_998
     with pytest.raises(UsageError, match=r"sizes = .* twice"):
         suite(f'{ONE}sizes = [{sizes}, "7K"]')
-
-
-def test_more_sweeps_than_the_limit(suite: Any) -> None:
     with pytest.raises(UsageError, match=r"^suite a.toml .*1,001 sweeps.* 1,000"):
         suite("schema = 1\n" + "[[sweeps]]\n" * 1001)
 

@@ -18,12 +18,10 @@ def gpus(count: int, architecture: str | None = "sm_80", model: str | None = Non
 
 
 def endpoints(some: Iterable[Gpu], link: PcieLink = GEN4, parent: str | None = None) -> tuple[PciDevice, ...]:
-    """The PCI functions of GPUs."""
     return tuple(PciDevice(gpu.key, "gpu", parent, link=link) for gpu in some)
 
 
 def switched(count: int, links: int, architecture: str | None = "sm_80", pcie: PcieLink = GEN4, nics: tuple[Nic, ...] = ()) -> Machine:
-    """GPUs on an NVSwitch."""
     some = gpus(count, architecture)
     wires = tuple(GpuLink(gpu.key, SWITCH, links) for gpu in some)
     slots = tuple(PciDevice(nic.address, "nic", link=pcie) for nic in nics if nic.address)

@@ -80,10 +80,8 @@ COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1
     "machine",
     [
         Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
-        Machine(
-            gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
-            pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),),
-        ),
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
+            pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),)),
         Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
         Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
     ],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ceilings, like, pairs_by_node
 from collbench.machine.peak.comparison import assumed, doubtful_input
+from collbench.machine.peak.job import check_ranks
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from collbench.operations.case import Case
@@ -82,29 +83,38 @@ def test_the_list_of_operations_is_whole():
     assert sorted(OPERATIONS) == sorted([*RINGS, *others, *alike])
 
 
-def test_two_ranks_are_both_neighbours_of_one_another_and_need_what_is_gathered_once():
-    two = Job((typed(each=1),) * 2)
-    assert [rates(operation, two) for operation in ("neighbor-alltoall", "neighbor-allgather")] == [(50, 50), (100, 100)]
-
-
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
-def test_one_node_is_limited_by_nvlink(operation):
-    found = ceilings(operation, Job((typed(nic=None),)))
-    assert found.bound.bytes_per_s == pytest.approx(300e9)
-    assert (found.bound.limited_by, found.bound.source) == ("NVLink 300 GB/s", "--nvlink")
+def test_the_only_link_limits_and_equal_nodes_are_one_object_or_many(operation):
+    nvlink = ceilings(operation, Job((typed(nic=None),))).bound
+    assert (nvlink.bytes_per_s, nvlink.limited_by, nvlink.source) == (pytest.approx(300e9), "NVLink 300 GB/s", "--nvlink")
+    nic = ceilings(operation, Job((typed("1x100Gb", None, "gen4x16", each=1),) * 4)).bound
+    assert (nic.bytes_per_s, nic.limited_by) == (pytest.approx(12.5e9), "NIC 1×100 Gb/s")
+    assert rates(operation, Job(tuple(typed() for _ in range(4)))) == rates(operation, FOUR)
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
-def test_one_gpu_a_node_is_limited_by_the_nic(operation):
-    found = ceilings(operation, Job((typed("1x100Gb", None, "gen4x16", each=1),) * 4))
-    assert found.bound.bytes_per_s == pytest.approx(12.5e9)
-    assert found.bound.limited_by == "NIC 1×100 Gb/s"
+TWO = Job((typed(each=1),) * 2)
+RATES = {
+    "two ranks are both neighbours of one another": ("neighbor-alltoall", TWO, (50, 50)),
+    "two ranks need what is gathered once": ("neighbor-allgather", TWO, (100, 100)),
+    # min(Bg + Bn/g, (Bn/g)·(N-1)/(N-g)): with NICs faster than NVLink a GPU's neighbours are reached over these as well
+    "all-to-all over NVLink and NICs": ("alltoall", Job((typed("8x400Gb", 50.0),) * 2),
+        (40 + 48, round(min(50 + 400 / 8, 400 / 8 * 15 / 8), 2))),
+    "all-to-all over NVLink and faster NICs": ("alltoall", Job((typed("32x400Gb", 50.0),) * 2), (40 + 192, 50 + 1600 / 8)),
+    "NVLS is for sums alone": ("allgather", Job((typed(None, 450.0),)), (370.8, 450)),
+    "even traffic of alltoallv": ("alltoallv", replace(FOUR, traffic=[[1000.0] * 32] * 32), rates("alltoall", FOUR)),
+    "16 pairs, each with an eighth of a node's 50 GB/s": ("multipair", FOUR, (100, 100)),
+    "pairs of the ranks of the first node": ("multipair", replace(FOUR, pairs=8), (50, 50)),
+    "the ninth pair has a node to itself; the time ends with the other eight": ("multipair", replace(FOUR, pairs=9), (56.25, 56.25)),
+    "four pairs inside the node, 300 GB/s each": ("multipair", Job((typed(nic=None),)), (960, 1200)),
+    "the first node sends to both others, the second sends and receives": ("multipair", Job((typed("1x100Gb", None, each=2),) * 3),
+        (18.75, 18.75)),
+    "of 4 pairs 2 leave the first node": ("multipair", Job((typed("1x100Gb", 150.0, each=6), typed("4x100Gb", 150.0, each=2))), (25, 25)),
+}  # fmt: skip
 
 
-def test_alltoall_leaves_a_gpu_by_nvlink_and_by_nics():
-    """min(Bg + Bn/g, (Bn/g)·(N-1)/(N-g)): with NICs faster than NVLink a GPU's neighbours are reached over these as well."""
-    assert rates("alltoall", Job((typed("8x400Gb", 50.0),) * 2)) == (40 + 48, round(min(50 + 400 / 8, 400 / 8 * 15 / 8), 2))
-    assert rates("alltoall", Job((typed("32x400Gb", 50.0),) * 2)) == (40 + 192, 50 + 1600 / 8)
+@pytest.mark.parametrize(("operation", "job", "both_rates"), RATES.values(), ids=RATES)
+def test_rates(operation, job, both_rates):
+    assert rates(operation, job) == both_rates
 
 
 @pytest.mark.parametrize(
@@ -132,10 +142,6 @@ def test_all_reduce_inside_a_domain(nvlink, each, nvls, model, both_rates):
     assert (found.model, rates("allreduce", job)) == (model, both_rates)
     assert found.efficiency == pytest.approx(both_rates[0] / nvlink / (2 * (each - 1) / each if model == "nvls" else 1), rel=1e-4)
     assert found.constants.endswith("CCL's constants")
-
-
-def test_nvls_is_for_sums_alone():
-    assert rates("allgather", Job((typed(None, 450.0),))) == (370.8, 450)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +189,44 @@ def test_sharp_in_the_fabric(nodes, node, bound):
     assert rates("allgather", replace(job, sharp=True)) == rates("allgather", job)
 
 
-def test_an_oversubscribed_fabric():
-    found = ceilings("allreduce", replace(FOUR, oversubscription=2.0))
-    assert (found.expected.bytes_per_s, found.expected.limited_by) == (24e9, "NIC 4×100 Gb/s, fabric 2:1")
-
-
 def test_a_ceiling_that_is_given_replaces_all():
     found = ceilings("alltoall", replace(FOUR, ceiling_from_user=42e9))
     assert (found.expected.kind, found.expected.bytes_per_s, found.bound, found.ring) == ("given", 42e9, None, None)
+
+
+PCIE_JOB = Job((typed("8x400Gb", 450.0, "gen5x16"),) * 2)
+MI300X = Job((node_of(wired(gpus(8, "gfx942"), {(i, j): 1 for i in range(8) for j in range(i)}, "xgmi")),))
+BUSY = [[1e9 / 8 if i < 8 <= j else 0.0 for j in range(16)] for i in range(16)]  # node 0 sends 8 GB to node 1, nothing else moves
+ALONE = [[float(i == j) for j in range(16)] for i in range(16)]
+FAST = replace(node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400))), host="a1")
+SLOW = replace(node_of(switched(8, 12, "sm_80", GEN5, infiniband(4, 200))), host="b7")
+LIMITS = {
+    "an oversubscribed fabric": ("allreduce", replace(FOUR, oversubscription=2.0), "expected", 24e9, "NIC 4×100 Gb/s, fabric 2:1"),
+    "pairs between nodes share the NICs": ("p2p", replace(FOUR, pairs=4), "bound", 12.5e9, "NIC 4×100 Gb/s shared by 4 pairs"),
+    "edges between nodes share the NICs": ("sendrecv", replace(FOUR, ring_edges=4), "bound", 12.5e9,
+        "NIC 4×100 Gb/s shared by 4 edges of the ring"),
+    "a message leaves the node over its GPU's PCIe link": ("sendrecv", PCIE_JOB, "bound", 63.015e9, "PCIe Gen5 x16"),
+    # MI300X: seven links, one of them to each other GPU
+    "a message inside a mesh": ("p2p", MI300X, "bound", 64e9, "xGMI 1×64 GB/s of a pair"),
+    "a ring inside a mesh": ("sendrecv", MI300X, "bound", 64e9, "xGMI 1×64 GB/s of a pair"),
+    # 8 GB / 50 GB/s. The size is what one rank sends, 1 GB; 15/16 of it count
+    "uneven traffic": ("alltoallv", Job((typed(),) * 2, traffic=BUSY), "bound", 15 / 16 * 1e9 / (8e9 / 50e9), "NIC 4×100 Gb/s"),
+    "nodes that differ": ("allreduce", Job((FAST, SLOW, FAST)), "expected", 96e9, "NIC 4×200 Gb/s of b7"),
+    "the hard limit of nodes that differ": ("allreduce", Job((FAST, SLOW, FAST)), "bound", 2 * 23 / 24 * min(100e9, 900e9 / 4),
+        "NIC 4×200 Gb/s of b7"),
+    "nodes whose NICs are alike": ("allreduce", Job((FAST, replace(FAST, gpus=4, host="c"))), "ring", 384e9, "NIC 8×400 Gb/s"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "job", "kind", "bytes_per_s", "limited_by"), LIMITS.values(), ids=LIMITS)
+def test_the_limiting_link_is_named(operation, job, kind, bytes_per_s, limited_by):
+    limit = getattr(ceilings(operation, job), kind)
+    assert (limit.bytes_per_s, limit.limited_by) == (pytest.approx(bytes_per_s, rel=1e-4), limited_by)
+
+
+def test_traffic_within_ranks_alone_crosses_nothing():
+    found = ceilings("alltoallv", Job((typed(),) * 2, traffic=ALONE)).bound
+    assert (found.bytes_per_s, found.model) == (None, "bound") and "no byte" in found.limited_by
 
 
 @pytest.mark.parametrize(
@@ -211,6 +247,27 @@ def test_a_message_between_nodes_uses_the_nic_of_its_gpu(operation, nic, options
     assert any("each GPU has its own NIC" in sentence for sentence in assumed(operation, job)) == (nic != "4x400Gb")
 
 
+def test_more_pairs_than_ranks_make_are_rejected():
+    job = Job((typed("8x400Gb", 450.0),) * 2, pairs=9)
+    check_ranks("multipair", replace(job, pairs=8))
+    check_ranks("p2p", job)
+    with pytest.raises(UsageError, match="16 ranks make at most 8 pairs"):
+        check_ranks("multipair", job)
+    with pytest.raises(UsageError, match="two ranks"):
+        check_ranks("p2p", Job((typed(each=1),)))
+
+
+def test_an_unknown_rate_is_a_ring_and_a_hard_limit_without_a_rate():
+    found = ceilings("allreduce", Job((typed("", None),) * 2))
+    assert (found.expected.model, found.bound.model, found.bound.bytes_per_s) == ("ring", "bound", None)
+    assert (found.bound.as_json(complete=True)["limited_by_parts"], "limited_by_parts" in found.bound.as_json()) == ([], False)
+
+
+@pytest.mark.parametrize(("nvls", "text"), [(None, "NVLink 450 GB/s with NVLink SHARP"), (False, "NVLink 450 GB/s")])
+def test_a_hard_limit_names_nvls_where_switches_reduce(nvls, text):
+    assert ceilings("allreduce", Job((typed(None, 450.0, nvls=nvls),))).bound.limited_by == text
+
+
 @pytest.mark.parametrize(("ranks_of_a_node", "share"), [(2, 0.75), (4, 7 / 16)])
 def test_a_hypercube_sends_most_bytes_in_the_last_step(ranks_of_a_node, share):
     """Measured on two hosts with 100 Mbit/s: 75 % and 44 % of the link."""
@@ -221,39 +278,8 @@ def test_a_hypercube_sends_most_bytes_in_the_last_step(ranks_of_a_node, share):
     ranks = 2 * ranks_of_a_node
     cyclic = replace(job, placement=tuple(rank % 2 for rank in range(ranks)))  # then the first step leaves the nodes, with the least bytes
     assert ceilings("hypercube", cyclic).bound.bytes_per_s == pytest.approx((ranks - 1) / ranks_of_a_node * 1e9)
-
-
-def test_a_hypercube_on_unlike_nodes():
-    job = Job((typed("1x80Gb", None, each=3), typed("1x80Gb", None, each=1)))
-    assert ceilings("hypercube", job).bound.bytes_per_s == pytest.approx(3 / 4 * 10e9 / (1 / 4 + 2 / 4))  # rank 3 sends to ranks 2 and 1
-
-
-@pytest.mark.parametrize("job", [Job((typed(each=3),)), Job((typed(),) * 3)])
-def test_a_hypercube_needs_a_power_of_two(job):
-    with pytest.raises(UsageError, match=f"not {job.ranks}:"):
-        ceilings("hypercube", job)
-
-
-@pytest.mark.parametrize(("operation", "option"), [("p2p", {"pairs": 4}), ("sendrecv", {"ring_edges": 4})])
-def test_messages_between_nodes_share_the_nics(operation, option):
-    found = ceilings(operation, replace(FOUR, **option)).bound
-    assert found.bytes_per_s == 12.5e9
-    assert found.limited_by.startswith("NIC 4×100 Gb/s shared by 4 ")
-
-
-@pytest.mark.parametrize(
-    ("job", "rate"),
-    [
-        (FOUR, 100),  # 16 pairs, each with an eighth of a node's 50 GB/s
-        (replace(FOUR, pairs=8), 50),  # the ranks of the first node
-        (replace(FOUR, pairs=9), 56.25),  # the ninth pair has a node to itself; the time ends with the other eight
-        (Job((typed(nic=None),)), 1200),  # four pairs inside the node, 300 GB/s each
-        (Job((typed("1x100Gb", None, each=2),) * 3), 18.75),  # the first node sends to both others, the second sends and receives
-        (Job((typed("1x100Gb", 150.0, each=6), typed("4x100Gb", 150.0, each=2))), 25),  # of 4 pairs 2 leave the first node
-    ],
-)
-def test_the_rate_of_several_pairs_ends_with_the_slowest(job, rate):
-    assert rates("multipair", job)[1] == rate
+    unlike = Job((typed("1x80Gb", None, each=3), typed("1x80Gb", None, each=1)))
+    assert ceilings("hypercube", unlike).bound.bytes_per_s == pytest.approx(3 / 4 * 10e9 / (1 / 4 + 2 / 4))  # rank 3 sends to ranks 2 and 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -273,45 +299,19 @@ def test_the_pairs_of_each_node_are_those_that_are_measured(seed):
         assert found.inside[node] == sum(a == b == node for a, b in ends)
 
 
-def test_a_message_that_leaves_the_node_goes_over_its_gpus_pcie_link():
-    found = ceilings("sendrecv", Job((typed("8x400Gb", 450.0, "gen5x16"),) * 2)).bound
-    assert (round(found.bytes_per_s / 1e9, 1), found.limited_by) == (63.0, "PCIe Gen5 x16")
-
-
-def test_a_message_inside_a_mesh_goes_over_the_pairs_links():
-    """MI300X: seven links, one of them to each other GPU."""
-    node = node_of(wired(gpus(8, "gfx942"), {(i, j): 1 for i in range(8) for j in range(i)}, "xgmi"))
-    for operation in ("p2p", "sendrecv"):
-        assert ceilings(operation, Job((node,))).bound.limited_by == "xGMI 1×64 GB/s of a pair"
-
-
-def test_even_traffic_of_alltoallv_is_alltoalls():
-    even = [[1000.0] * 32] * 32
-    assert rates("alltoallv", replace(FOUR, traffic=even)) == rates("alltoall", FOUR)
-
-
-def test_uneven_traffic_is_limited_by_the_busiest_node():
-    """Node 0 sends 8 GB to node 1, nothing else moves: 8 GB / 50 GB/s. The size is what one rank sends, 1 GB; 15/16 of it count."""
-    rows = [[1e9 / 8 if i < 8 <= j else 0.0 for j in range(16)] for i in range(16)]
-    found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
-    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(15 / 16 * 1e9 / (8e9 / 50e9)), "NIC 4×100 Gb/s")
-
-
-def test_traffic_within_ranks_alone_crosses_nothing():
-    rows = [[float(i == j) for j in range(16)] for i in range(16)]
-    found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
-    assert (found.bytes_per_s, found.model) == (None, "bound") and "no byte" in found.limited_by
-
-
-@pytest.mark.parametrize("traffic", [[[0.0]], [[-1.0] * 32] * 32, [[float("nan")] * 32] * 32])
-def test_traffic_that_is_no_matrix_is_refused(traffic):
-    with pytest.raises(UsageError, match="must be 32 × 32 numbers"):
-        ceilings("alltoallv", replace(FOUR, traffic=traffic))
-
-
-def test_an_unknown_operation_is_refused():
-    with pytest.raises(UsageError, match=r"'allsum': .*allreduce"):
-        ceilings("allsum", FOUR)
+@pytest.mark.parametrize(
+    ("operation", "job", "why"),
+    [
+        *(("alltoallv", replace(FOUR, traffic=traffic), "must be 32 × 32 numbers")
+            for traffic in ([[0.0]], [[-1.0] * 32] * 32, [[float("nan")] * 32] * 32)),
+        ("hypercube", Job((typed(each=3),)), "not 3:"),
+        ("hypercube", Job((typed(),) * 3), "not 24:"),
+        ("allsum", FOUR, r"'allsum': .*allreduce"),
+    ],
+)  # fmt: skip
+def test_jobs_without_ceilings_are_refused(operation, job, why):
+    with pytest.raises(UsageError, match=why):
+        ceilings(operation, job)
 
 
 @pytest.mark.parametrize(
@@ -325,16 +325,6 @@ def test_an_unknown_operation_is_refused():
 def test_what_is_unknown_is_reported_and_not_0(job, why):
     found = ceilings("allreduce", job)
     assert (found.expected.bytes_per_s, found.expected.limited_by, found.bound.bytes_per_s, found.ring) == (None, why, None, None)
-
-
-def test_nodes_that_differ_are_limited_by_the_slowest_and_it_is_named():
-    fast = replace(node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400))), host="a1")
-    slow = replace(node_of(switched(8, 12, "sm_80", GEN5, infiniband(4, 200))), host="b7")
-    found = ceilings("allreduce", Job((fast, slow, fast)))
-    assert (found.expected.bytes_per_s, found.expected.limited_by) == (96e9, "NIC 4×200 Gb/s of b7")
-    assert found.bound.bytes_per_s == pytest.approx(2 * 23 / 24 * min(100e9, 900e9 / 4))
-    one = ceilings("allreduce", Job((fast, replace(fast, gpus=4, host="c")))).ring
-    assert one.limited_by == "NIC 8×400 Gb/s"
 
 
 @pytest.mark.parametrize(
@@ -391,9 +381,3 @@ def test_the_bound_is_never_below_the_ring_and_faster_nics_never_lower_it(nodes,
         better = ceilings(operation, Job((*nodes[:which], faster, *nodes[which + 1 :])))
         assert better.bound.bytes_per_s >= found.bound.bytes_per_s * (1 - 1e-12)
         assert better.expected.bytes_per_s >= found.expected.bytes_per_s
-
-
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
-def test_equal_nodes_as_one_object_or_as_many(operation):
-    many = Job(tuple(typed() for _ in range(4)))
-    assert rates(operation, many) == rates(operation, FOUR)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.peak.links import Link
+from collbench.machine.peak.links import Link, wires_of
 from collbench.machine.peak.node import BUS_FACTOR, Side, least_time, mesh_cuts, node_of
 from tests.peak.made import gpus, wired
 
@@ -13,7 +13,6 @@ SETS = st.lists(st.tuples(st.integers(1, 16), RATE), min_size=2, max_size=6)
 
 
 def link(name: str) -> tuple[Link, ...]:
-    """The link that a set leaves by."""
     return (Link(1.0, name),)
 
 
@@ -27,54 +26,41 @@ def busbw(operation, sides, adds=False):
 @pytest.mark.parametrize(
     ("operation", "closed"),
     [
-        ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("broadcast", lambda n, g, ranks: 1.0),
-        ("reduce", lambda n, g, ranks: 1.0),
-        ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g),
-        ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
+        ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+        ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+        ("broadcast", lambda n, g, ranks: 1.0), ("reduce", lambda n, g, ranks: 1.0),
+        ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g), ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
         ("scatter", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
     ],
-)
+)  # fmt: skip
 def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
     sides = (Side(each, 50.0, link("NIC"), nodes),)
     assert busbw(operation, sides) == pytest.approx(50 * closed(nodes, each, nodes * each))
     assert busbw(operation, (Side(each, 50.0, link("NIC")),) * nodes) == pytest.approx(busbw(operation, sides))
 
 
-def test_the_factors_at_eight_gpus_a_node():
+def test_factors():
     factors = [busbw("allreduce", (Side(8, 1.0, link("NIC"), nodes),)) for nodes in (2, 3, 4, 12)]
     assert [round(factor, 2) for factor in factors] == [1.88, 1.44, 1.29, 1.08]
-
-
-def test_sharp_needs_one_pass():
-    """2(N-1)/N times the node's rate, however many nodes."""
+    # SHARP needs one pass: 2(N-1)/N times the node's rate, however many nodes
     assert busbw("allreduce", (Side(8, 50.0, link("NIC"), 4),), adds=True) == pytest.approx(50 * 2 * 31 / 32)
-
-
-def test_the_slowest_of_unequal_sets_is_named():
-    sides = (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow")))
-    assert least_time("broadcast", sides).side.links[0].name == "slow"
-    assert least_time("allgather", sides).seconds_per_byte == pytest.approx(0.5 / 20)
-
-
-def test_of_two_sets_of_unequal_size_the_small_one_must_receive_more():
-    sides = (Side(7, 50.0, link("seven")), Side(1, 50.0, link("one")))
-    assert least_time("allgather", sides).side.links[0].name == "one"
-    assert least_time("allgather", sides).seconds_per_byte == pytest.approx(7 / 8 / 50)
-
-
-def test_two_gpus_on_nvlink_and_one_on_pcie():
-    found = busbw("allreduce", (Side(2, 63.0, link("two")), Side(1, 31.5, link("PCIe"))))
-    assert found == pytest.approx(4 / 3 * 31.5)
+    assert busbw("allreduce", (Side(2, 63.0, link("two")), Side(1, 31.5, link("PCIe")))) == pytest.approx(4 / 3 * 31.5)
     assert busbw("allreduce", (Side(1, 31.5, link("PCIe"), 3),)) == pytest.approx(31.5)
 
 
-def test_gather_into_a_slow_root():
-    assert least_time("gather", (Side(8, 10.0, link("root")), Side(8, 50.0, link("other")))).side.links[0].name == "root"
-    assert least_time("gather", (Side(8, 50.0, link("root")), Side(8, 10.0, link("other")))).side.links[0].name == "other"
+@pytest.mark.parametrize(
+    ("operation", "sides", "limiting", "seconds"),
+    [
+        ("broadcast", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 1 / 20),
+        ("allgather", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 0.5 / 20),
+        ("allgather", (Side(7, 50.0, link("seven")), Side(1, 50.0, link("one"))), 1, 7 / 8 / 50),  # the small set must receive more
+        ("gather", (Side(8, 10.0, link("root")), Side(8, 50.0, link("other"))), 0, 0.5 / 10),
+        ("gather", (Side(8, 50.0, link("root")), Side(8, 10.0, link("other"))), 1, 0.5 / 10),
+    ],
+)
+def test_the_slowest_of_unequal_sets_is_named(operation, sides, limiting, seconds):
+    found = least_time(operation, sides)
+    assert (found.side, found.seconds_per_byte) == (sides[limiting], pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("operation", sorted(BUS_FACTOR))
@@ -122,21 +108,15 @@ def test_the_cuts_of_a_mesh_hold_its_smallest(pairs):
     assert found == pytest.approx(_smallest_by_trying(pairs, 6, 25e9))
 
 
-def test_two_quads_on_a_thin_link():
+def test_two_quads_on_a_thin_link_and_an_even_mesh_which_needs_no_search():
     """A ring has to cross the one link between the quads, and its two directions carry what the bound allows."""
     quads = {(i, j): 4 for block in (0, 4) for i in range(block, block + 4) for j in range(block, i)}
     node = node_of(wired(gpus(8), {**quads, (0, 4): 1}))
     assert min(side.bytes_per_s for cut in node.cuts[1:] for side in cut) == 25e9
     assert "between 4 and 4 GPUs, 25 GB/s" in {side.links[0].name.removeprefix("NVLink ") for cut in node.cuts[1:] for side in cut}
-
-
-def test_even_meshes_and_switches_need_no_search():
-    from collbench.machine.peak.links import wires_of
-
-    some = gpus(4)
-    machine = wired(some, {(i, j): 4 for i in range(4) for j in range(i)})
-    keys = [gpu.key for gpu in some]
-    assert mesh_cuts(wires_of(machine, keys), keys) == []
+    even = wired(gpus(4), {(i, j): 4 for i in range(4) for j in range(i)})
+    keys = [gpu.key for gpu in even.gpus]
+    assert mesh_cuts(wires_of(even, keys), keys) == []
 
 
 @pytest.mark.parametrize(

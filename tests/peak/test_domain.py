@@ -30,6 +30,8 @@ def test_nodes_of_one_domain_reach_each_other_over_nvlink():
     assert rates("allreduce", rack) == ("nvls", 987.6, 1750.7)
     assert rates("allgather", rack) == ("ring", 721.8, 900)
     assert Job(rack).machines == 18
+    assert [node.gpus for node in joined((TRAY,) * 20, 72)] == [72, 8]  # the last domain may be smaller
+    assert joined((TRAY,) * 3, 4) == (TRAY,) * 3  # a domain of one node
 
 
 def test_the_nics_of_all_nodes_of_a_domain_lead_out_of_it():
@@ -38,14 +40,6 @@ def test_the_nics_of_all_nodes_of_a_domain_lead_out_of_it():
     assert racks[0] is racks[1]
     assert rates("allreduce", racks) == ("nvls_tree", 994.5, 1862.3)
     assert ceilings("alltoall", Job(racks)).bound.bytes_per_s / 1e9 == pytest.approx(3600 / 72 * 143 / 72)
-
-
-def test_the_last_domain_may_be_smaller():
-    assert [node.gpus for node in joined((TRAY,) * 20, 72)] == [72, 8]
-
-
-def test_a_domain_of_one_node_changes_nothing():
-    assert joined((TRAY,) * 3, 4) == (TRAY,) * 3
 
 
 @pytest.mark.parametrize(
@@ -61,14 +55,10 @@ def test_domains_that_cannot_be(nodes, gpus, why):
         joined(nodes, gpus)
 
 
-def test_nodes_with_the_same_clique_are_one_domain():
+def test_nodes_with_the_same_clique_are_one_domain_and_without_one_what_leaves_a_node_stays_unknown():
     nodes = [node_of(gb200("rack-1/7")), node_of(gb200("rack-1/7")), node_of(gb200("rack-2/7"))]
     found = joined_by_clique(nodes)
     assert [(node.gpus, node.machines, node.clique) for node in found] == [(8, 2, "rack-1/7"), (4, 1, "rack-2/7")]
     assert ceilings("allreduce", Job(joined_by_clique(nodes[:2]))).ring.bytes_per_s == pytest.approx(721.8e9)
-
-
-def test_without_a_clique_what_leaves_a_node_stays_unknown():
-    found = ceilings("allreduce", Job(joined_by_clique([node_of(gb200(None))] * 2)))
-    assert found.expected.bytes_per_s is None
-    assert "give --nvlink-domain GPUS" in found.expected.limited_by
+    apart = ceilings("allreduce", Job(joined_by_clique([node_of(gb200(None))] * 2))).expected
+    assert apart.bytes_per_s is None and "give --nvlink-domain GPUS" in apart.limited_by

@@ -19,7 +19,6 @@ from collbench.machine.peak.ceiling import (
 
 
 def exact(value):
-    """A rate with equal rounds."""
     return Rate(value, value, value)
 
 
@@ -63,6 +62,7 @@ def test_what_was_not_measured_has_no_ceiling(size, lacking):
     found = host_ceiling(SHARED_MEMORY, HostWork("allreduce", 2, 1.0), size, rates)
     assert (found.kind, found.bytes_per_s) == ("none", None)
     assert "not measured at this size" in found.limited_by
+    assert host_ceiling(SHARED_MEMORY, HostWork("copy", 1, 0.0), 64 << 20, RATES).bytes_per_s is None  # nothing moved
 
 
 def test_what_there_was_no_time_for_is_disturbed():
@@ -71,16 +71,21 @@ def test_what_there_was_no_time_for_is_disturbed():
     assert (found.kind, found.bytes_per_s, found.disturbed) == ("measured", None, True)
 
 
-def test_nothing_moved_has_no_ceiling():
-    assert host_ceiling(SHARED_MEMORY, HostWork("copy", 1, 0.0), 64 << 20, RATES).bytes_per_s is None
+@pytest.mark.parametrize(
+    ("path", "work", "parts"),
+    [
+        (LOOPBACK_TCP, HostWork("sum", 4, 0.75), ((HostPart.LOOPBACK, 0.75), (HostPart.SUM, 0.75))),
+        (SHARED_MEMORY, HostWork("allreduce", 2, 1.0), ((HostPart.SHARED_SUM, 0.5), (HostPart.SHARED, 0.5))),
+        (DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25), ((HostPart.DIRECT_ONE_WAY, 0.75), (HostPart.COPY, 0.25))),
+    ],
+)
+def test_parts_of_a_path(path, work, parts):
+    assert recipes(path, work) == (parts,)
 
 
-def test_parts_of_a_path():
-    assert recipes(LOOPBACK_TCP, HostWork("sum", 4, 0.75)) == (((HostPart.LOOPBACK, 0.75), (HostPart.SUM, 0.75)),)
-    assert recipes(SHARED_MEMORY, HostWork("allreduce", 2, 1.0)) == (((HostPart.SHARED_SUM, 0.5), (HostPart.SHARED, 0.5)),)
-    assert recipes(DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25)) == (
-        ((HostPart.DIRECT_ONE_WAY, 0.75), (HostPart.COPY, 0.25)),
-    )
+def test_given_and_none():
+    assert (ceiling_from_rate(50).kind, ceiling_from_rate(50).bytes_per_s, ceiling_from_rate(50).source) == ("given", 50e9, "--ceiling")
+    assert (no_ceiling("no NIC").bytes_per_s, no_ceiling("no NIC").limited_by) == (None, "no NIC")
 
 
 def around(value, share=0.02):
@@ -88,10 +93,11 @@ def around(value, share=0.02):
     return Rate(value, value * (1 - share), value * (1 + share))
 
 
-def test_two_rounds_that_agree_are_a_reference_with_the_interval_of_both():
+def test_two_rounds_that_agree_are_a_reference_with_the_interval_of_both_and_a_disturbance_that_passes_leaves_no_trace():
     found = settled([around(10e9), around(11e9)])
     assert (found.value, found.disturbed) == (10.5e9, False)
     assert (found.low, found.high) == (pytest.approx(9.8e9), pytest.approx(11.22e9))
+    assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +107,6 @@ def test_two_rounds_that_agree_are_a_reference_with_the_interval_of_both():
 )
 def test_a_reference_whose_rounds_do_not_agree_is_measured_again(rounds):
     assert agreed(rounds) is None
-
-
-def test_a_disturbance_that_passes_leaves_no_trace():
-    assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
 
 
 def test_a_reference_that_stays_disturbed_has_the_whole_range_and_reports_it():
@@ -121,8 +123,3 @@ def test_the_interval_of_a_model_follows_from_those_of_its_parts():
     rates = {(HostPart.SHARED, 8): Rate(10e9, 8e9, 12e9), (HostPart.SHARED_SUM, 8): Rate(10e9, 8e9, 12e9)}
     found = host_ceiling(SHARED_MEMORY, HostWork("allreduce", 2, 1.0), 8, rates)
     assert (found.bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s) == pytest.approx((10e9, 8e9, 12e9))
-
-
-def test_given_and_none():
-    assert (ceiling_from_rate(50).kind, ceiling_from_rate(50).bytes_per_s, ceiling_from_rate(50).source) == ("given", 50e9, "--ceiling")
-    assert (no_ceiling("no NIC").bytes_per_s, no_ceiling("no NIC").limited_by) == (None, "no NIC")

@@ -1,4 +1,6 @@
-"""A rate beside its ceilings, as people read it; and what may be typed for hardware."""
+"""A rate beside its ceilings, as people read it; what may be typed for hardware; and the words of what is wrong."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 
@@ -7,21 +9,23 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.comparison import headline, lines
+from collbench.machine.peak.limits import NicLimit, PcieLimit, limited_by
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie
+from tests.helpers import Call, said
 from tests.peak.made import gpus, wired
 
 FOUR = Job((node_from_user(8, UserOverride((4, 100e9), 150e9)),) * 4)
 
 
-def said(measured, job=FOUR, operation="allreduce"):
+def headline_of(measured, job=FOUR, operation="allreduce"):
     return headline(measured and measured * 1e9, ceilings(operation, job))
 
 
 def test_the_headline_has_both_percentages_for_any_rate():
-    assert said(42) == "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)"
-    assert said(60) == "60.0 of 48.0 GB/s: 125 % of expected (ring), 93 % of the hard limit (64.6 GB/s)"
-    assert said(70) == "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful"
-    assert said(None) == "48.0 GB/s expected (ring), 64.6 GB/s hard limit"
+    assert headline_of(42) == "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)"
+    assert headline_of(60) == "60.0 of 48.0 GB/s: 125 % of expected (ring), 93 % of the hard limit (64.6 GB/s)"
+    assert headline_of(70) == "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful"
+    assert headline_of(None) == "48.0 GB/s expected (ring), 64.6 GB/s hard limit"
 
 
 @pytest.mark.parametrize("nvls", [None, False])
@@ -31,16 +35,16 @@ def test_nothing_flips_between_449_and_451(nvls):
     shares = "121 % of expected (ring), 100 % of the hard limit (450 GB/s)" if nvls is False else (
         "87 % of expected (NVLS), 64 % of the hard limit (700 GB/s)"
     )  # fmt: skip
-    assert said(450, job).partition(": ")[2] == shares
-    assert all("hard limit (" in said(rate, job) for rate in (449, 451))
+    assert headline_of(450, job).partition(": ")[2] == shares
+    assert all("hard limit (" in headline_of(rate, job) for rate in (449, 451))
 
 
 def test_operations_with_one_ceiling_or_none():
-    assert said(4, operation="alltoall") == "4.00 of 7.75 GB/s: 52 % of expected (direct), 50 % of the hard limit (8.07 GB/s)"
-    assert said(4, operation="p2p") == "4.00 of 50.0 GB/s: 8.0 % of the hard limit"
-    assert said(None, operation="p2p") == "50.0 GB/s hard limit"
-    assert said(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
-    assert said(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
+    assert headline_of(4, operation="alltoall") == "4.00 of 7.75 GB/s: 52 % of expected (direct), 50 % of the hard limit (8.07 GB/s)"
+    assert headline_of(4, operation="p2p") == "4.00 of 50.0 GB/s: 8.0 % of the hard limit"
+    assert headline_of(None, operation="p2p") == "50.0 GB/s hard limit"
+    assert headline_of(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
+    assert headline_of(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
 @pytest.mark.parametrize(
@@ -76,16 +80,10 @@ def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():
 @pytest.mark.parametrize(
     ("text", "nics"),
     [
-        ("4x100Gb", (4, 100e9)),
-        ("8x400Gb/s", (8, 400e9)),
-        ("2×200Gbps", (2, 200e9)),
-        ("25gbit", (1, 25e9)),
-        (" 1 x 2.5Gb ", (1, 2.5e9)),
-        ("4x50GB/s", (4, 400e9)),
-        ("1x100GB", (1, 800e9)),
-        ("12.5 GB/s", (1, 100e9)),
+        ("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200Gbps", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9)),
+        ("4x50GB/s", (4, 400e9)), ("1x100GB", (1, 800e9)), ("12.5 GB/s", (1, 100e9)),
     ],
-)
+)  # fmt: skip
 def test_nics_as_typed(text, nics):
     assert parse_nic(text) == nics
 
@@ -93,25 +91,10 @@ def test_nics_as_typed(text, nics):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "4x",
-        "x100Gb",
-        "0x100Gb",
-        "4x0Gb",
-        "-4x100Gb",
-        "4x-100Gb",
-        "4x1000000000000000000Gb",
-        "4x100GB\x1b[31m",
-        "9999x1Gb",
-        "nan",
-        "4x100",
-        "4x100G",
-        "4x100gb",
-        "4x100gb/s",
-        "4x100MB/s",
-        "4x2000GB/s",
+        "", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan",
+        "4x100", "4x100G", "4x100gb", "4x100gb/s", "4x100MB/s", "4x2000GB/s",
     ],
-)
+)  # fmt: skip
 def test_nics_that_are_none(text):
     with pytest.raises(UsageError, match="4x100Gb/s") as refused:
         parse_nic(text)
@@ -120,13 +103,47 @@ def test_nics_that_are_none(text):
 
 def test_pcie_as_typed():
     assert parse_pcie("gen4x16").bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
-    assert parse_pcie("PCIe Gen5 x8").name == "PCIe Gen5 x8"
+    assert (parse_pcie("PCIe Gen5 x8").name, parse_pcie("gen5x8").source) == ("PCIe Gen5 x8", "--pcie")
     for text in ("", "gen7x16", "gen4x3", "16", "gen4"):
         with pytest.raises(UsageError, match="gen4x16"):
             parse_pcie(text)
 
 
-@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", ""])
+def test_rates_as_typed():
+    assert parse_gigabytes("--nvlink", " 300GB/s") == parse_gigabytes("--nvlink", "300") == 300e9
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", "300GB", "３"])
 def test_rates_that_no_hardware_has(text):
     with pytest.raises(UsageError, match=r"--nvlink '.*' is not a valid rate"):
         parse_gigabytes("--nvlink", text)
+
+
+def _shown(operation: str, measured: float | None, job: Job) -> str:
+    return "\n".join(lines(operation, measured, ceilings(operation, job), job))
+
+
+WORDS: dict[str, tuple[Call, str]] = {
+    "links of a host": (lambda: limited_by((PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))),
+        "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"),
+    "peak of a barrier": (lambda: _shown("barrier", 1e9, FOUR), "1.00 GB/s, no ceiling: this operation moves no bytes"),
+    "peak against a given ceiling": (lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
+        "42.0 of 84.0 GB/s: 50 % of the given ceiling"),
+    "peak of an unknown link": (lambda: _shown("allreduce", 1e9, Job((node_from_user(8, UserOverride()),))),
+        "1.00 GB/s, no ceiling: the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
+    "not a number of NICs": (lambda: parse_nic("4x"),
+        "--nic '4x' is not a valid number of NICs and rate: use e.g. 4x100Gb/s (bits) or 4x12.5GB/s (bytes), at most 10000 Gb/s"),
+    "not a PCIe link": (lambda: parse_pcie("gen7x16"),
+        "--pcie 'gen7x16' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16"),
+    "not a rate": (lambda: parse_gigabytes("--nvlink", "fast"),
+        "--nvlink 'fast' is not a valid rate: use GB/s, a number above 0 and at most 100000"),
+    "not an operation": (lambda: ceilings("sort", FOUR),
+        "no ceiling is known for 'sort': write one of allreduce, allgather, reducescatter, broadcast, reduce, scan, hypercube, "
+        "alltoall, alltoallv, barrier, gather, scatter, sendrecv, p2p, multipair, allgatherv, gatherv, scatterv, reducescatterv, "
+        "put, get, accumulate, neighbor-allgather, neighbor-alltoall, init, exscan"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
+def test_the_words_of_a_message(call: Call, text: str) -> None:
+    assert said(call) == text

@@ -27,70 +27,58 @@ def read(folder: str, name: str) -> Machine:
     return replace(machine, gpus=tuple(replace(gpu, architecture=known) for gpu in machine.gpus)) if known else machine
 
 
-@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(PER_GPU) & set(captures.expected(one[0]))])
-def test_links_of_each_gpu(folder, name):
-    wanted = next(captures.expected(folder)[key] for key in PER_GPU if key in captures.expected(folder))
+def expecting(keys):
+    """The files of captures that expect one of these facts, with its value."""
+    wanted = {folder: captures.expected(folder) for folder, _ in FOUND}
+    return [(folder, name, wanted[folder][key]) for folder, name in FOUND for key in keys if key in wanted[folder]]
+
+
+@pytest.mark.parametrize(("folder", "name", "wanted"), expecting(PER_GPU))
+def test_links_of_each_gpu(folder, name, wanted):
     found = read(folder, name)
     one = wires_of(found, [gpu.key for gpu in found.gpus]).one
     assert {link.bytes_per_s * found.links_of(key) for key, link in one.items()} == {wanted * 1e9}
 
 
-@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(TOTAL) & set(captures.expected(one[0]))])
-def test_all_nics_together(folder, name):
-    wanted = next(captures.expected(folder)[key] for key in TOTAL if key in captures.expected(folder))
+@pytest.mark.parametrize(("folder", "name", "wanted"), expecting(TOTAL))
+def test_all_nics_together(folder, name, wanted):
     assert node_of(read(folder, name)).egress.bytes_per_s == pytest.approx(wanted * 1e9)
 
 
-def machine(folder: str, name: str = "nccl-topo.xml") -> Machine:
-    return read(folder, name)
-
-
 def test_bridged_pairs():
-    found = machine("a100-pcie-bridge-pairs", "nvidia-smi-topo-m.txt")
+    found = read("a100-pcie-bridge-pairs", "nvidia-smi-topo-m.txt")
     assert ceilings("allreduce", Job((node_of(found, 2),))).bound.bytes_per_s == 300e9
     for count in range(3, 9):
         ring = ceilings("allreduce", Job((node_of(found, count, pcie=gen(4, 16, "--pcie")),))).ring
         assert (ring.limited_by, round(ring.bytes_per_s / 1e9, 1)) == ("PCIe Gen4 x16", 24)
 
 
-def test_a_port_above_faster_devices_does_not_cap_the_gpus():
-    node = node_of(machine("oci-bm-gpu-h100-8"))
-    assert (node.pcie.name, node.injection.bytes_per_s) == ("PCIe Gen5 x16", 450e9)
+NODES = {
+    "a port above faster devices does not cap the GPUs": ("oci-bm-gpu-h100-8", lambda node: (node.pcie.name, node.injection.bytes_per_s),
+        ("PCIe Gen5 x16", 450e9)),
+    "two ports of a function are one slot": ("oci-bm-gpu-h100-8", lambda node: (len(node.nics), node.nics[0].port_bits_per_s),
+        (8, (180e9, 180e9))),
+    "a template's missing rates are unknown": ("aws-p4d-24xl",
+        lambda node: (node.egress.bytes_per_s, node.injection.bytes_per_s, "rates are in none of the sources" in node.egress.name),
+        (None, None, True)),
+    "NVLinks that lead back to the GPU": ("azure-nc96ads-a100-v4",
+        lambda node: (node.injection.bytes_per_s, any(doubt.startswith("NVLinks are not counted ") for doubt in node.doubts)),
+        (None, True)),
+    "the virtual interface is no NIC": ("amd-mi100-4-intel", lambda node: "veth" in node.egress.name, False),
+    "no links at all leave the PCIe tree": ("amd-mi50-8-pcie-2nic", lambda node: node.injection.name.startswith("PCIe"), True),
+    "a mesh and its pairs": ("juwels-booster-4xa100", lambda node: (node.injection.bytes_per_s, node.pair.bytes_per_s), (300e9, 100e9)),
+}  # fmt: skip
 
 
-def test_two_ports_of_a_function_are_one_slot():
-    node = node_of(machine("oci-bm-gpu-h100-8"))
-    assert (len(node.nics), node.nics[0].port_bits_per_s) == (8, (180e9, 180e9))
-
-
-def test_a_templates_missing_rates_are_unknown():
-    node = node_of(machine("aws-p4d-24xl"))
-    assert (node.egress.bytes_per_s, node.injection.bytes_per_s) == (None, None)
-    assert "rates are in none of the sources" in node.egress.name
-
-
-def test_nvlinks_that_lead_back_to_the_gpu():
-    node = node_of(machine("azure-nc96ads-a100-v4"))
-    assert node.injection.bytes_per_s is None
-    assert any(doubt.startswith("NVLinks are not counted ") for doubt in node.doubts)
-
-
-def test_the_virtual_interface_is_no_nic():
-    assert "veth" not in node_of(machine("amd-mi100-4-intel")).egress.name
-
-
-def test_no_links_at_all_leave_the_pcie_tree():
-    assert node_of(machine("amd-mi50-8-pcie-2nic")).injection.name.startswith("PCIe")
-
-
-def test_a_mesh_and_its_pairs():
-    node = node_of(machine("juwels-booster-4xa100", "nvidia-smi-topo-m.txt"))
-    assert (node.injection.bytes_per_s, node.pair.bytes_per_s) == (300e9, 100e9)
+@pytest.mark.parametrize(("folder", "facts", "expected"), NODES.values(), ids=NODES)
+def test_a_node(folder, facts, expected):
+    name = "nccl-topo.xml" if (folder, "nccl-topo.xml") in FOUND else "nvidia-smi-topo-m.txt"
+    assert facts(node_of(read(folder, name))) == expected
 
 
 def test_a_published_h200_is_within_its_bound():
     """488.81 GB/s on two nodes of eight, each with eight such GPUs and NICs: 88 % of NCCL's NVLS tree."""
-    one = node_of(machine("h200-baremetal-first-gpu"))
+    one = node_of(read("h200-baremetal-first-gpu", "nccl-topo.xml"))
     node = replace(node_from_user(8, UserOverride(nvlink=450e9)), egress=one.egress.divided(1 / 8))
     found = ceilings("allreduce", Job((node,) * 2))
     assert (found.expected.model, found.expected.bytes_per_s, found.bound.bytes_per_s) == (

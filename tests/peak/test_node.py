@@ -23,35 +23,46 @@ def test_a_switch():
     assert node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400)), 1).own_nic.bytes_per_s == 50e9  # one GPU of the job
 
 
-def test_only_switches_from_sm_90_on_add():
-    assert node_of(switched(8, 12, "sm_80")).nvls == "no"
-    assert node_of(wired(gpus(4, "sm_90"), {(i, j): 6 for i in range(4) for j in range(i)})).nvls == "no"
+SXM = gpus(8, None, "A100-SXM4-40GB")
+EIGHT, FOUR = gpus(8), gpus(4)
+THREE = wired(gpus(3), {(0, 1): 6, (0, 2): 6, (1, 2): 6})
+UNPLACED = Machine(gpus=tuple(Gpu(f"gpu{i}", i) for i in range(4)), gpu_links=tuple(GpuLink(f"gpu{i}", SWITCH, 12) for i in range(4)))
+MESH = wired(gpus(4), {(i, j): 4 for i in range(4) for j in range(i)})  # JUWELS Booster: four links to each of three peers
+RAW = replace(switched(2, 18, None), gpu_links=tuple(replace(link, bytes_per_s=26.562e9) for link in switched(2, 18, None).gpu_links))
+SEEN = {(a.key, b.key): "SYS" for a in SXM for b in SXM if a != b}
+# What is known of the links, the GPUs that take part (None: all), and the rate and name of what a GPU sends.
+INJECTION: dict[str, tuple[Machine, int | None, float | None, str]] = {
+    "a printed raw rate is made net": (RAW, None, 450e9, "NVLink 18×25 GB/s"),
+    "a mesh": (MESH, None, 300e9, "NVLink 12×25 GB/s"),
+    "three GPUs of a mesh": (MESH, 3, 200e9, "NVLink 8×25 GB/s"),
+    "two GPUs of a mesh": (MESH, 2, 100e9, "NVLink 4×25 GB/s"),
+    "a matrix of a switch shows its links once per peer": (Machine(gpus=EIGHT,
+        gpu_links=tuple(GpuLink(a.key, b.key, 12) for a in EIGHT for b in EIGHT if a != b)), None, 300e9, "NVLink 12×25 GB/s"),
+    "a row that is missing is seen from the other end": (replace(THREE,
+        gpu_links=tuple(link for link in THREE.gpu_links if link.a != "0000:12:00.0")), None, 300e9, "NVLink 12×25 GB/s"),
+    "18 links of an unknown model": (switched(8, 18, None), None, None, "NVLink ×18: "),
+    # A vendor's template lists GPUs without NVLinks: they may have some
+    "no source counts links": (Machine(gpus=SXM, pci=endpoints(SXM)), None, None, ""),
+    "paths show that there are no links": (Machine(gpus=SXM, pci=endpoints(SXM), paths=SEEN), None, 31.5e9, "PCIe Gen4 x16"),
+    "one GPU sends over its PCIe link": (switched(8, 18, "sm_90", GEN5, infiniband(4, 400)), 1, 63.0e9, "PCIe Gen5 x16"),
+    "links that a file leads back to the GPU are not counted": (Machine(gpus=FOUR,
+        gpu_links=tuple(GpuLink(gpu.key, gpu.key, 12) for gpu in FOUR), pci=endpoints(FOUR)), None, 31.5e9, "PCIe Gen4 x16"),
+    "names of GPUs without addresses will do": (UNPLACED, None, 300e9, "NVLink 12×25 GB/s"),
+}  # fmt: skip
 
 
-def test_a_printed_raw_rate_is_made_net():
-    machine = switched(2, 18, None)
-    printed = replace(machine, gpu_links=tuple(replace(link, bytes_per_s=26.562e9) for link in machine.gpu_links))
-    assert node_of(printed).injection.bytes_per_s == 450e9
+@pytest.mark.parametrize(("machine", "count", "bytes_per_s", "name"), INJECTION.values(), ids=INJECTION)
+def test_what_a_gpu_sends(machine, count, bytes_per_s, name):
+    sent = node_of(machine, count).injection
+    assert sent.bytes_per_s == (bytes_per_s and pytest.approx(bytes_per_s, rel=1e-3)) and name in sent.name
 
 
-def test_a_mesh_counts_links_among_those_that_take_part():
-    """JUWELS Booster: four links to each of three peers; a pair has 100 GB/s."""
-    machine = wired(gpus(4), {(i, j): 4 for i in range(4) for j in range(i)})
-    assert [node_of(machine, count).injection.bytes_per_s for count in (4, 3, 2)] == [300e9, 200e9, 100e9]
-    assert node_of(machine).pair.bytes_per_s == 100e9
-
-
-def test_a_matrix_of_a_switch_shows_its_links_once_per_peer():
-    some = gpus(8)
-    links = tuple(GpuLink(a.key, b.key, 12) for a in some for b in some if a != b)
-    node = node_of(Machine(gpus=some, gpu_links=links))
-    assert (node.injection.bytes_per_s, node.injection.name) == (300e9, "NVLink 12×25 GB/s")
-
-
-def test_a_row_that_is_missing_is_seen_from_the_other_end():
-    machine = wired(gpus(3), {(0, 1): 6, (0, 2): 6, (1, 2): 6})
-    half = replace(machine, gpu_links=tuple(link for link in machine.gpu_links if link.a != "0000:12:00.0"))
-    assert node_of(half).injection.bytes_per_s == 300e9
+def test_what_else_follows_from_links():
+    assert [node_of(machine).nvls for machine in (switched(8, 12, "sm_80"), wired(gpus(4, "sm_90"), {(1, 0): 6}))] == ["no", "no"]
+    assert node_of(MESH).pair.bytes_per_s == 100e9
+    one = node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 400)), 1).egress  # no more than its PCIe link
+    assert (round(one.bytes_per_s / 1e9, 1), one.name) == (63.0, "PCIe Gen5 x16")
+    assert "lead back" in node_of(INJECTION["links that a file leads back to the GPU are not counted"][0]).doubts[-1]
 
 
 def test_bridged_pairs_fall_back_to_pcie_beyond_the_pair():
@@ -74,33 +85,6 @@ def test_links_without_a_far_end():
     bridged = node_of(replace(counted, gpus=cards))
     assert bridged.injection.name == "PCIe Gen4 x16"
     assert "12 of each GPU" in bridged.doubts[-1]
-
-
-def test_links_that_a_file_leads_back_to_the_gpu_are_not_counted():
-    some = gpus(4)
-    machine = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, gpu.key, 12) for gpu in some), pci=endpoints(some))
-    assert node_of(machine).injection.name == "PCIe Gen4 x16"
-    assert "lead back" in node_of(machine).doubts[-1]
-
-
-def test_eighteen_links_of_an_unknown_model_have_no_rate():
-    node = node_of(switched(8, 18, None))
-    assert node.injection.bytes_per_s is None
-    assert "NVLink ×18: " in node.injection.name
-
-
-def test_where_no_source_counts_links_pcie_is_no_ceiling():
-    """A vendor's template lists GPUs without NVLinks: they may have some."""
-    some = gpus(8, None, "A100-SXM4-40GB")
-    assert node_of(Machine(gpus=some, pci=endpoints(some))).injection.bytes_per_s is None
-    seen = {(a.key, b.key): "SYS" for a in some for b in some if a != b}
-    assert node_of(Machine(gpus=some, pci=endpoints(some), paths=seen)).injection.name == "PCIe Gen4 x16"
-
-
-def test_one_gpu_sends_over_its_pcie_link_and_no_more_than_it():
-    node = node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 400)), 1)
-    assert node.injection.name == "PCIe Gen5 x16"
-    assert (round(node.egress.bytes_per_s / 1e9, 1), node.egress.name) == (63.0, "PCIe Gen5 x16")
 
 
 SLOT = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
@@ -154,17 +138,13 @@ def test_gpus_below_a_switch_share_the_link_above_it():
     assert bound.limited_by == "the PCIe link above 0000:01:00.0"
 
 
-def test_a_slow_port_above_faster_devices_is_not_taken_literally():
+def test_a_slow_port_above_faster_devices_is_not_taken_literally_and_parents_in_a_circle_end():
     """5 GT/s above 16 GT/s devices, without a known maximum: a misreading, not a limit."""
     node = node_of(switch_box(PcieLink(5.0, 8)))
     assert node.injection.name == "PCIe Gen4 x16"
     assert any(doubt.startswith("0000:01:00.0: 5 GT/s x8 ") for doubt in node.doubts)
-
-
-def test_parents_in_a_circle_end():
-    some = gpus(2)
     ring = (PciDevice("0000:01:00.0", "switch", "0000:02:00.0"), PciDevice("0000:02:00.0", "switch", "0000:01:00.0"))
-    machine = Machine(gpus=some, pci=(*ring, *endpoints(some, GEN4, "0000:01:00.0")))
+    machine = Machine(gpus=gpus(2), pci=(*ring, *endpoints(gpus(2), GEN4, "0000:01:00.0")))
     assert node_of(machine).injection.name == "PCIe Gen4 x16"
 
 
@@ -231,30 +211,15 @@ def test_a_machine_without_gpus_takes_any_number_of_ranks():
     [
         ((), "no source lists a NIC; add --nic"),
         ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
-        (
-            (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
-            "NIC mlx5_0: its rate is in none of the sources; give one with --nic",
-        ),
+        ((Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
+            "NIC mlx5_0: its rate is in none of the sources; give one with --nic"),
         (infiniband(2, 100, "down"), "no port is up: mlx5_0, mlx5_1"),
         ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)
-
-
-@pytest.mark.parametrize("asked", [0, 9])
-def test_more_gpus_than_there_are(asked):
-    with pytest.raises(UsageError, match=f"8 GPUs, but {asked} per node"):
-        node_of(switched(8, 12), asked)
-
-
-def test_gpus_by_key():
-    machine = wired(gpus(4), {(0, 1): 12, (2, 3): 12})
-    assert node_of(machine, ["0000:12:00.0", "0000:13:00.0"]).injection.name == "NVLink 12×25 GB/s"
-    with pytest.raises(UsageError, match=r"no GPU 0000:99:00\.0"):
-        node_of(machine, ["0000:99:00.0"])
 
 
 def test_a_typed_pcie_link_is_every_gpus():
@@ -263,16 +228,14 @@ def test_a_typed_pcie_link_is_every_gpus():
     assert (node.injection.name, node.injection.source) == ("PCIe Gen4 x16", "--pcie")
 
 
-def test_an_empty_machine():
-    node = node_of(Machine())
-    assert (node.gpus, node.injection.bytes_per_s, node.egress.bytes_per_s) == (1, None, None)
-    assert Job((node,)).ranks == 1
-
-
-def test_names_of_gpus_without_addresses_will_do():
-    some = tuple(Gpu(key=f"gpu{i}", index=i) for i in range(4))
-    node = node_of(Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 12) for gpu in some)))
-    assert node.injection.bytes_per_s == 300e9
+def test_gpus_by_number_and_by_key():
+    machine = wired(gpus(4), {(0, 1): 12, (2, 3): 12})
+    assert node_of(machine, ["0000:12:00.0", "0000:13:00.0"]).injection.name == "NVLink 12×25 GB/s"
+    for asked, why in ((0, "4 GPUs, but 0 per node"), (9, "4 GPUs, but 9 per node"), (["0000:99:00.0"], r"no GPU 0000:99:00\.0")):
+        with pytest.raises(UsageError, match=why):
+            node_of(machine, asked)
+    empty = node_of(Machine())
+    assert (empty.gpus, empty.injection.bytes_per_s, empty.egress.bytes_per_s, Job((empty,)).ranks) == (1, None, None, 1)
 
 
 def test_a_ring_uses_the_ways_between_its_neighbours_alone():

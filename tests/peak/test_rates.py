@@ -79,14 +79,10 @@ def test_raw_rates_that_tools_print_are_made_net(printed, net):
 @pytest.mark.parametrize(
     ("speed", "x1", "x16", "nccl"),
     [
-        (2.5, 0.25, 4, 3),
-        (5.0, 0.5, 8, 6),
-        (8.0, 0.985, 15.754, 12),
-        (16.0, 1.969, 31.508, 24),
-        (32.0, 3.938, 63.015, 48),
+        (2.5, 0.25, 4, 3), (5.0, 0.5, 8, 6), (8.0, 0.985, 15.754, 12), (16.0, 1.969, 31.508, 24), (32.0, 3.938, 63.015, 48),
         (64.0, 7.5625, 121, 96),
     ],
-)
+)  # fmt: skip
 def test_pcie_after_line_coding(speed, x1, x16, nccl):
     row = pcie(speed)
     assert row.bytes_per_s(1) / 1e9 == pytest.approx(x1, rel=1e-3)

@@ -46,18 +46,20 @@ def test_a_gpu_and_a_nic_of_one_switch_do_not_use_the_link_above_it():
     assert sum("at most Gen5 x16" in line.text for line in tree_lines(machine)) == 8
 
 
-def test_data_in_host_memory_uses_the_links_above_the_switches():
+def test_data_in_host_memory_and_gpus_of_different_switches_without_nvlink_use_the_links_above_the_switches():
     egress = job_on([hgx()], 8, 2, "cpu").nodes[0].egress
     assert (egress.bytes_per_s, egress.part) == (pytest.approx(4 * 31.5e9, rel=1e-3), BridgeLimit(address="0000:10:00.0", others=3))
-
-
-def test_gpus_of_different_switches_without_nvlink_use_the_links_above_them():
     node = node_of(hgx(links="", ids='vendor="0x10de" device="0x26b9"'))
     assert node.injection.part == node.pair.part == node.neighbours.part == BridgeLimit(address="0000:10:00.0")
-    assert node.pair.bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
-    assert node.egress.bytes_per_s == 200e9
-    found = ceilings("allreduce", Job((node,)))
-    assert found.ring.bytes_per_s == pytest.approx(24e9)
+    assert (node.pair.bytes_per_s, node.egress.bytes_per_s) == (pytest.approx(31.5e9, rel=1e-3), 200e9)
+    assert ceilings("allreduce", Job((node,))).ring.bytes_per_s == pytest.approx(24e9)
+
+
+def test_a_switch_that_only_one_card_uses_is_its_slot():
+    """An AMD card has a switch of its own: Gen4 behind a Gen3 slot is Gen3."""
+    card = gpu("0000:1d:00.0", more='gcn="908" sm="120"', ids='vendor="0x1002" device="0x738c"').replace("32.0 GT/s", "16.0 GT/s")
+    machine = topology(pci("0000:1b:00.0", card, more='link_speed="8.0 GT/s PCIe" link_width="16"'))
+    assert node_of(machine).pcie.part == PcieLimit(generation=3, lanes=16)
 
 
 def port(address: str, parent: str | None, kind: str = "switch", speed: float = 32.0) -> PciDevice:
@@ -94,14 +96,6 @@ def test_switches_with_all_their_ports(machine, gigabytes, part):
     egress = node_of(machine, [gpu.key for gpu in machine.gpus], pcie=None).egress
     assert round(egress.bytes_per_s / 1e9, 1) == gigabytes
     assert egress.part.alone() == part
-
-
-def test_a_switch_that_only_one_card_uses_is_its_slot():
-    """An AMD card has a switch of its own: Gen4 behind a Gen3 slot is Gen3."""
-    ids = 'vendor="0x1002" device="0x738c"'
-    card = gpu("0000:1d:00.0", more='gcn="908" sm="120"', ids=ids).replace("32.0 GT/s", "16.0 GT/s")
-    machine = topology(pci("0000:1b:00.0", card, more='link_speed="8.0 GT/s PCIe" link_width="16"'))
-    assert node_of(machine).pcie.part == PcieLimit(generation=3, lanes=16)
 
 
 def test_nvlinks_to_the_cpu_carry_what_leaves_a_power_gpu():

@@ -67,22 +67,15 @@ def test_the_answer_agrees_with_the_rows(name: str) -> None:
             assert each.latency.times_s[0] in {row.time_s.p50 for row in own if row.time_s}
 
 
-def test_the_best_rate_is_of_a_reliable_path() -> None:
+def test_the_best_rate_is_a_reliable_one_a_given_one_is_no_limit_and_small_messages_have_a_latency_alone() -> None:
     rows = [make_row(8), make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("above_bound",)), make_row(busbw_bytes_per_s=42e9)]
     (found,) = answers(rows)
     assert isinstance(found.rate, HeadlineRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
     (found,) = answers(rows[1:2])
     assert found.rate and found.rate.unreliable
-
-
-def test_a_reliable_rate_is_preferred_and_a_given_one_is_no_limit() -> None:
     given = {"ceiling": ceiling_from_rate(50), "percent_of_ceiling": 84.0}
-    rows = [make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("clock_stepped",), **given), make_row(2 << 20, **given)]
-    (found,) = answers(rows)
+    (found,) = answers([make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("clock_stepped",), **given), make_row(2 << 20, **given)])
     assert found.rate == HeadlineRate(42e9, 2 << 20, 50e9, 84.0)
-
-
-def test_small_messages_have_a_latency_alone() -> None:
     (found,) = answers([make_row(8, time_s=make_times(2e-6)), make_row(2048, time_s=make_times(3e-6))])
     assert (found.rate, found.latency) == (None, Latency((2e-6,), 8))
 
@@ -93,16 +86,21 @@ def test_a_tiny_share_is_hidden_for_small_messages_alone(size: int, percent: flo
     assert bool(found.rate) is is_shown and (bool(found.latency) or is_shown)
 
 
-def test_modes_are_apart_and_absent_backends_have_their_reason() -> None:
+def test_modes_are_apart_absent_backends_have_their_reason_and_without_data_nothing_is_verified() -> None:
     found = answers([make_row(mode="batched"), make_row(), not_measured("no GPU", backend="gloo")])
     assert [(each.backend, each.how, each.missing) for each in found] == [
         ("nccl", ("batched",), ""), ("nccl", ("isolated",), ""), ("gloo", (), "no GPU"),
     ]  # fmt: skip
+    (found,) = answers([make_row(0, operation="barrier", wrong=None, checked=0)])
+    assert found.verification.without_data
+    (found,) = answers([make_row(8, wrong=None, checked=0)])
+    assert not found.verification.without_data
 
 
-def test_wrong_data_is_no_rate_and_loud() -> None:
+def test_wrong_data_is_no_rate_and_loud_and_programs_get_no_answer() -> None:
     found = list(answer_lines([make_row(wrong=3)]))
     assert found[0].style == "wrong" and "WRONG DATA" in found[0].text and "GB/s" not in found[0].text
+    assert not any("quality:" in live([make_row()], format) for format in ("csv", "json", "nccl-tests"))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -180,13 +178,6 @@ def test_one_line_explains_blanks_and_dashes_where_there_are_some() -> None:
     assert legend(full, not_measured("no GPU")) == []
 
 
-@pytest.mark.parametrize(("half", "text"), [(0.016, "±1.6 %"), (1.0, "±100 %"), (1.001, ">100 %"), (2062.12, ">100 %"), (None, "–")])
-def test_an_interval_wider_than_the_median_is_above_100_percent(half: float | None, text: str) -> None:
-    (column,) = (column for column in COLUMNS if column.key == "ci")
-    low, high = (None, None) if half is None else (1 - half, 1 + half)
-    assert column.text(make_row(time_s=Times(1.0, low, high, 1.0, 1.0, 1.0, 1.0))) == text
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_one_remedy_per_table_and_all_of_them_if_wanted(known: bool) -> None:
     wide = Times(1e-3, 8e-4, 1.2e-3, 1e-3, 1e-3, 1e-3, 1e-3)
@@ -221,10 +212,17 @@ def test_columns_can_be_chosen_and_added() -> None:
     assert added.split()[:2] == ["size", "time"] and "p95 µs  quality" in added
 
 
-@pytest.mark.parametrize("text", ["p98", "size,", "", "size;time"])
-def test_unknown_columns_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"choose from size, time, .*, quality, or a column of `--format csv`"):
-        check_columns(parse_columns(text)[0])
+@pytest.mark.parametrize(("folder", "message"), [
+    ("first-run", "unknown column 'nope': choose from size, time"),
+    pytest.param("kv", "'nope' of block transfers: choose from method, backend, .*, percent_of_link", marks=needs_plugin("kv")),
+    pytest.param("training", "have fixed columns: use `--format csv` for regime, model", marks=needs_plugin("training")),
+])  # fmt: skip
+def test_an_unknown_column_of_a_run_is_refused_with_those_of_its_kind(folder: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        report.report_run([REPORTS / folder], None, "table", io.StringIO(), err=io.StringIO(), view=View(("nope",)))
+    for text in ("p98", "size,", "", "size;time"):
+        with pytest.raises(UsageError, match=r"choose from size, time, .*, quality, or a column of `--format csv`"):
+            check_columns(parse_columns(text)[0])
 
 
 def test_every_declared_column_can_be_chosen() -> None:
@@ -242,19 +240,6 @@ def test_every_declared_column_can_be_chosen() -> None:
     assert len(table([row, barrier], None, View(tuple(names)))[2].split("  ")) > 80
 
 
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("first-run", "unknown column 'nope': choose from size, time"),
-        pytest.param("kv", "'nope' of block transfers: choose from method, backend, .*, percent_of_link", marks=needs_plugin("kv")),
-        pytest.param("training", "have fixed columns: use `--format csv` for regime, model", marks=needs_plugin("training")),
-    ],
-)
-def test_an_unknown_column_of_a_run_is_refused_with_those_of_its_kind(folder: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        report.report_run([REPORTS / folder], None, "table", io.StringIO(), err=io.StringIO(), view=View(("nope",)))
-
-
 @needs_plugin("kv")
 def test_columns_of_another_kind_of_run_can_be_chosen() -> None:
     out = io.StringIO()
@@ -263,45 +248,29 @@ def test_columns_of_another_kind_of_run_can_be_chosen() -> None:
     assert lines == [["method", "n", "of link"], ["writev", "60", "–"]]
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
-def test_every_column_has_a_text_for_every_row(column) -> None:
+def text_of(key: str, row: Row) -> str:
+    return next(column for column in COLUMNS if column.key == key).text(row)
+
+
+@pytest.mark.parametrize(("half", "text"), [(0.016, "±1.6 %"), (1.0, "±100 %"), (1.001, ">100 %"), (2062.12, ">100 %"), (None, "–")])
+def test_an_interval_wider_than_the_median_is_above_100_percent(half: float | None, text: str) -> None:
+    low, high = (None, None) if half is None else (1 - half, 1 + half)
+    assert text_of("ci", make_row(time_s=Times(1.0, low, high, 1.0, 1.0, 1.0, 1.0))) == text
+
+
+def test_small_sizes_have_times_and_large_ones_rates_and_a_percentage_has_to_mean_something() -> None:
     rows = [make_row(), make_row(0, operation="barrier", busbw_bytes_per_s=None), make_row(ceiling=COPY), make_row(ranks=1)]
-    assert all(isinstance(column.text(row), str) for row in rows)
-
-
-def test_small_sizes_have_times_and_large_ones_rates() -> None:
-    rows = [make_row(8), make_row(LEAST_RATE_BYTES)]
-    small, large = ([column.text(row) for column in COLUMNS if column.key in ("time", "busbw", "percent")] for row in rows)
+    assert all(isinstance(column.text(row), str) for column in COLUMNS for row in rows)
+    small, large = ([text_of(key, make_row(size)) for key in ("time", "busbw", "percent")] for size in (8, LEAST_RATE_BYTES))
     assert (small, large) == (["2399", "", ""], ["2399", "42.0", "84 %"])
+    for size, percent, shown in ((65536, 0.9, ""), (65536, 1.0, "1.0 %"), (1 << 20, 0.9, "0.9 %"), (1 << 20, 0.01, "<0.1 %")):
+        assert text_of("percent", make_row(size, percent_of_ceiling=percent)) == shown
 
 
-@pytest.mark.parametrize(
-    ("size", "percent", "shown"), [(65536, 0.9, ""), (65536, 1.0, "1.0 %"), (1 << 20, 0.9, "0.9 %"), (1 << 20, 0.01, "<0.1 %")]
-)
-def test_a_percentage_of_a_small_message_has_to_mean_something(size: int, percent: float, shown: str) -> None:
-    (column,) = (column for column in COLUMNS if column.key == "percent")
-    assert column.text(make_row(size, percent_of_ceiling=percent)) == shown
-
-
-def test_another_limit_begins_a_block() -> None:
+def test_a_reports_first_or_last_lines_are_the_answer_and_another_limit_begins_a_block(tmp_path: Path) -> None:
     rows = [make_row(1 << 20), make_row(2 << 20), make_row(4 << 20, ceiling=COPY)]
     titles = [line for line in table(rows, 100) if line.startswith("allreduce over nccl ·")]
     assert [title.rpartition("limited by ")[2] for title in titles] == ["NIC 4×100 Gb/s", "memory copy and sum"]
-
-
-def test_flags_are_shown_if_they_are_wanted() -> None:
-    rows = [make_row(flags=("drift",))]
-    assert not any("flags: drift" in line for line in table(rows, 80))
-    assert any(line.strip() == "flags: drift" for line in table(rows, 80, View(verbose=True)))
-
-
-def test_flags_that_are_no_matter_of_quality_are_counted() -> None:
-    rows = [make_row(flags=("size_rounded", "simulated", "drift")), make_row(8, flags=("simulated", "few_samples"))]
-    assert "flags: simulated 2, size rounded 1; `-v` explains them" in table(rows, 80)
-    assert not any(line.startswith("flags: ") for line in table(rows[:1], 80, View(verbose=True)))
-
-
-def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
     shown = live([make_row()], run="runs/x").splitlines()
     assert [line.partition(" ")[0] for line in shown[-4:]] == ["", "allreduce", "quality:", "next:"]
     first = io.StringIO()
@@ -309,15 +278,20 @@ def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path:
     assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
 
 
-def test_a_report_on_a_terminal_ends_with_the_answer(tmp_path: Path) -> None:
-    run = store(tmp_path / "run", [make_row()])
+def test_flags_are_shown_if_they_are_wanted_or_counted_if_they_are_no_matter_of_quality() -> None:
+    rows = [make_row(flags=("drift",))]
+    assert not any("flags: drift" in line for line in table(rows, 80))
+    assert any(line.strip() == "flags: drift" for line in table(rows, 80, View(verbose=True)))
+    rows = [make_row(flags=("size_rounded", "simulated", "drift")), make_row(8, flags=("simulated", "few_samples"))]
+    assert "flags: simulated 2, size rounded 1; `-v` explains them" in table(rows, 80)
+    assert not any(line.startswith("flags: ") for line in table(rows[:1], 80, View(verbose=True)))
+
+
+def test_a_report_ends_with_the_answer_on_a_terminal_and_is_it_alone_with_a_page(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row(), make_row(8)])
     shown = run_here(tmp_path, "report", str(run), env={"COLLBENCH_TTY": "stdout", "COLUMNS": "160"}).stdout.splitlines()
     assert [line.partition(" ")[0] for line in shown[-3:]] == ["", "allreduce", "quality:"]
     assert shown[1] and not any("quality:" in line for line in shown[:-1])
-
-
-def test_with_a_page_a_report_prints_the_answer_alone(tmp_path: Path) -> None:
-    run = store(tmp_path / "run", [make_row(), make_row(8)])
     done = run_here(tmp_path, "report", str(run), "--html", "page.html")
     assert (done.returncode, done.stderr) == (0, "wrote page.html\n")
     assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == ["run", "allreduce", "quality:"]
@@ -329,17 +303,6 @@ def test_with_a_page_a_report_prints_the_answer_alone(tmp_path: Path) -> None:
 def test_with_a_page_a_report_of_a_hunt_prints_the_answer_alone(tmp_path: Path) -> None:
     hunt = run_here(tmp_path, "report", str(REPORTS / "hunt-host"), "--html", "page.html")
     assert len(hunt.stdout.splitlines()) == 1 and "cb1h7" in hunt.stdout
-
-
-def test_an_operation_without_data_has_nothing_to_verify() -> None:
-    (found,) = answers([make_row(0, operation="barrier", wrong=None, checked=0)])
-    assert found.verification is not None and found.verification.without_data
-    (found,) = answers([make_row(8, wrong=None, checked=0)])
-    assert found.verification is not None and not found.verification.without_data
-
-
-def test_programs_get_no_answer() -> None:
-    assert not any("quality:" in live([make_row()], format) for format in ("csv", "json", "nccl-tests"))
 
 
 def test_every_output_has_the_same_headline(tmp_path: Path) -> None:
@@ -357,7 +320,6 @@ def test_every_output_has_the_same_headline(tmp_path: Path) -> None:
     folder = store(tmp_path / "run", rows)
     text = "16.4 of 20.0 GB/s (82 %)"
     rate = answers(rows)[0].rate
-    assert rate is not None
     assert (rate.bytes_per_s, rate.size_bytes, round(rate.percent or 0)) == (16.4e9, 16 << 20, 82)
     report = run_here(tmp_path, "report", str(folder), "--html", str(tmp_path / "page.html"))
     assert report.returncode == 0

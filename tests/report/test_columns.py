@@ -1,4 +1,4 @@
-"""What a row shows, word for word."""
+"""What a row shows, word for word, and which devices of a machine its ceiling names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit, PcieLimit
+from collbench.machine.peak.links import limiting_parts
+from collbench.machine.peak.node import Job, node_of
 from collbench.report.cases import (
     doubtful,
     each_group,
@@ -30,6 +35,8 @@ from collbench.report.cases import (
 from collbench.report.frame import printable
 from collbench.report.plan import PlanSummary
 from collbench.results.flags import DOUBTFUL, FLAGS, explain
+from collbench.results.reader import row_from_json
+from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
@@ -37,37 +44,33 @@ MEASURED = Ceiling("measured", 52e9, "memory copy", low_bytes_per_s=51.2e9, high
 LIMIT = Ceiling("network", 64.6e9, "NIC 4×100 Gb/s", "bound")
 
 
-@pytest.mark.parametrize(
-    ("changes", "figures", "limit"),
-    [
-        ({}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring)"),
-        ({"percent_of_ceiling": 0.0026}, "42.0 of 50.0 GB/s (<0.1 %)", None),
-        ({"percent_of_ceiling": 0.62}, "42.0 of 50.0 GB/s (0.6 %)", "NIC 4×100 Gb/s (ring)"),
-        (
-            {"ceiling": COPY, "percent_of_ceiling": 123.5},
-            "42.0 of 34.0 GB/s (faster than measured reference)",
-            "memory copy and sum (measured)",
-        ),
-        (
-            {"ceiling": Ceiling("measured", 34e9, "one loopback TCP stream"), "percent_of_ceiling": 123.5},
-            "42.0 of 34.0 GB/s (faster than measured reference)",
-            "one loopback TCP stream (measured)",
-        ),
-        ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the hard limit: its inputs are doubtful)", None),
-        ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
-        ({"hard_bound": LIMIT}, "42.0 of 50.0 GB/s (84 %, hard limit 65 %)", "NIC 4×100 Gb/s (ring)"),
-        ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring and hard limit)"),
-        ({"ceiling": LIMIT, "hard_bound": LIMIT, "percent_of_ceiling": 65}, "42.0 of 64.6 GB/s (65 %)", "NIC 4×100 Gb/s (hard limit)"),
-        ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
-        ({"ceiling": ceiling_from_rate(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
-        ({"ceiling": no_ceiling("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
-        ({"ceiling": MEASURED, "percent_of_ceiling": 80}, "42.0 of 52.0 GB/s (80 %)", "memory copy (measured 51.2–53.0)"),
-        ({"ceiling": replace(MEASURED, disturbed=True), "percent_of_ceiling": None}, "–", "memory copy (measured 51.2–53.0)"),
-        ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
-        ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),
-        ({"ranks": 1, "busbw_bytes_per_s": 0.0, "percent_of_ceiling": None}, "one rank: no bus", "–"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "figures", "limit"), [
+    ({}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring)"),
+    ({"percent_of_ceiling": 0.0026}, "42.0 of 50.0 GB/s (<0.1 %)", None),
+    ({"percent_of_ceiling": 0.62}, "42.0 of 50.0 GB/s (0.6 %)", "NIC 4×100 Gb/s (ring)"),
+    (
+        {"ceiling": COPY, "percent_of_ceiling": 123.5}, "42.0 of 34.0 GB/s (faster than measured reference)",
+        "memory copy and sum (measured)",
+    ),
+    (
+        {"ceiling": Ceiling("measured", 34e9, "one loopback TCP stream"), "percent_of_ceiling": 123.5},
+        "42.0 of 34.0 GB/s (faster than measured reference)",
+        "one loopback TCP stream (measured)",
+    ),
+    ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the hard limit: its inputs are doubtful)", None),
+    ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
+    ({"hard_bound": LIMIT}, "42.0 of 50.0 GB/s (84 %, hard limit 65 %)", "NIC 4×100 Gb/s (ring)"),
+    ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring and hard limit)"),
+    ({"ceiling": LIMIT, "hard_bound": LIMIT, "percent_of_ceiling": 65}, "42.0 of 64.6 GB/s (65 %)", "NIC 4×100 Gb/s (hard limit)"),
+    ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
+    ({"ceiling": ceiling_from_rate(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
+    ({"ceiling": no_ceiling("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
+    ({"ceiling": MEASURED, "percent_of_ceiling": 80}, "42.0 of 52.0 GB/s (80 %)", "memory copy (measured 51.2–53.0)"),
+    ({"ceiling": replace(MEASURED, disturbed=True), "percent_of_ceiling": None}, "–", "memory copy (measured 51.2–53.0)"),
+    ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
+    ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),
+    ({"ranks": 1, "busbw_bytes_per_s": 0.0, "percent_of_ceiling": None}, "one rank: no bus", "–"),
+])  # fmt: skip
 def test_of_ceiling_and_limited_by(changes: dict[str, Any], figures: str, limit: str | None) -> None:
     row = make_row(**changes)
     assert of_ceiling(row) == figures
@@ -81,40 +84,33 @@ def test_the_percentages_of_a_curve_never_change_their_base() -> None:
     rates = (200e9, 449e9, 451e9, 482e9, 690e9)
     rows = [make_row(busbw_bytes_per_s=rate, percent_of_ceiling=rate / 4.5e9, ceiling=ring, hard_bound=limit) for rate in rates]
     assert [of_ceiling(row) for row in rows] == [
-        "200 of 450 GB/s (44 %, hard limit 29 %)",
-        "449 of 450 GB/s (100 %, hard limit 64 %)",
-        "451 of 450 GB/s (100 %, hard limit 64 %)",
-        "482 of 450 GB/s (107 %, hard limit 69 %)",
-        "690 of 450 GB/s (153 %, hard limit 99 %)",
-    ]
+        "200 of 450 GB/s (44 %, hard limit 29 %)", "449 of 450 GB/s (100 %, hard limit 64 %)", "451 of 450 GB/s (100 %, hard limit 64 %)",
+        "482 of 450 GB/s (107 %, hard limit 69 %)", "690 of 450 GB/s (153 %, hard limit 99 %)",
+    ]  # fmt: skip
     percents = [(row.as_json()["percent_of_ceiling"], row.as_json()["percent_of_hard_bound"]) for row in rows]
     assert percents == sorted(percents)
 
 
-def test_wrong_elements_cannot_be_overlooked() -> None:
+def test_wrong_elements_cannot_be_overlooked_and_text_from_files_cannot_steer_a_terminal() -> None:
     assert [wrong(make_row(wrong=count)) for count in (None, 0, 12)] == ["–", "0", "WRONG 12"]
     row = make_row(flags=("few_samples",), wrong_detail="first at 3: wanted 6, got 2")
     assert remarks(row) == "few samples, first at 3: wanted 6, got 2"
+    assert printable("a\x1b[2J\n\r\u202eb×µ–") == "a?[2J???b×µ–"
+    assert not_available(not_measured("\x1b]0;x\x07")) == "n/a (?]0;x?)"
 
 
-def test_intervals_are_in_microseconds() -> None:
+def test_times_of_two_values_and_intervals_are_in_microseconds_and_text_all_the_same() -> None:
     assert interval(make_row(time_s=make_times(1e-3))) == "990.0–1010"
     assert interval(not_measured("x")) == "–"
-
-
-MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
-
-
-def test_a_time_that_nothing_takes_is_text_all_the_same() -> None:
     assert times(make_row(time_s=make_times(1e304))) == "inf"
     assert times(make_row(time_s=make_times(1e20))) == "1e+26"
-
-
-def test_two_values_are_never_shown_as_one() -> None:
     row = make_row(8, modes=MODES, flags=("two_modes",))
     assert times(row) == "2.300 82 % / 10.70 18 %"
     assert times(row, " µs") == "2.300 µs 82 % / 10.70 µs 18 %"
     assert times(make_row(time_s=make_times(2.3e-6))) == "2.300"
+
+
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
 
 
 @pytest.mark.parametrize("modes", [[], MODES[:1], [1, "x"], [{"time_s": "2"}, {"share": 1.0}], [{"time_s": 1e-6, "share": None}, MODES[0]]])
@@ -123,21 +119,12 @@ def test_modes_that_are_not_two_pairs_of_numbers_are_none(modes: list[Any]) -> N
     assert (two_modes(row), times(row)) == ([], "2399")
 
 
-@pytest.mark.parametrize("flag", sorted(DOUBTFUL))
-def test_a_doubtful_interval_does_not_look_like_a_good_one(flag: str) -> None:
-    row = make_row(time_s=make_times(1e-3), flags=("simulated", flag))
-    assert interval(row) == "? 990.0–1010"
-    assert doubtful(row) == [flag]
-    assert flag in FLAGS
-
-
-def test_flags_that_leave_the_time_as_it_is_raise_no_doubt() -> None:
+def test_a_doubtful_interval_does_not_look_like_a_good_one_unless_launches_are_its_evidence() -> None:
     row = make_row(time_s=make_times(1e-3), flags=("simulated", "remeasured", "python_loop", "missing_launches"))
-    assert interval(row) == "990.0–1010"
-    assert doubtful(row) == []
-
-
-def test_an_interval_over_launches_has_its_own_evidence() -> None:
+    assert (interval(row), doubtful(row)) == ("990.0–1010", [])
+    for flag in DOUBTFUL:
+        row = make_row(time_s=make_times(1e-3), flags=("simulated", flag))
+        assert (interval(row), doubtful(row), flag in FLAGS) == ("? 990.0–1010", [flag], True)
     flags = ("drift", "target_missed", "warmup_unsettled")
     assert interval(make_row(time_s=make_times(1e-3), flags=flags, launches=5)) == "990.0–1010"
     assert interval(make_row(time_s=make_times(1e-3), flags=(*flags, "state_flip"), launches=5)) == "? 990.0–1010"
@@ -149,11 +136,6 @@ def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> Non
         f"simulated: {FLAGS['simulated'].render()}",
     ]
     assert all(flag.islower() and flag.isidentifier() for flag in FLAGS)
-
-
-def test_text_from_files_cannot_steer_a_terminal() -> None:
-    assert printable("a\x1b[2J\n\r\u202eb×µ–") == "a?[2J???b×µ–"
-    assert not_available(not_measured("\x1b]0;x\x07")) == "n/a (?]0;x?)"
 
 
 BARRIER: dict[str, Any] = {
@@ -170,32 +152,22 @@ def titles(*rows: Any, **known: Any) -> list[str]:
     return [column.title for column in shown_columns(PlanSummary.of(rows, **known))]
 
 
-def test_a_barrier_has_microseconds_alone() -> None:
+def test_a_barrier_has_microseconds_alone_and_dashes_beside_others() -> None:
     row = make_row(0, **BARRIER)
     assert titles(row) == ["operation", "backend", "time µs", "95 % interval", "wrong", "flags"]
-    assert name_of(row) == "barrier"
-
-
-def test_a_barrier_beside_others_has_dashes() -> None:
-    columns = {
-        column.title: column.text(make_row(0, **BARRIER)) for column in shown_columns(PlanSummary.of([make_row(0, **BARRIER), make_row()]))
-    }
-    row = make_row(0, **BARRIER)
-    assert value_of(row, "in_place") == "–"
+    assert (name_of(row), value_of(row, "in_place")) == ("barrier", "–")
+    columns = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row, make_row()]))}
     assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of expected", "limited by")] == [
         "–", "–", "–", "–", "–", "barrier moves nothing",
     ]  # fmt: skip
 
 
-def test_groups_have_columns_for_each_and_for_all() -> None:
+def test_groups_have_columns_for_each_and_for_all_or_dashes() -> None:
     row = make_row(group="MOD 2", groups=GROUPS)
     texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
     assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("9.41–9.45", "18.9")
     assert format_groups(row) == "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"
     assert "each group GB/s" not in titles(make_row(), make_row(group="0-1"))
-
-
-def test_groups_without_rates_have_dashes() -> None:
     row = make_row(group="MOD 2", groups={"count": 2, "ranks": 4, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": None})
     texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
     assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("–", "–")
@@ -230,19 +202,79 @@ def test_cases_know_their_groups_before_the_first_row() -> None:
     assert PlanSummary.of([make_case(split=Split("DIV", 8))], ranks=4).some("group") == ["all"]
 
 
-@pytest.mark.parametrize(
-    ("percent", "kind", "limit", "model", "text"),
-    [
-        (84.0, "network", "NIC", "ring", "84 %"),
-        (0.04, "network", "NIC", "ring", "<0.1 %"),
-        (0.06, "network", "NIC", "ring", "0.1 %"),
-        (101.0, "network", "NIC", "ring", "101 %"),
-        (101.0, "network", "NIC", "bound", "101 %"),
-        (103.0, "network", "NIC", "bound", "above the hard limit: its inputs are doubtful"),
-        (103.0, "network", "NIC", "ring", "103 %"),
-        (101.0, "measured", "memory copy", "ring", "faster than measured reference"),
-        (150.0, "measured", "loopback TCP", "ring", "faster than measured reference"),
-    ],
-)
+@pytest.mark.parametrize(("percent", "kind", "limit", "model", "text"), [
+    (84.0, "network", "NIC", "ring", "84 %"), (0.04, "network", "NIC", "ring", "<0.1 %"), (0.06, "network", "NIC", "ring", "0.1 %"),
+    (101.0, "network", "NIC", "ring", "101 %"), (101.0, "network", "NIC", "bound", "101 %"),
+    (103.0, "network", "NIC", "bound", "above the hard limit: its inputs are doubtful"),
+    (103.0, "network", "NIC", "ring", "103 %"),
+    (101.0, "measured", "memory copy", "ring", "faster than measured reference"),
+    (150.0, "measured", "loopback TCP", "ring", "faster than measured reference"),
+])  # fmt: skip
 def test_more_than_the_whole_means_something_else_for_each_kind_of_limit(percent, kind, limit, model, text):
     assert share(percent, Ceiling(kind, 1e9, limit, model)) == text
+
+
+ALL_NICS = {f"mlx5_{number}" for number in range(8)}
+SLOTS = {nic.address for nic in dgx().nics}
+EIGHT = NicLimit(ports=((8, 400e9),))
+FOUR = NicLimit(ports=((4, 200e9),))
+
+
+def nvlink(count: int, gigabytes: float = 25, **more: object) -> GpuLinkLimit:
+    """NVLinks of a GPU."""
+    return GpuLinkLimit(link="NVLink", count=count, bytes_per_s=gigabytes * 1e9, **more)  # type: ignore[arg-type]
+
+
+def tcp(interface: str) -> NicLimit:
+    """One interface of 1 Gb/s."""
+    return NicLimit(ports=((1, 1e9),), interface=interface)
+
+
+@pytest.mark.parametrize(("machine", "part", "parts"), [
+    (dgx(), EIGHT, ALL_NICS), (dgx(), EIGHT.of(fabric=2.0), ALL_NICS), (dgx(), EIGHT.of(shared_by=3, host="node7"), ALL_NICS),
+    (dgx(), nvlink(18, nvls=True), {f"{gpu.key}>switch" for gpu in dgx().gpus}),
+    (dgx(), nvlink(18, 250), set()),
+    (dgx(), FOUR, set()),
+    (dgx(), PcieLimit(generation=5, lanes=16, gpus=8), {gpu.address for gpu in dgx().gpus}),
+    (mesh(), nvlink(12), {f"0000:03:00.0>0000:{bus}:00.0" for bus in ("43", "83", "c3")}),
+    (mesh(), nvlink(4, way="pair"), {"0000:03:00.0>0000:43:00.0"}),
+    (pcie_box(), PcieLimit(generation=4, lanes=8), {"0000:82:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:01:00.0"), {"0000:01:00.0"}),
+    (pcie_box(), BridgeLimit(address="0000:ff:00.0"), set()), (laptop(), tcp("enp2s0"), {"enp2s0"}),
+    (laptop(), tcp("docker0"), {"docker0"}), (Machine(), FOUR, set()), (Machine(), nvlink(18), set()),
+])  # fmt: skip
+def test_parts_of_a_ceiling_and_devices(machine: Machine, part: LimitPart, parts: set[str]) -> None:
+    assert limiting_parts(machine, [part]) == parts
+
+
+def test_slots_that_hold_their_nics_back() -> None:
+    machine = dgx()
+    narrow = tuple(replace(device, link=replace(device.link, width=4)) if device.address in SLOTS else device for device in machine.pci)
+    part = EIGHT.of(slots=(PcieLimit(generation=5, lanes=4),))
+    assert limiting_parts(replace(machine, pci=narrow), [part]) == ALL_NICS | SLOTS
+    assert limiting_parts(machine, [part]) == set()
+
+
+def read_back(values: dict[str, object]) -> Ceiling:
+    """The ceiling of a row that stores these values."""
+    found = row_from_json({**make_row().as_json(), "ceiling": values}).ceiling
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "values", [{"limited_by": "NIC 4×100 Gb/s"}, {"limited_by_parts": [{"kind": "light_beam"}]}, {"limited_by_parts": 7}]
+)
+def test_a_row_of_another_version_has_no_parts(values: dict[str, object]) -> None:
+    """Only the text is known; nothing is marked."""
+    assert read_back({"kind": "topology", "bytes_per_s": 50e9, "limited_by": "", **values}).limited_by_parts == ()
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "alltoall", "sendrecv", "p2p"])
+@pytest.mark.parametrize(("machine", "nodes"), [(dgx(), 1), (dgx(), 2), (mesh(), 1), (mesh(), 2), (pcie_box(), 1), (pcie_box(), 2)])
+def test_every_model_is_found(machine: Machine, nodes: int, operation: str) -> None:
+    found = ceilings(operation, Job((node_of(machine),) * nodes))
+    assert found.bound is not None
+    for ceiling in (found.ring, found.bound):
+        assert ceiling is None or limiting_parts(machine, ceiling.limited_by_parts)
+        assert ceiling is None or read_back(ceiling.as_json()) == ceiling

@@ -16,6 +16,7 @@ from collbench.report.compare import compare_runs, table_lines
 from collbench.results.row import Row, Times
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured, store
+from tests.stored import stored_reports
 
 KINDS = {"backend": "mpi", "device": "cpu", "ranks": 2}
 
@@ -31,11 +32,8 @@ def side(folder: Path, factor: float, launches: int, extra: list[Row], **info: A
         probe = {"before": 65e-9 * factor, "after": 65e-9 * factor}
         rows = [
             row(64 << 20, 2.4e-3 * factor * noise, canary_s={"before": 65e-9, "after": 66e-9}),
-            row(8, 1e-6 * factor * noise, canary_s=probe),
-            row(1024, 2e-6 * noise),
-            row(2048, 2.2e-6 / factor * noise),
-            *extra,
-        ]
+            row(8, 1e-6 * factor * noise, canary_s=probe), row(1024, 2e-6 * noise), row(2048, 2.2e-6 / factor * noise), *extra,
+        ]  # fmt: skip
         store(folder / f"launch-{number + 1}", rows, allocation_id=folder.name, **info)
     return folder
 
@@ -140,16 +138,13 @@ def test_json(both: tuple[Path, Path]) -> None:
     ]
 
 
-def test_csv(both: tuple[Path, Path]) -> None:
+def test_csv_with_defused_formulas(both: tuple[Path, Path], tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(printed(*both, "csv")[0], newline="")))
     assert len(rows) == 8
     first = next(row for row in rows if row["size_bytes"] == "8")
     assert (first["size_bytes"], first["outcome"], first["a_launches"], first["b_flags"]) == ("8", "slower", "5", "")
     assert float(first["time_ratio_value"]) == pytest.approx(1.3)
     assert rows[-2]["outcome"] == "only in A" and rows[-2]["b_p50_s"] == ""
-
-
-def test_formulas_are_defused(tmp_path: Path) -> None:
     a, b = (store(tmp_path / name, [make_row(8, operation="=1+1", flags=("@x",))]) for name in "ab")
     rows = list(csv.DictReader(io.StringIO(printed(a, b, "csv")[0], newline="")))
     assert (rows[0]["operation"], rows[0]["a_flags"]) == ("'=1+1", "'@x")
@@ -164,22 +159,19 @@ def test_a_hostile_run_moves_no_cursor(tmp_path: Path) -> None:
     assert "<b>" not in printed(a, b, "markdown")[0]
 
 
-def test_what_could_not_be_read_is_reported(tmp_path: Path) -> None:
+def test_bad_formats_are_refused_and_what_could_not_be_read_is_reported(tmp_path: Path) -> None:
     a, b = (store(tmp_path / name, [make_row(8)]) for name in "ab")
     with (b / "cells.jsonl").open("a") as file:
         file.write("{}\nhalf")
     assert printed(a, b)[1].startswith(f"{b}/cells.jsonl ends in the middle of line 3")
-
-
-def test_bad_formats(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--format 'xml': .*table, csv, jsonl, markdown"):
         printed(tmp_path, tmp_path, "xml")
     with pytest.raises(UsageError, match="--color 'red' is unknown"):
-        printed(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8)]), color="red")
+        printed(a, b, color="red")
 
 
 def test_a_narrow_terminal_gets_a_block_for_each_series_with_its_outcomes() -> None:
-    reports = Path(__file__).parents[2] / "reports"
+    reports = stored_reports()
     found = compare(reports / "shaped-1gbit-pmi2", reports / "shaped-1gbit-pmix")
     lines = [line.text for line in table_lines(found, 80)]
     assert [line for line in lines if line.startswith("allreduce")] == [

@@ -51,12 +51,9 @@ def test_an_earlier_run_shows_how_long_a_case_takes() -> None:
     ]
 
 
-def test_a_total_time_is_the_limit_of_all_cases_of_a_launch() -> None:
+def test_a_complete_run_leaves_nothing_and_a_total_time_is_the_limit_of_a_launch() -> None:
     assert Planned("a", 2, CASES, 5.0, launches=2, total_s=10.0).at_most_s == 20.0
     assert Planned("a", 2, CASES, 0.5, total_s=10.0).at_most_s == 1.5
-
-
-def test_a_run_that_is_complete_leaves_nothing() -> None:
     assert printed(cases=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cases on 2 ranks; runs/x has 5 more\n", "")
 
 
@@ -71,14 +68,11 @@ def test_json_has_a_case_per_line_and_the_time_beside_it() -> None:
     assert printed("json", quiet=True) == (out, "")
 
 
-def test_csv_has_the_same_fields() -> None:
+def test_csv_has_the_same_fields_and_nccl_tests_no_form_of_a_plan() -> None:
     rows = list(csv.DictReader(io.StringIO(printed("csv")[0], newline="")))
     assert [(row["sweep"], row["size_bytes"], row["split"]) for row in rows] == [
         ("sweeps[1] 'a'", "8", ""), ("sweeps[1] 'a'", "1024", "MOD 2"), ("sweeps[2]", "0", ""),
     ]  # fmt: skip
-
-
-def test_a_plan_has_no_form_of_nccl_tests() -> None:
     with pytest.raises(UsageError, match="use table, csv or json"):
         printed("nccl-tests")
 

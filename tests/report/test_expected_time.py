@@ -55,7 +55,6 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     of_json = {row["size_bytes"]: row["expectation"] for row in map(json.loads, printed(stored, "json").splitlines())}
     material = Material(list(runs), stored / "page.html")
     of_page = section(material)
-    assert of_page is not None
     head, rows = of_page.tables[0][1].head, of_page.tables[0][1].rows
     assert of_page.tables[1][0].startswith("latency α and bandwidth of large messages") and "α µs" in of_page.tables[1][1].head
     on_page = {row[head.index("size")]: dict(zip(head, row, strict=True)) for row in rows}
@@ -91,16 +90,13 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     assert html(material).count("this run&#39;s 64 B and 16 MiB") >= 3
 
 
-def test_columns_of_the_table(stored: Path) -> None:
+def test_columns_of_the_table_and_a_section_that_fits_a_terminal(stored: Path) -> None:
     from collbench.report.blocks import View
 
     out = io.StringIO()
     view = View(("expected_time", "percent_of_time", "expected_from"), added=True)
     report_run([stored], None, "table", out, err=io.StringIO(), view=view)
     assert re.search(r"64 KiB .* 80 %  this run's 64 B and 16 MiB", out.getvalue())
-
-
-def test_it_is_not_stored_and_not_read_back(stored: Path) -> None:
     assert "expectation" not in (stored / "cells.jsonl").read_text()
     rows = [json.loads(line) for line in printed(stored, "json").splitlines()]
     copy = stored.parent / "copy"
@@ -135,7 +131,7 @@ def test_many_racks_read_as_not_saturated(tmp_path: Path) -> None:
     sentence = "allreduce over nccl: not saturated at 16 GiB, 11.4 MiB per rank: 406 of the 43"
     assert sentence in printed(path, "table")
     found = section(Material(list(collbench.read(path)), path))
-    assert found is not None and any(text.startswith(sentence) for text in found.texts)
+    assert any(text.startswith(sentence) for text in found.texts)
 
 
 def test_a_measurement_names_its_slowest_size_in_one_line(tmp_path: Path) -> None:

@@ -57,14 +57,24 @@ def glossary() -> list[str]:
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
 
 
-@pytest.mark.parametrize("word", sorted({column.title for column in COLUMNS}))
-def test_columns_of_the_table(word: str) -> None:
-    assert "column" in {each.group for each in page(word)}
+WORDS = {
+    "column": [*sorted({column.title for column in COLUMNS}), *COLUMN_OF_KEY],
+    "outcome": [*Outcome, gate.PASSED, gate.REGRESSION, gate.UNDECIDED, gate.WRONG_DATA],
+    "flag": flag_names(FLAGS),
+    "": [*sorted(titles() - IDENTITIES), *csv_columns()],
+}
 
 
-@pytest.mark.parametrize("word", COLUMN_OF_KEY)
-def test_keys_of_the_option_columns(word: str) -> None:
-    assert "column" in {each.group for each in page(word)}
+@pytest.mark.parametrize("group", WORDS)
+def test_words_of_outputs_have_a_page_in_their_group(group: str) -> None:
+    lacking = [word for word in WORDS[group] if group not in {found.group for found in page(word)} | {""}]
+    assert WORDS[group] and lacking == []
+
+
+def test_exit_codes() -> None:
+    codes = [page(str(code)) for code in EXIT_CODES]
+    assert [[found.group for found in pages_of_code] for pages_of_code in codes] == [["exit"]] * len(EXIT_CODES)
+    assert {str(code) for code in EXIT_CODES} <= {found.word for found in page("exit-codes")}
 
 
 def test_a_declared_column_is_found_by_its_key_its_name_and_its_heading_and_has_the_text_of_its_declaration() -> None:
@@ -81,21 +91,6 @@ def test_a_column_of_several_kinds_has_a_line_for_each() -> None:
     (link,) = page("of link")
     of_kinds = [line.partition(": ")[0] for line in link.means.splitlines()]
     assert (link.word, of_kinds) == ("percent_of_link", ["`collbench load`", "`collbench kv`"])
-
-
-@pytest.mark.parametrize("word", sorted(titles() - IDENTITIES))
-def test_columns_of_the_other_tables(word: str) -> None:
-    assert page(word)
-
-
-@pytest.mark.parametrize("word", csv_columns())
-def test_columns_of_csv(word: str) -> None:
-    assert page(word)
-
-
-@pytest.mark.parametrize("word", [*Outcome, gate.PASSED, gate.REGRESSION, gate.UNDECIDED, gate.WRONG_DATA])
-def test_outcomes(word: str) -> None:
-    assert "outcome" in {each.group for each in page(word)}
 
 
 VOCABULARY = {
@@ -116,22 +111,6 @@ def test_words_of_outputs(part: str) -> None:
     assert [word for word in VOCABULARY[part] if plain(word) not in spelled] == []
 
 
-@pytest.mark.parametrize("code", EXIT_CODES)
-def test_exit_codes(code: int) -> None:
-    assert [each.group for each in page(str(code))] == ["exit"]
-    assert str(code) in [each.word for each in page("exit-codes")]
-
-
-@pytest.mark.parametrize("name", flag_names(FLAGS))
-def test_names_of_flags(name: str) -> None:
-    assert "flag" in {each.group for each in page(name)}
-
-
-def test_flags_and_findings() -> None:
-    for group, words in (("flag", FLAGS), ("finding", findings())):
-        assert {each.word for each in pages() if each.group == group} == set(words)
-
-
 def test_every_page_reports_something_and_every_group_is_listed() -> None:
     assert all(each.means.strip() and each.group in GROUPS for each in pages())
     assert list(TOPICS.values()) == list(GROUPS)
@@ -142,25 +121,21 @@ def test_every_page_reports_something_and_every_group_is_listed() -> None:
         assert words[-sum(each.group == group for each in pages()) :] == [each.word for each in pages() if each.group == group]
 
 
-def test_words_that_topics_are_shown_with_have_pages() -> None:
+def test_topics_list_their_words_which_have_pages() -> None:
     for line in topic_lines():
         _, of_topic, shown = line.text.partition("such as ")
         assert all(page(word) for word in shown.split(", ") if of_topic)
-
-
-def test_a_topic_that_is_a_word_has_its_page_and_its_list() -> None:
     lines = [line.text for line in lines_about("Exit codes")]
     assert lines[0] == page("exit-codes")[0].lines()[0] and any(line.startswith("  143 ") for line in lines)
+    for group, words in (("flag", FLAGS), ("finding", findings())):
+        assert {each.word for each in pages() if each.group == group} == set(words)
 
 
-def test_the_page_of_a_finding_as_text() -> None:
+def test_a_word_finds_its_page_in_any_spelling_and_a_finding_has_three_paragraphs() -> None:
     (found,) = page(" cb2105 ")
     lines = found.lines()
     assert lines[0].startswith("CB2105  ")
     assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
-
-
-def test_a_word_finds_its_page_in_any_spelling() -> None:
     assert page("busbw") == page("busbw GB/s") == page("BUSBW_bytes-per-s")
 
 

@@ -1,4 +1,4 @@
-"""The sections below the rows of `collbench report`: fits and slow ranks, word for word."""
+"""The sections below the rows of `collbench report`: fits, slow ranks and forced choices, word for word."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.cases import times
+from collbench.report.cases import CHOICE_TITLE, choice_sentences, times
 from collbench.report.headlines import lines
+from collbench.report.headlines import lines as findings
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object, to_line
 from tests.analysis.test_alpha_beta import SIZES, case
 from tests.report.golden import assert_golden
+from tests.report.golden import live as printed
 from tests.results.rows import make_row, make_times, not_measured
 
 
@@ -53,10 +55,19 @@ def test_both_sections(tmp_path: Path) -> None:
     assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that finish last"]
 
 
-def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:
+def test_nothing_is_reported_where_there_is_nothing_but_skew_also_without_arrays() -> None:
     assert lines([], []) == []
     assert lines([Run(Path("run"))], [make_row(), not_measured("no")]) == []
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
+    row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
+    assert texts([Run(Path("run"), rows=[row])], []) == [
+        "",
+        "ranks that finish last",
+        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
+    ]
+    # the skew of a window is a part of the window s time
+    windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
+    assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
 
 
 def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
@@ -76,9 +87,12 @@ def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_several_runs_are_distinguished(tmp_path: Path) -> None:
+def test_several_runs_are_distinguished_and_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
     assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
+    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
+    assert sum("█" in line for line in found) == 8
+    assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
 
 def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> None:
@@ -90,26 +104,6 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})
     assert [line for line in texts([*together[:2], other], []) if line.endswith(":")] == ["one and 1 more:", "three:"]
-
-
-def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
-    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
-    assert sum("█" in line for line in found) == 8
-    assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
-
-
-def test_exit_skew_is_reported_without_arrays_too() -> None:
-    row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
-    assert texts([Run(Path("run"), rows=[row])], []) == [
-        "",
-        "ranks that finish last",
-        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
-    ]
-
-
-def test_the_skew_of_a_window_is_a_part_of_the_window_s_time() -> None:
-    windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
-    assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
 
 
 @pytest.mark.parametrize("host", ["\x1b[2J", "a\nb"])
@@ -144,3 +138,85 @@ def test_rows_from_hostile_files_never_raise(data: st.DataObject) -> None:
     found = lines([Run(Path("run"), rows=rows)], rows)
     assert all(line.text.isprintable() for line in found)
     assert all(times(row).isprintable() for row in rows)
+
+
+K, M = 1024, 1024**2
+
+
+def row(size: int, p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
+    values = {"time_s": make_times(p50), "registration": "none", "algorithm": algorithm, "protocol": protocol, **changes}
+    return make_row(size, **values)
+
+
+SWEEP = [
+    *(row(size, p50) for size, p50 in ((8, 20e-6), (4 * K, 24e-6), (4 * M, 150e-6))),
+    *(row(size, p50, "ring", "simple") for size, p50 in ((8, 30e-6), (4 * K, 36e-6), (4 * M, 149e-6))),
+    *(row(size, p50, "tree", "ll128") for size, p50 in ((8, 20.1e-6), (4 * K, 24e-6), (4 * M, 132e-6))),
+    *(not_measured("no NVLS here", size_bytes=size, registration="none", algorithm="nvls", protocol="ll") for size in (8, 4 * K, 4 * M)),
+]
+LOSES = "allreduce nccl: the automatic choice loses 12 % (11 to 13) at 4 MiB: tree/ll128 is faster"
+OTHERS = "allreduce nccl: at 2 other sizes the automatic choice is the best, or within 1.4 % of the best"
+
+
+def titles(rows: list[Row]) -> list[str]:
+    """The titles of the blocks, and the headings."""
+    return [word for line in printed(rows).splitlines() if line.endswith(("quality", "Gb/s")) for word in line.split()]
+
+
+def test_the_table_of_a_sweep_has_columns_only_where_some_row_needs_them() -> None:
+    assert_golden("tuning.txt", printed(SWEEP))
+    assert not {"registration", "algorithm", "protocol"} & set(titles([row(8, 1e-6), make_row(8, backend="mpi")]))
+    assert not {"registration", "protocol"} & set(titles([row(8, 1e-6), row(8, 1e-6, "tree")]))
+    assert "algorithm" in titles([row(8, 1e-6), row(8, 1e-6, "tree")])
+    assert "tree" in titles([row(8, 1e-6, "tree"), row(16, 1e-6, "tree")])
+    assert "registration" in titles([row(8, 1e-6), row(8, 1e-6, registration="symmetric")])
+    assert "symmetric" in titles([row(8, 1e-6, registration="symmetric"), make_row(8, backend="mpi")])
+    first = [printed([row(8, 1e-6, registration=word)]).splitlines()[0] for word in ("none", "registered", "symmetric")]
+    assert ["buffers" in line.split(" · ")[-3] for line in first] == [True] * 3
+    assert [line.split(" · ")[4] for line in first] == ["4 ranks", "buffers registered", "buffers in a symmetric window"]
+
+
+def test_where_the_automatic_choice_loses_where_it_does_not_and_where_nothing_was_forced() -> None:
+    assert choice_sentences(SWEEP) == [LOSES, OTHERS]
+    assert choice_sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
+    assert choice_sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
+    both = [row(8, 10e-6), row(8, 9e-6, "ring")]
+    assert choice_sentences(both)[0].endswith("loses 10 % (8.7 to 11) at 8 B: ring is faster")
+    assert choice_sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
+
+
+def test_sizes_that_cannot_be_judged_are_named() -> None:
+    refused = [each for each in SWEEP if each.algorithm == "nvls"]
+    (sentence,) = choice_sentences([*SWEEP[:3], *refused])
+    assert sentence.startswith("allreduce nccl: inconclusive at 3 sizes (8 B, 4 KiB, 4 MiB)")
+    best, unknown = choice_sentences([*SWEEP[:2], SWEEP[3]])
+    assert best.startswith("allreduce nccl: the automatic choice is the best ")
+    assert unknown.startswith("allreduce nccl: inconclusive at 1 size (4 KiB)")
+
+
+def test_series_are_distinguished_by_what_differs() -> None:
+    both = [row(8, p50, algorithm, dtype=dtype) for dtype in ("float32", "int8") for algorithm, p50 in ((None, 10e-6), ("ring", 9e-6))]
+    assert [sentence.partition(":")[0] for sentence in choice_sentences(both)] == ["allreduce nccl float32", "allreduce nccl int8"]
+    both = [row(8, 1e-5, algorithm, registration=word) for word in ("none", "symmetric") for algorithm in (None, "ring")]
+    assert [sentence.partition(":")[0] for sentence in choice_sentences(both)] == [
+        "allreduce nccl registration none", "allreduce nccl registration symmetric",
+    ]  # fmt: skip
+
+
+def test_reports_of_stored_runs_have_it_as_a_section_and_no_control_characters() -> None:
+    found = [line.text for line in findings([Run(Path("run"), rows=SWEEP)], SWEEP)]
+    assert found[:4] == ["", CHOICE_TITLE, LOSES, OTHERS]
+    hostile = [row(8, 1e-5), row(8, 9e-6, "\x1b[2J")]
+    assert all(line.isprintable() for line in printed(hostile).splitlines())
+    assert all(line.text.isprintable() for line in findings([], hostile))
+
+
+def test_a_forced_choice_is_named_in_nccl_tests_text() -> None:
+    text = printed([SWEEP[0], SWEEP[3], row(8, 1e-6, None, "ll", registration="symmetric"), SWEEP[9]], "nccl-tests")
+    assert [line.partition(": ")[2] for line in text.splitlines() if "starting" in line] == [
+        "allreduce on nccl, isolated, fixed buffers",
+        "allreduce on nccl, isolated, fixed buffers, ring/simple",
+        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll",
+        "allreduce on nccl, isolated, fixed buffers, nvls/ll",
+    ]
+    assert "# n/a: allreduce 8 B nccl float32 sum nvls/ll: no NVLS here\n" in text

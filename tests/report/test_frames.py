@@ -28,26 +28,30 @@ def text(width: int | None, **changes: object) -> list[str]:
     return [line.text for line in table_lines(frame(**changes), width)]
 
 
-def test_a_file_gets_every_column_in_full() -> None:
+def test_a_file_gets_every_column_and_a_narrow_terminal_drops_cuts_or_names_them() -> None:
+    # a file gets every column in full
     assert text(None) == [
         "operation       size  limited by",
         "allreduce        8 B  one loopback TCP stream each way",
         "broadcast  1048576 B  memory copy",
     ]
-
-
-def test_a_narrow_terminal_drops_columns_in_their_order() -> None:
+    # a narrow terminal drops columns in their order
     assert text(45)[1] == "allreduce  one loopback TCP stream each way"
     assert text(20)[1] == "allreduce"
-
-
-def test_a_column_without_a_drop_is_cut_where_it_may_be() -> None:
+    # a column without a drop is cut where it may be
     column = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], cut=True)
     assert text(20, columns=(frame().columns[0], column))[1:] == ["allreduce  one loop…", "broadcast  memory c…"]
-
-
-def test_a_reason_stands_in_place_of_the_figures() -> None:
+    # a reason stands in place of the figures
     assert text(None, instead=lambda each: "n/a (no GPU)" if each[0] == "broadcast" else None)[-1] == "broadcast  n/a (no GPU)"
+    # a terminal without room names the hidden columns
+    assert text(45, names_hidden=True)[-1] == "not shown on a terminal this narrow: size"
+    assert text(60, names_hidden=True) == text(None)
+    # a table without titles has no heading
+    column = Column[tuple[str, int, str]]("", "", lambda each: each[0])
+    assert text(None, columns=(column,)) == ["allreduce", "broadcast"]
+    # sentences are wrapped between words
+    lines = text(40, foot=["intervals are 95 % confidence intervals of the median within one launch"])
+    assert lines[-2:] == ["intervals are 95 % confidence intervals", "  of the median within one launch"]
 
 
 def test_the_text_of_a_last_column_may_be_wrapped_below_its_beginning() -> None:
@@ -64,27 +68,12 @@ def test_the_text_of_a_last_column_may_be_wrapped_below_its_beginning() -> None:
     assert text(None, columns=columns, records=long)[1:] == [f"allreduce  {long[0][2]}"]
 
 
-def test_a_terminal_without_room_names_the_hidden_columns() -> None:
-    assert text(45, names_hidden=True)[-1] == "not shown on a terminal this narrow: size"
-    assert text(60, names_hidden=True) == text(None)
-
-
-def test_a_table_without_titles_has_no_heading() -> None:
-    column = Column[tuple[str, int, str]]("", "", lambda each: each[0])
-    assert text(None, columns=(column,)) == ["allreduce", "broadcast"]
-
-
 def test_markdown_has_every_column_and_the_foot_as_a_list() -> None:
     lines = [line.text for line in markdown_lines(frame(title="cpu", foot=["medians of one launch"]))]
     assert lines[:5] == [
         "cpu", "", "| operation | size | limited by |", "|---|---:|---|", "| allreduce | 8 B | one loopback TCP stream each way |",
     ]  # fmt: skip
     assert lines[-2:] == ["", "- medians of one launch"]
-
-
-def test_sentences_are_wrapped_between_words() -> None:
-    lines = text(40, foot=["intervals are 95 % confidence intervals of the median within one launch"])
-    assert lines[-2:] == ["intervals are 95 % confidence intervals", "  of the median within one launch"]
 
 
 @given(st.integers(12, 200), st.lists(st.tuples(st.text(max_size=30), st.integers(0, 1 << 40), st.text(max_size=90)), max_size=5))

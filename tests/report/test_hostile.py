@@ -30,15 +30,9 @@ MARKUP = "$\\frac{1}{0}$ {{ 7*7 }} {% x %} &lt; ]]> --> *b* `c` |d| \\ \" '"
 ALL = f"{BIDI}{FORMULA}{SCRIPT}{LINK}{MARKUP}{'é' * 5000}"
 EVIL = (SCRIPT, FORMULA, BIDI, LINK, MARKUP, ALL)
 NAMES = (
-    SCRIPT.replace("/", "∕"),
-    FORMULA.replace("/", "-"),
-    "javascript:alert(1)",
-    "\u202egnp.exe",
-    "a\nb\x1b[2J",
-    "..evil",
-    "--html",
+    SCRIPT.replace("/", "∕"), FORMULA.replace("/", "-"), "javascript:alert(1)", "\u202egnp.exe", "a\nb\x1b[2J", "..evil", "--html",
     "%2e%2e",
-)
+)  # fmt: skip
 FORBIDDEN = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 

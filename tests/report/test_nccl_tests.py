@@ -46,45 +46,39 @@ def test_two_blocks_with_both_placings() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("row", "columns"),
-    [
-        (make_row(dtype="float16", redop="max"), "half max -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(dtype="bfloat16", redop="avg"), "bfloat16 avg -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(dtype="uint8", redop=None), "uint8 none -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(wrong=1234567), "float sum -1 2399.00 28.00 42.00 1.23457e+06 N/A N/A N/A N/A"),
-        (make_row(operation="reduce", root=3), "float sum 3 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(operation="gather", redop=None, root=0), "float none 0 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(operation="sendrecv", redop=None), "float sum -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
-        (make_row(operation="hypercube", redop=None, in_place=True), "float none -1 N/A N/A N/A N/A 2399.00 28.00 42.00 0"),
-        (make_row(ranks=1, busbw_bytes_per_s=0.0), "float sum -1 2399.00 28.00 N/A 0 N/A N/A N/A N/A"),
-    ],
-)
+@pytest.mark.parametrize(("row", "columns"), [
+    (make_row(dtype="float16", redop="max"), "half max -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(dtype="bfloat16", redop="avg"), "bfloat16 avg -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(dtype="uint8", redop=None), "uint8 none -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(wrong=1234567), "float sum -1 2399.00 28.00 42.00 1.23457e+06 N/A N/A N/A N/A"),
+    (make_row(operation="reduce", root=3), "float sum 3 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(operation="gather", redop=None, root=0), "float none 0 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(operation="sendrecv", redop=None), "float sum -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+    (make_row(operation="hypercube", redop=None, in_place=True), "float none -1 N/A N/A N/A N/A 2399.00 28.00 42.00 0"),
+    (make_row(ranks=1, busbw_bytes_per_s=0.0), "float sum -1 2399.00 28.00 N/A 0 N/A N/A N/A N/A"),
+])  # fmt: skip
 def test_columns_of_one_row(row: Row, columns: str) -> None:
     assert parse(text_of([row])) == [["67108864", "16777216", *columns.split()]]
 
 
-def test_an_unpaired_row_is_not_lost() -> None:
+def test_an_unpaired_row_is_not_lost_and_the_foot_counts_and_averages_as_nccl_tests_does() -> None:
     rows = [make_row(8), make_row(8, in_place=True), make_row(16), make_row(32), make_row(32, in_place=True), make_row(64, in_place=True)]
     assert [(line[0], line[5] == "N/A", line[9] == "N/A") for line in parse(text_of(rows))] == [
-        ("8", False, False),
-        ("16", False, True),
-        ("32", False, False),
-        ("64", True, False),
-    ]
+        ("8", False, False), ("16", False, True), ("32", False, False), ("64", True, False),
+    ]  # fmt: skip
+    text = text_of([make_row(8, wrong=5, busbw_bytes_per_s=1e9), make_row(16, busbw_bytes_per_s=2.5e9, flags=("few_samples",))])
+    assert "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.75 \n# flag at 16 B: few samples: " in text
+    assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
-def test_a_block_of_rows_without_figures_has_comments_only() -> None:
+def test_a_block_without_figures_has_comments_only_and_one_rank_no_bus() -> None:
     text = text_of([not_measured("no NCCL\nhere")])
     assert parse(text) == []
     assert "# n/a: allreduce 64 MiB nccl float32 sum: no NCCL?here\n" in text
     assert "# Avg bus bandwidth    : N/A \n" in text
-
-
-def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
-    text = text_of([make_row(8, wrong=5, busbw_bytes_per_s=1e9), make_row(16, busbw_bytes_per_s=2.5e9, flags=("few_samples",))])
-    assert "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.75 \n# flag at 16 B: few samples: " in text
-    assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
+    text = text_of([make_row(ranks=1, busbw_bytes_per_s=0.0)])
+    assert "# one rank: no bus\n" in text
+    assert "# Avg bus bandwidth    : N/A \n" in text
 
 
 def test_two_values_and_why_cases_stopped_are_in_the_comments() -> None:
@@ -95,32 +89,10 @@ def test_two_values_and_why_cases_stopped_are_in_the_comments() -> None:
     assert foot[1:] == ["# bimodal at 8 B: 2.300 us 82 % / 10.70 us 18 %", "# stopped by: precision 1, max-time 1"]
 
 
-def test_one_rank_has_no_bus() -> None:
-    text = text_of([make_row(ranks=1, busbw_bytes_per_s=0.0)])
-    assert "# one rank: no bus\n" in text
-    assert "# Avg bus bandwidth    : N/A \n" in text
-
-
 VALUES = [
-    0,
-    0.001,
-    0.129,
-    9.999,
-    99.994,
-    99.995,
-    99.999,
-    999.99,
-    1000,
-    9999.96,
-    9999.99,
-    99999.5,
-    123456.7,
-    999999.4,
-    999999.6,
-    1e7,
-    1.25e8,
-    1e12,
-]
+    0, 0.001, 0.129, 9.999, 99.994, 99.995, 99.999, 999.99, 1000, 9999.96, 9999.99, 99999.5, 123456.7, 999999.4, 999999.6,
+    1e7, 1.25e8, 1e12,
+]  # fmt: skip
 
 
 @pytest.mark.contract
@@ -137,30 +109,24 @@ def _printf(form: str, value: Any) -> str:
     return subprocess.run(["printf", form, str(value)], capture_output=True, text=True, check=True).stdout
 
 
-def test_heads_name_the_devices() -> None:
+def test_heads_name_the_devices_and_count_the_gpus_of_a_process() -> None:
     assert "# Using devices\n#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [cuda] cuda\n" in text_of([make_row()])
-
-
-@pytest.mark.parametrize(
-    ("requested", "head"),
-    [
-        ({}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
-        ({"span": [8, 1000], "options": {"--warmup": 5, "--iterations": 20}}, "minBytes 8 maxBytes 1000 warmup iters: 5 iters: 20"),
-        ({"span": None, "options": {"--warmup": 0}}, "minBytes 8 maxBytes 512 warmup iters: 0 iters: adaptive"),
-        ({"span": "\x1b[1m", "options": {"--iterations": "\x1b[1m"}}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
-        ({"span": ["a", "b"], "options": ["--warmup"]}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
-    ],
-)
-def test_heads_have_what_was_requested(requested: dict[str, Any], head: str) -> None:
-    text = live([make_row(8), make_row(512)], "nccl-tests", RANK_MAP, requested=requested)
-    assert f" {head} agg iters: 1 " in text
-
-
-def test_heads_count_the_gpus_of_a_process() -> None:
     places = [{"rank": i, "host": "node0", "local_rank": i, "pid": 4000 + i // 2, "gpu": f"0000:{i}b:00.0"} for i in range(4)]
     text = text_of([make_row()], places)
     assert "# nThread 1 nGpus 2 minBytes" in text
     assert "#  Rank  3 Group  0 Pid   4001 on      node0 device  3 [0000:3b:00] cuda\n" in text
+
+
+@pytest.mark.parametrize(("requested", "head"), [
+    ({}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+    ({"span": [8, 1000], "options": {"--warmup": 5, "--iterations": 20}}, "minBytes 8 maxBytes 1000 warmup iters: 5 iters: 20"),
+    ({"span": None, "options": {"--warmup": 0}}, "minBytes 8 maxBytes 512 warmup iters: 0 iters: adaptive"),
+    ({"span": "\x1b[1m", "options": {"--iterations": "\x1b[1m"}}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+    ({"span": ["a", "b"], "options": ["--warmup"]}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+])  # fmt: skip
+def test_heads_have_what_was_requested(requested: dict[str, Any], head: str) -> None:
+    text = live([make_row(8), make_row(512)], "nccl-tests", RANK_MAP, requested=requested)
+    assert f" {head} agg iters: 1 " in text
 
 
 def test_a_barrier_has_its_time_alone() -> None:
@@ -172,14 +138,11 @@ def test_a_barrier_has_its_time_alone() -> None:
     )
 
 
-def test_groups_are_reported_in_the_comments_and_by_their_colours() -> None:
+def test_groups_traffic_and_streams_are_reported_in_the_comments() -> None:
     groups = {"count": 2, "ranks": 2, "p50_s": [1e-3, 1e-3], "busbw_bytes_per_s": [9.45e9, 9.41e9], "total_busbw_bytes_per_s": 18.86e9}
     text = text_of([make_row(group="MOD 2", groups=groups)])
     assert "# groups at 64 MiB: 2 groups of 2 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total\n" in text
     assert [line.split()[4] for line in text.splitlines() if line.startswith("#  Rank")] == ["0", "1", "0", "1"]
     assert "# Collective test starting: allreduce on nccl, isolated, fixed buffers, groups MOD 2\n" in text
-
-
-def test_traffic_and_streams_are_reported_in_the_head() -> None:
     text = text_of([make_row(operation="alltoallv", redop=None, traffic="skew 4", streams=2)])
     assert "# Collective test starting: alltoallv on nccl, isolated, fixed buffers, traffic skew 4, 2 streams\n" in text

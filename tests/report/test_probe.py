@@ -1,4 +1,4 @@
-"""What `probe` prints in its three formats."""
+"""What `probe` and `doctor` print."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import Finding
+from collbench.machine.doctor.finding import Finding, pages
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
 from collbench.machine.snapshot import machines_of
+from collbench.report.doctor import print_findings
 from collbench.report.frame import Line
 from collbench.report.machine import MOST_PARTS, document, matrix_lines, probe_text, tree_lines
 from collbench.report.screen import wrapped
@@ -38,7 +39,7 @@ def test_a_table_is_the_tree_and_how_many_findings_there_are() -> None:
     assert printed(laptop()).splitlines()[-1] == "findings: none"
 
 
-def test_equal_machines_once() -> None:
+def test_equal_machines_once_alike_or_with_the_same_parts() -> None:
     nodes = [replace(dgx(), hostname=f"dgx0{number}") for number in range(1, 4)]
     text = printed(*nodes, laptop(), differences=("laptop has no GPU, dgx01 has 8",))
     assert text.count("NVLink: 18") == 8
@@ -46,6 +47,10 @@ def test_equal_machines_once() -> None:
         "4 nodes: 3 alike, 1 differs\ndifferences between nodes:\n  laptop has no GPU, dgx01 has 8\n\ndgx[01-03]: 8 × H100"
     )
     assert "\n\nlaptop: no GPU on the PCI bus, 1 NIC at 1 Gb/s Ethernet\n" in text
+    nodes = [replace(dgx(), hostname=name) for name in "ab"]
+    assert printed(*nodes).startswith("2 nodes, all alike\n")
+    assert printed(*nodes, differences=("a has kernel 5, b has kernel 6",)).startswith("2 nodes with the same parts\ndifferences")
+    assert printed(dgx(), mesh()).startswith("2 nodes, no two alike\n")
 
 
 def test_the_odd_ones_of_a_cluster_on_one_screen() -> None:
@@ -77,13 +82,6 @@ def test_many_odd_ones_are_counted() -> None:
     assert "4 more nodes differ: `collbench probe --format json` has them all" in lines
 
 
-def test_alike_or_with_the_same_parts() -> None:
-    nodes = [replace(dgx(), hostname=name) for name in "ab"]
-    assert printed(*nodes).startswith("2 nodes, all alike\n")
-    assert printed(*nodes, differences=("a has kernel 5, b has kernel 6",)).startswith("2 nodes with the same parts\ndifferences")
-    assert printed(dgx(), mesh()).startswith("2 nodes, no two alike\n")
-
-
 def test_on_a_narrow_terminal_lines_go_on_below_their_beginning() -> None:
     lines = [
         Line("│  └─ GPU 0  H100 80GB HBM3, 80 GiB  PCIe Gen5 x16"),
@@ -91,20 +89,20 @@ def test_on_a_narrow_terminal_lines_go_on_below_their_beginning() -> None:
         Line("short"),
     ]
     assert [line.text for line in wrapped(lines, 40)] == [
-        "│  └─ GPU 0  H100 80GB HBM3, 80 GiB",
-        "│       PCIe Gen5 x16",
-        "  MTU of mlx5_0: sysfs does not hold it,",
-        "    ask",
-        "short",
-    ]
+        "│  └─ GPU 0  H100 80GB HBM3, 80 GiB", "│       PCIe Gen5 x16", "  MTU of mlx5_0: sysfs does not hold it,", "    ask", "short",
+    ]  # fmt: skip
     assert list(wrapped(lines, None)) == lines
 
 
-def test_matrices_of_several_machines_have_their_names() -> None:
+def test_matrices_of_several_machines_have_their_names_and_hostile_ones_stay_text() -> None:
     lines = printed(mesh(), laptop(), format="matrix").splitlines()
     assert lines[:4] == ["2 nodes, no two alike", "", "jwb0001", "      GPU0  GPU1  GPU2  GPU3  NIC0  NIC1  NIC2  NIC3  CPU affinity  NUMA"]
     assert "laptop" in lines
     assert printed(mesh(), format="matrix").startswith("      GPU0")
+    machine = replace(pcie_box(), nics=(Nic("a\x1b[31m\nb"),), numa_nodes=(NumaNode(0, "0-\x07"), NumaNode(1)))
+    found = matrix(machine)
+    assert all(text.isprintable() for text in found)
+    assert "NIC0 a?[31m?b" in found
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -130,25 +128,19 @@ def test_json_has_links_cpus_and_gpudirect() -> None:
     )
 
 
-def test_json_has_each_finding_once_with_its_machine() -> None:
+def test_json_has_each_finding_once_with_its_machine_and_no_infinities() -> None:
     found = document([pcie_box(), laptop()], ["kernels differ"], [SLOW, OLD, BETWEEN])
     assert [[each["code"] for each in entry["findings"]] for entry in found["machines"]] == [["CB2101", "CB2103"], ["CB2102"]]
     assert found["differences"] == ["kernels differ"]
-
-
-def test_json_has_no_infinities_and_no_control_characters() -> None:
     machine = Machine(hostname="a\x1b\x7f\x9b\u202e", gpu_links=(GpuLink("a", "b", 1, bytes_per_s=float("inf")),), nics=(Nic("n"),))
     text = printed(machine, format="json")
     assert text.replace("\n", "").isascii() and text.replace("\n", "").isprintable()
     assert json.loads(text)["machines"][0]["gpu_links"][0]["bytes_per_s"] is None
 
 
-def test_colours_only_where_they_are_asked_for() -> None:
+def test_colours_only_where_they_are_asked_for_and_unknown_ones_and_formats_are_refused() -> None:
     assert "\x1b" not in printed(dgx())
     assert printed(dgx(), color="always").startswith("\x1b[1mdgx01")
-
-
-def test_unknown_formats_and_colours() -> None:
     with pytest.raises(UsageError, match=r"--format 'xml': .*table, matrix, json"):
         printed(dgx(), format="xml")
     with pytest.raises(UsageError, match="--color 'pink' is unknown"):
@@ -193,45 +185,45 @@ def test_a_switch_with_what_is_below_it() -> None:
     ]
 
 
-def test_gpudirect_once_per_state_and_reason() -> None:
+def test_gpudirect_once_per_state_and_reason_and_links_of_a_mesh() -> None:
     assert line(dgx(), "capable") == (
         "  capable; use not checked: nvidia_peermem is loaded, PIX apart: GPU 0, 1 with mlx5_0, mlx5_1; "
         "GPU 2, 3 with mlx5_2, mlx5_3; GPU 4, 5 with mlx5_4, mlx5_5; GPU 6, 7 with mlx5_6, mlx5_7"
     )
     assert line(pcie_box(), "capable").endswith(": GPU 0, 1, 2, 3 with mlx5_0")
     assert not [text for text in tree(laptop()) if "GPUDirect" in text]
-
-
-def test_links_of_a_mesh_and_numa_nodes_without_parts() -> None:
     assert line(mesh(), "NVLink: 4 to GPU 0").strip(" │") == "NVLink: 4 to GPU 0, 4 to GPU 2, 4 to GPU 3, each 25 GB/s"
     assert line(mesh(), "NUMA node 0") == "├─ NUMA node 0: CPUs 0-5,48-53, 64 GiB"
 
 
-def test_a_slow_link_shows_what_it_could_be() -> None:
+def test_a_slow_link_or_bridge_shows_what_it_could_be() -> None:
     assert line(pcie_box(), "0000:82:00.0").endswith("PCIe Gen4 x8 of Gen4 x16 (downtrained)")
     machine = dgx()
     idle = tuple(replace(device, link=PcieLink(2.5, 16, 32.0, 16)) for device in machine.pci)
     sleepy = replace(machine, pci=idle)
     assert line(sleepy, "GPU 0 ").endswith("PCIe Gen1 x16 of Gen5 x16 (idle GPUs slow down)")
     assert "PCIe Gen1 x16 of Gen5 x16 (downtrained)" in line(sleepy, "NIC mlx5_0")
+    machine = mesh()
+    slow = PcieLink(16.0, 4, 16.0, 16)
+    pci = tuple(replace(device, link=slow) if device.address == "0000:01:00.0" else device for device in machine.pci)
+    alone = replace(machine, pci=pci, nics=machine.nics[1:])
+    assert "PCIe switch 0000:01:00.0, Gen4 x4 of Gen4 x16 (downtrained) up" in line(alone, "0000:01:00.0")
+    assert not [text for text in tree(replace(machine, nics=machine.nics[1:])) if "0000:01:00.0" in text]
 
 
-@pytest.mark.parametrize(
-    ("port", "text"),
-    [
-        (Port(), "port 1: rate unknown, link layer unknown, state unknown"),
-        (Port(2, state="down", phys_state="polling", link_layer="infiniband"), "port 2: InfiniBand, down (polling)"),
-        (infiniband(100, "EDR", sm_lid=0), "port 1: 100 Gb/s InfiniBand, active, MTU 4096, no subnet manager [4X EDR]"),
-        (
-            Port(rate_bits_per_s=100e9, rate_text="200 Gb/sec (4X HDR)"),
-            "port 1: 100 Gb/s, link layer unknown, state unknown [200 Gb/sec (4X HDR)]",
-        ),
-        (
-            Port(rate_bits_per_s=54.5e9, state="init", link_layer="ethernet", shaped_bits_per_s=1e9),
-            "port 1: 54.5 Gb/s Ethernet, shaped to 1 Gb/s, init",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("port", "text"), [
+    (Port(), "port 1: rate unknown, link layer unknown, state unknown"),
+    (Port(2, state="down", phys_state="polling", link_layer="infiniband"), "port 2: InfiniBand, down (polling)"),
+    (infiniband(100, "EDR", sm_lid=0), "port 1: 100 Gb/s InfiniBand, active, MTU 4096, no subnet manager [4X EDR]"),
+    (
+        Port(rate_bits_per_s=100e9, rate_text="200 Gb/sec (4X HDR)"),
+        "port 1: 100 Gb/s, link layer unknown, state unknown [200 Gb/sec (4X HDR)]",
+    ),
+    (
+        Port(rate_bits_per_s=54.5e9, state="init", link_layer="ethernet", shaped_bits_per_s=1e9),
+        "port 1: 54.5 Gb/s Ethernet, shaped to 1 Gb/s, init",
+    ),
+])  # fmt: skip
 def test_ports(port: Port, text: str) -> None:
     machine = Machine(numa_nodes=(NumaNode(0),), nics=(Nic("n", ports=(port,)),))
     assert tree(machine)[3].strip() == text
@@ -260,16 +252,13 @@ def test_a_machine_that_is_known_by_its_matrix_alone() -> None:
     ]
 
 
-def test_sixteen_gpus() -> None:
+def test_equal_parts_are_one_line_and_distinguished_ones_are_not() -> None:
     gpus = tuple(Gpu(f"gpu{index}", index, numa=index // 8) for index in range(16))
     found = tree(Machine(gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 6) for gpu in gpus)))
     assert [text.split("─ ")[1].split("  ")[0] for text in found if "─ GPU " in text] == [
         "GPU 0, 1, 2, 3, 4, 5, 6, 7",
         "GPU 8, 9, 10, 11, 12, 13, 14, 15",
     ]
-
-
-def test_parts_that_are_distinguished_are_not_reported_as_one() -> None:
     gpus = tuple(Gpu(f"gpu{index}", index, numa=0, model="H100") for index in range(4))
     links = tuple(GpuLink(gpu.key, SWITCH, 18 if gpu.index != 2 else 17) for gpu in gpus)
     found = [text.strip("│├└─ ") for text in tree(Machine(gpus=gpus, gpu_links=links))[2:8]]
@@ -278,7 +267,7 @@ def test_parts_that_are_distinguished_are_not_reported_as_one() -> None:
     ]  # fmt: skip
 
 
-def test_interfaces_of_software() -> None:
+def test_software_interfaces_are_apart_and_nothing_known_is_said() -> None:
     nics = (
         Nic("bond0", ports=(Port(rate_bits_per_s=2e11),), virtual="bond"),
         Nic("eth0", ports=(Port(shaped_bits_per_s=1e9),), virtual="veth"),
@@ -292,9 +281,6 @@ def test_interfaces_of_software() -> None:
         "interfaces made of others: bond0 (bond, 200 Gb/s)",
     ]
     assert not [text for text in tree(machine) if "means nothing" in text]
-
-
-def test_nothing_known() -> None:
     assert tree(Machine()) == ["host name unknown: GPUs unknown, NICs unknown", "└─ NUMA nodes unknown", "read from: nothing"]
 
 
@@ -302,43 +288,22 @@ def test_reasons_doubts_and_disagreements_are_reported() -> None:
     machine = replace(
         laptop(),
         unknown={
-            "gpus": "no driver",
-            "system/driver": "no driver",
-            "system/dma_buf": "no driver",
-            "nics/enp2s0/ports/1/mtu_bytes": "cut off",
-            "nics/enp2s0/ports/2/lid": "cut off",
-            "nics/enp2s0/address": "cut off",
-            "pci/0000:02:00.0/link": "not read",
-            "pci/0000:00:1c.0/parent": "not read",
-            "system/peer_memory": "no driver",
-            "pci/0000:02:00.0/numa": "the kernel reports -1",
-            "system/shm_bytes": "not asked",
-            "gpu_links/gpu0>switch/bytes_per_s": "not printed",
-            "new/fact_s": "not printed",
+            "gpus": "no driver", "system/driver": "no driver", "system/dma_buf": "no driver", "nics/enp2s0/ports/1/mtu_bytes": "cut off",
+            "nics/enp2s0/ports/2/lid": "cut off", "nics/enp2s0/address": "cut off", "pci/0000:02:00.0/link": "not read",
+            "pci/0000:00:1c.0/parent": "not read", "system/peer_memory": "no driver", "pci/0000:02:00.0/numa": "the kernel reports -1",
+            "system/shm_bytes": "not asked", "gpu_links/gpu0>switch/bytes_per_s": "not printed", "new/fact_s": "not printed",
         },
         doubts=("a veth reports 10000 Mb/s",),
         disagreements=(Disagreement("system/cores", "4", "sysfs", "8", "hwloc"),),
-    )
+    )  # fmt: skip
     assert tree(machine)[-10:-1] == [
         "unknown:",
         "  MTU of enp2s0; LID of enp2s0 port 2; PCI address of enp2s0: cut off",
         "  PCIe link of enp2s0; bridge above of device 0000:00:1c.0: not read",
         "  size of /dev/shm: not asked",
         "  speed of a link of gpu0 to a switch; new of fact_s: not printed",
-        "doubts:",
-        "  a veth reports 10000 Mb/s",
-        "sources disagree:",
-        "  number of cores: 4 (sysfs) taken, not 8 (hwloc)",
-    ]
-
-
-def test_a_bridge_slower_than_what_is_below_it_is_shown() -> None:
-    machine = mesh()
-    slow = PcieLink(16.0, 4, 16.0, 16)
-    pci = tuple(replace(device, link=slow) if device.address == "0000:01:00.0" else device for device in machine.pci)
-    alone = replace(machine, pci=pci, nics=machine.nics[1:])
-    assert "PCIe switch 0000:01:00.0, Gen4 x4 of Gen4 x16 (downtrained) up" in line(alone, "0000:01:00.0")
-    assert not [text for text in tree(replace(machine, nics=machine.nics[1:])) if "0000:01:00.0" in text]
+        "doubts:", "  a veth reports 10000 Mb/s", "sources disagree:", "  number of cores: 4 (sysfs) taken, not 8 (hwloc)",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -379,8 +344,13 @@ def test_a_box_whole() -> None:
     ]
 
 
-def test_links_between_gpus() -> None:
+def test_links_memory_alone_virtual_interfaces_and_too_many_parts() -> None:
     assert matrix(mesh())[1] == "GPU0  X     NV4   NV4   NV4   PIX   SYS   SYS   SYS   18-23,66-71   3"
+    assert matrix(Machine(numa_nodes=(NumaNode(4, ""),), gpus=(Gpu("gpu0"),)))[1] == "GPU0  X     –             4"
+    assert matrix(laptop())[0].split() == ["NIC0", "CPU", "affinity", "NUMA"]
+    assert matrix(Machine()) == ["GPUs unknown, NICs unknown: no distances, since fewer than two parts are known"]
+    found = matrix(Machine(nics=tuple(Nic(f"eth{number}") for number in range(MOST_PARTS + 72))))
+    assert (len(found), found[-1]) == (1 + MOST_PARTS + 4, "72 more parts are not shown: see --format json")
 
 
 def test_unknown_is_a_question_mark_with_its_reason() -> None:
@@ -399,23 +369,75 @@ def test_unknown_is_a_question_mark_with_its_reason() -> None:
     ]
 
 
-def test_memory_alone_has_no_cpus() -> None:
-    assert matrix(Machine(numa_nodes=(NumaNode(4, ""),), gpus=(Gpu("gpu0"),)))[1] == "GPU0  X     –             4"
+SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
+NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")
 
 
-def test_virtual_interfaces_are_no_parts() -> None:
-    assert matrix(laptop())[0].split() == ["NIC0", "CPU", "affinity", "NUMA"]
-    assert matrix(Machine()) == ["GPUs unknown, NICs unknown: no distances, since fewer than two parts are known"]
+def doctor_output(
+    *findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never"
+) -> tuple[str, int]:
+    """What is printed, and the exit code."""
+    stream = io.StringIO()
+    code = print_findings(findings, machines, (), format, stream, color=color)
+    return stream.getvalue(), code
 
 
-def test_a_table_that_is_too_long_is_cut_and_reports_it() -> None:
-    found = matrix(Machine(nics=tuple(Nic(f"eth{number}") for number in range(MOST_PARTS + 72))))
-    assert len(found) == 1 + MOST_PARTS + 4
-    assert found[-1] == "72 more parts are not shown: see --format json"
+def test_a_finding_has_its_evidence_and_remedy() -> None:
+    text, code = doctor_output(SEVERE, NOTE)
+    assert text.splitlines()[:-2] == [
+        "severe   CB2101  GPU 0 runs on 8 of 16 lanes", "  evidence: LnkSta x8", "  remedy:   reseat the card",
+        "note     CB2104  1 link at 2.5 GT/s", "  evidence: LnkSta 2.5 GT/s", "  remedy:   read it again",
+        "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
+    ]  # fmt: skip
+    assert code == 1
 
 
-def test_hostile_names() -> None:
-    machine = replace(pcie_box(), nics=(Nic("a\x1b[31m\nb"),), numa_nodes=(NumaNode(0, "0-\x07"), NumaNode(1)))
-    found = matrix(machine)
-    assert all(text.isprintable() for text in found)
-    assert "NIC0 a?[31m?b" in found
+def test_verbose_adds_the_meaning_the_check_by_hand_and_all_hosts() -> None:
+    stream = io.StringIO()
+    hosts = [f"node{number}" for number in range(9)]
+    machines = [replace(dgx(), hostname=host) for host in hosts]
+    print_findings([replace(NOTE, hostname=host) for host in hosts], machines, (), "table", stream, color="never", verbose=True)
+    first, _, _, means, check, *commands = stream.getvalue().splitlines()
+    assert all(host in first for host in hosts)
+    page = pages()["CB2104"]
+    assert (means, check) == (f"  means:    {' '.join(page.means.split())}", "  check:")
+    assert commands[: len(page.check.strip().splitlines())] == [f"    {line}" for line in page.check.strip().splitlines()]
+
+
+def test_the_exit_code_the_colour_and_the_format_and_no_control_characters() -> None:
+    assert doctor_output(NOTE)[1] == 0
+    assert doctor_output(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
+    assert "\x1b" not in doctor_output(SEVERE, color="auto")[0]
+    assert "\x1b" not in doctor_output(replace(SEVERE, what="\x1b[2J"))[0]
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, json"):
+        doctor_output(SEVERE, format="xml")
+
+
+def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
+    text, code = doctor_output()
+    first, state, second = text.splitlines()
+    assert (first, code) == ("no findings", 0)
+    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (")
+    assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
+
+
+def test_the_same_finding_on_several_nodes_is_reported_once() -> None:
+    machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
+    text, _ = doctor_output(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
+    assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"
+    assert "2 findings: 2 severe" in text
+
+
+def test_json_is_one_object() -> None:
+    text, code = doctor_output(SEVERE, format="json")
+    document = json.loads(text)
+    assert (document["schema"], document["hostnames"], code) == (1, ["dgx01"], 1)
+    assert document["findings"] == [
+        {
+            "code": "CB2101", "severity": "severe", "hostname": "dgx01", "what": SEVERE.what, "evidence": SEVERE.evidence,
+            "remedy": SEVERE.remedy,
+        }
+    ]  # fmt: skip
+    assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
+    assert any("--log" in part for part in document["not_looked_at"])
+    assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]

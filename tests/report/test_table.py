@@ -1,4 +1,4 @@
-"""The table of cases, and where lines go: files, pipes, terminals."""
+"""The table of cases, and where lines go: files, pipes, terminals; rows in any order are read in the planned one."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ import io
 import json
 import os
 import pty
+import random
 import re
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.report import screen
 from collbench.report.blocks import View
+from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
-from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
+from collbench.report.screen import LiveScreen, PlainScreen, is_terminal, make_screen, time_left, wants_color
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter, stopped_by
+from collbench.results.folder import RunFolder
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import COPY, make_row, make_times, not_measured
@@ -61,10 +69,13 @@ def printed(rows: Sequence[Row], format: str = "table", **options: object) -> tu
     return out.getvalue(), err.getvalue()
 
 
-def test_the_plain_table() -> None:
+def test_the_plain_table_and_why_cases_stopped() -> None:
     out, err = printed(ROWS)
     assert_golden("table.txt", out)
     assert err == "careful\nresults are in runs/x\n"
+    rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
+    assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
+    assert stopped_by([make_row(), not_measured("no")]) == []
 
 
 MODES = [{"time_s": 2.3e-6, "share": 0.62}, {"time_s": 10.7e-6, "share": 0.38}]
@@ -76,22 +87,13 @@ DOUBTFUL = [
 ]
 
 
-def test_trouble_is_never_hidden_behind_one_number() -> None:
+def test_trouble_is_never_hidden_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
     assert_golden("doubtful.txt", printed(DOUBTFUL)[0])
-
-
-def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
     rows = [*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))]
     lines = printed(rows, color="always")[0].splitlines()[3:]
     assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
     assert [line.split()[0] for line in lines[2:4]] == ["512", "4"]
     assert all(line.startswith("\x1b[1;31m") for line in lines[4:6])
-
-
-def test_why_cases_stopped() -> None:
-    rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
-    assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
-    assert stopped_by([make_row(), not_measured("no")]) == []
 
 
 def test_columns_are_aligned_and_what_is_constant_is_above() -> None:
@@ -127,22 +129,18 @@ def test_each_line_is_flushed_when_its_case_is_done() -> None:
         assert pipe.read(10_000).startswith(b"allreduce over nccl")
 
 
-def test_an_aborted_run_still_explains_its_rows() -> None:
-    out = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
+def test_an_aborted_run_still_explains_its_rows_and_launches_widen_what_an_interval_claims() -> None:
+    aborted, launched = io.StringIO(), io.StringIO()
+    with pytest.raises(KeyboardInterrupt), Reporter("table", aborted, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()] * 2))
         reporter.row(make_row(flags=("simulated",)))
         raise KeyboardInterrupt
-    assert out.getvalue().splitlines()[-1].startswith("quality: ")
-
-
-def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
-    rows = [make_row(launches=3)]
-    out = io.StringIO()
-    with Reporter("table", out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of(rows, launches=3))
-        reporter.row(rows[0])
-    assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
+    assert aborted.getvalue().splitlines()[-1].startswith("quality: ")
+    row = make_row(launches=3)
+    with Reporter("table", launched, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([row], launches=3))
+        reporter.row(row)
+    assert "CI: 95 % confidence interval over the medians of 3 launches" in launched.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
 
@@ -167,33 +165,25 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("environ", "color", "on_terminal", "on_file"),
-    [
-        ({}, "auto", True, False),
-        ({"NO_COLOR": "1"}, "auto", False, False),
-        ({"NO_COLOR": ""}, "auto", True, False),
-        ({"FORCE_COLOR": "1"}, "auto", True, True),
-        ({"FORCE_COLOR": "0"}, "auto", True, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False),
-        ({"TERM": "dumb"}, "auto", False, False),
-        ({"NO_COLOR": "1"}, "always", True, True),
-        ({"FORCE_COLOR": "1"}, "never", False, False),
-        ({"COLLBENCH_TTY": "0"}, "auto", False, False),
-        ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
-        ({"COLLBENCH_TTY": "stderr"}, "auto", False, False),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
-    ],
-)
+@pytest.mark.parametrize(("environ", "color", "on_terminal", "on_file"), [
+    ({}, "auto", True, False), ({"NO_COLOR": "1"}, "auto", False, False), ({"NO_COLOR": ""}, "auto", True, False),
+    ({"FORCE_COLOR": "1"}, "auto", True, True), ({"FORCE_COLOR": "0"}, "auto", True, False),
+    ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False), ({"TERM": "dumb"}, "auto", False, False),
+    ({"NO_COLOR": "1"}, "always", True, True), ({"FORCE_COLOR": "1"}, "never", False, False),
+    ({"COLLBENCH_TTY": "0"}, "auto", False, False), ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
+    ({"COLLBENCH_TTY": "stderr"}, "auto", False, False), ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
+])  # fmt: skip
 def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
     assert wants_color(_Terminal(), color, environ) is on_terminal
     assert wants_color(io.StringIO(), color, environ) is on_file
 
 
-def test_colour_in_a_file_only_when_forced() -> None:
+def test_colour_in_a_file_only_when_forced_and_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [make_row(wrong=1)]
     assert "\x1b[1;31m64 MiB" in printed(rows, color="always")[0]
     assert "\x1b" not in printed(rows)[0]
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
 
 
 def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,17 +192,8 @@ def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("COLLBENCH_TTY", actual)
         kinds[actual] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
     assert kinds == {
-        "0": (False, False),
-        "1": (True, True),
-        "stdout,stderr": (True, True),
-        "stdout": (True, False),
-        "stderr": (False, True),
-    }
-
-
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
+        "0": (False, False), "1": (True, True), "stdout,stderr": (True, True), "stdout": (True, False), "stderr": (False, True),
+    }  # fmt: skip
 
 
 def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
@@ -333,40 +314,30 @@ def lines(rows: list[Row], format: str = "table") -> list[str]:
     return printed(rows, format)[0].splitlines()
 
 
-@pytest.mark.parametrize("rows", [[*absent(), *measured()], [*measured(), *absent()]], ids=["first", "last"])
-def test_it_is_one_line(rows: list[Row]) -> None:
+@pytest.mark.parametrize(("rows", "reasons", "measured_rows"), [
+    pytest.param([*absent(), *measured()], [ONE], 3, id="first"),
+    pytest.param([*measured(), *absent()], [ONE], 3, id="last"),
+    pytest.param([*absent(), *absent("nccl", "no GPU here"), *measured()], [ONE, "nccl, 3 cases: n/a (no GPU here)"], 3, id="two backends"),
+])  # fmt: skip
+def test_an_absent_backend_is_one_line(rows: list[Row], reasons: list[str], measured_rows: int) -> None:
     found = lines(rows)
-    assert [line for line in found if "n/a" in line] == [ONE] and sum(line.endswith(" ok") for line in found) == 3
+    assert [line for line in found if "n/a" in line] == reasons and sum(line.endswith(" ok") for line in found) == measured_rows
 
 
-def test_two_such_backends_are_two_lines() -> None:
-    found = lines([*absent(), *absent("nccl", "no GPU here"), *measured()])
-    assert [line for line in found if "n/a" in line] == [ONE, "nccl, 3 cases: n/a (no GPU here)"]
-
-
-def test_a_backend_that_measures_something_keeps_its_rows_in_their_order() -> None:
+def test_rows_with_different_reasons_single_rows_and_those_between_measured_ones_stay_rows() -> None:
     mixed = [absent("gloo")[0], measured()[1], absent("gloo")[2]]
     assert [("n/a" in line) for line in lines(mixed) if "n/a" in line or line.endswith(" ok")] == [True, False, True]
-
-
-def test_different_reasons_keep_their_rows() -> None:
     rows = [*absent()[:2], *absent(why="another")[2:], *measured()]
     assert sum("n/a" in line for line in lines(rows)) == 3
-
-
-def test_a_single_row_stays_a_row() -> None:
     assert [line.split()[:3] for line in lines([*absent()[:1], *measured()]) if "n/a" in line] == [["8", "B", "n/a"]]
 
 
-def test_a_run_that_ends_early_counts_what_came() -> None:
+def test_absent_backends_of_a_run_that_ends_early_and_of_stored_rows() -> None:
     plan = PlanSummary.of([*absent(), *measured()])
     writer = OneLinePerAbsentBackend(TableWriter())
     writer.start(plan)
     assert [line for row in absent()[:2] for line in writer.row(row)] == []
     assert writer.end()[0].text == f"mpi, 2 cases: n/a ({WHY})"
-
-
-def test_of_stored_rows_it_is_known_though_operations_come_first() -> None:
     rows = [replace(row, operation=operation) for operation in ("allgather", "allreduce") for row in [*absent(), *measured()]]
     writer = TableWriter(rows=rows)
     writer.start(PlanSummary.of(rows))
@@ -374,10 +345,171 @@ def test_of_stored_rows_it_is_known_though_operations_come_first() -> None:
     assert found[0] == f"mpi, 6 cases: n/a ({WHY})" and sum(line.endswith(" ok") for line in found) == 6
 
 
-def test_nccl_tests_text_has_one_comment() -> None:
+def test_programs_get_a_record_for_each_case_and_nccl_tests_text_one_comment() -> None:
     assert [line for line in lines([*absent(), *measured()], "nccl-tests") if "n/a" in line] == [f"# {ONE}"]
-
-
-def test_programs_get_a_record_for_each_case() -> None:
     assert sum(json.loads(line)["na"] == WHY for line in lines([*absent(), *measured()], "json")) == 3
     assert sum(WHY in line for line in lines([*absent(), *measured()], "csv")) == 3
+
+
+PLANNED_SIZES = [8, 16, 32, 64]
+PLANNED = [make_row(size) for size in PLANNED_SIZES]
+
+
+class Lines(io.StringIO):
+    """stdout that can be asked which sizes it has shown so far."""
+
+    def sizes(self) -> list[int]:
+        return [int(line.split()[0]) for line in self.getvalue().splitlines() if line.endswith(" ok")]
+
+
+@pytest.mark.parametrize(("places", "sizes"), [
+    pytest.param((2, 0, 3, 1), [[], [8], [8], PLANNED_SIZES], id="a row waits for those before it"),
+    pytest.param((None, None), [[8], [8, 16]], id="without places rows are printed at once"),
+])  # fmt: skip
+def test_the_order_of_rows(places: tuple[int | None, ...], sizes: list[list[int]]) -> None:
+    out, shown = Lines(), []
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(PLANNED))
+        for number, place in enumerate(places):
+            reporter.row(PLANNED[number if place is None else place], place)
+            shown.append(out.sizes())
+    assert shown == sizes
+
+
+def test_a_place_that_comes_twice_loses_no_row() -> None:
+    out = Lines()
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(PLANNED))
+        for place in (1, 1, 0, 0):
+            reporter.row(PLANNED[place], place)
+    assert sorted(out.sizes()) == [8, 8, 16, 16]
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations(range(len(PLANNED))), measured=st.integers(0, len(PLANNED)))
+def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], measured: int) -> None:
+    out = Lines()
+    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(PLANNED))
+        for place in order[:measured]:
+            reporter.row(PLANNED[place], place)
+        raise KeyboardInterrupt
+    assert out.sizes() == sorted(PLANNED_SIZES[place] for place in order[:measured])
+    assert ("quality: ok" in out.getvalue()) is (measured > 0)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_formats_for_programs_print_as_measured(format: str) -> None:
+    out = io.StringIO()
+    reporter = Reporter(format, out, io.StringIO())
+    reporter.start(PlanSummary.of(PLANNED))
+    head = len(out.getvalue().splitlines())
+    for count, place in enumerate((2, 0, 3, 1), start=1):
+        reporter.row(PLANNED[place], place)
+        assert len(out.getvalue().splitlines()) == head + count
+
+
+def test_both_placings_meet_on_one_line_of_nccl_tests_for_any_order() -> None:
+    rows = [make_row(size, in_place=in_place) for size in (8, 16) for in_place in (False, True)]
+    out = io.StringIO()
+    with Reporter("nccl-tests", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows))
+        for place in random.Random(1).sample(range(4), 4):
+            reporter.row(rows[place], place)
+    lines = [line.split() for line in out.getvalue().splitlines() if line.strip() and not line.startswith("#")]
+    assert [(line[0], "N/A" in line) for line in lines] == [("8", False), ("16", False)]
+
+
+def test_a_log_hears_from_a_silent_run_every_ten_seconds() -> None:
+    clock = [0.0]
+    out, err = io.StringIO(), io.StringIO()
+    screen = PlainScreen(out, err, now=lambda: clock[0])
+    for second in range(0, 41, 4):
+        clock[0] = float(second)
+        screen.progress("allreduce 1 MiB mpi", second // 4, 34, None if second < 30 else 65.0)
+        if second == 24:
+            screen.data(Line("a row"))
+    assert err.getvalue().splitlines() == [
+        "3 of 34 cases measured: allreduce 1 MiB mpi",  # at 12 s
+        "6 of 34 cases measured: allreduce 1 MiB mpi",  # at 24 s, when a row appears too
+        "9 of 34 cases measured, 1 min 05 s left: allreduce 1 MiB mpi",  # at 36 s
+    ]
+    assert out.getvalue() == "a row\n"
+
+
+def test_a_log_hears_of_the_start_only_if_nothing_else_comes_for_three_seconds() -> None:
+    clock = [0.0]
+    err = io.StringIO()
+    screen = PlainScreen(io.StringIO(), err, now=lambda: clock[0])
+    for second, text in ((0.5, "opening mpi…"), (2.9, "reading the hardware…"), (3.5, "measuring the references…"), (6.0, "x")):
+        clock[0] = second
+        screen.status(text)
+    assert err.getvalue() == "measuring the references…\n"
+
+
+def test_a_quiet_run_stays_silent_and_so_does_one_that_shows_rows() -> None:
+    clock = [0.0]
+    err = io.StringIO()
+    for quiet in (True, False):
+        screen = PlainScreen(io.StringIO(), err, quiet=quiet, now=lambda: clock[0])
+        for done in range(5):
+            clock[0] += 60 if quiet else 9
+            screen.progress("x", done, 5, None)
+            screen.data(Line("a row"))
+    assert err.getvalue() == ""
+
+
+def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    rng = np.random.default_rng(3)
+    stored = []
+    for size in PLANNED_SIZES:
+        times = 1e-4 * np.exp(0.05 * rng.normal(size=(2, 100)))
+        times[1] *= 1.2
+        arrays = {"slowest_rank": times.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(times, axis=1)}
+        stored.append(folder.append(make_row(size, ranks=2, n=100), arrays))
+    out = io.StringIO()
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(stored, [{"rank": 1, "host": "node05"}], str(folder.path)))
+        for row in [*stored, not_measured("no")]:
+            reporter.row(row)
+    assert any(line.startswith("rank 1 (node05) finishes last in 99 % ") for line in out.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(("eta_s", "elapsed_s", "text"), [
+    (12.0, 0.0, "12 s left"), (12.0, 3.2, "9 s left"), (12.0, 12.0, "0 s left"), (12.0, 12.9, "0 s left"), (12.0, 15.1, "3 s late"),
+    (0.0, 0.0, "0 s left"), (-4.0, 0.0, "4 s late"), (None, 0.4, ""), (None, 61.0, "1 min 01 s"),
+])  # fmt: skip
+def test_time_left_goes_on_after_the_estimate(eta_s: float | None, elapsed_s: float, text: str) -> None:
+    assert time_left(eta_s, elapsed_s) == text
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the text is written, 10 s at most."""
+        ending = time.monotonic() + 10
+        while text not in self.getvalue():
+            assert time.monotonic() < ending, self.getvalue()
+            time.sleep(0.01)
+
+
+def test_the_time_left_goes_on_during_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_TICK_S", 0.01)
+    out, clock = Terminal(), [100.0]
+    live = LiveScreen(out, out, out, color=False)
+    live._now = lambda: clock[0]
+    try:
+        for show in (lambda: live.progress("allreduce 8 B", 1, 4, 5.0), lambda: live.status("opening gloo…", 5.0)):
+            show()
+            for seconds, text in ((0.0, "5 s left"), (2.0, "3 s left"), (6.0, "3 s late")):
+                clock[0] += seconds
+                out.wait_for(text)
+            out.truncate(0)
+    finally:
+        live.close()
+    assert "allreduce" not in out.getvalue()

@@ -1,4 +1,4 @@
-"""Reading runs back: whole ones, cut ones, newer ones and hostile ones."""
+"""Reading runs back: whole ones, cut ones, newer ones and hostile ones; JSON as a run's folder holds it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,13 @@ from collbench.errors import UsageError
 from collbench.report import FORMATS
 from collbench.report.cases import name_of, value_of
 from collbench.report.runs import report_run
+from collbench.results import store as store_module
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run, row_from_json
-from collbench.results.store import parse_object
+from collbench.results.store import parse_object, plain, to_line
 from tests.results.rows import make_row, not_measured, store
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
-        with pytest.raises(UsageError, match="is not a run folder"):
-            read_run(path)
 
 
 def test_a_line_cut_anywhere_loses_only_itself(tmp_path: Path) -> None:
@@ -54,73 +48,60 @@ def test_a_run_without_run_json_still_gives_its_rows(tmp_path: Path) -> None:
     assert [warning.partition(": ")[0] for warning in run.warnings] == [f"{path}/run.json is not JSON (JSONDecodeError)"]
 
 
-def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
-    path = store(tmp_path / "run", [], schema=2)
+@pytest.mark.parametrize(("version", "expected"), [
+    ("2.1.0", "collbench 2.1.0 or newer"), ("3.0rc1", "collbench 3.0rc1 or newer"),
+    ("\x1b[2J now", "the version that wrote it"), (None, "the version that wrote it"),
+])  # fmt: skip
+def test_a_newer_schema_is_read_as_far_as_it_is_known_and_reports_which_version_reads_it(tmp_path, version, expected):
+    path = store(tmp_path / "run", [], schema=2, collbench=version)
     newer = make_row().as_json()
     newer["colour"] = "blue"
     newer["ceiling"]["altitude"] = 3
     (path / "cells.jsonl").write_text(json.dumps(newer) + "\n")
     run = read_run(path)
     assert run.rows == [make_row()]
-    assert run.warnings[0].startswith(f"{path}/run.json was written by a newer collbench (schema 2, ")
-
-
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [
-        ("2.1.0", "collbench 2.1.0 or newer"),
-        ("3.0rc1", "collbench 3.0rc1 or newer"),
-        ("\x1b[2J now", "the version that wrote it"),
-        (None, "the version that wrote it"),
-    ],
-)
-def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, expected: str) -> None:
-    path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
-    (warning,) = read_run(path).warnings
+    (warning,) = run.warnings
     assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {expected} " in warning
 
 
-@pytest.mark.parametrize(
-    ("change", "misfit"),
-    [
-        ({"size_bytes": "8"}, "'size_bytes' is '8'"),
-        ({"size_bytes": True}, "'size_bytes' is 'True'"),
-        ({"flags": [1]}, "'flags' is"),
-        ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"),
-        ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
-        ({"time_s": {**vars(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
-        ({"time_s": 3}, "'time_s' is '3'"),
-        ({"modes": [{"share": "much"}]}, "'modes' is"),
-        ({"canary_s": {"before": [1]}}, "'canary_s' is"),
-        ({"evidence": []}, "'evidence' is"),
-        ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "misfit"), [
+    ({"size_bytes": "8"}, "'size_bytes' is '8'"), ({"size_bytes": True}, "'size_bytes' is 'True'"), ({"flags": [1]}, "'flags' is"),
+    ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"), ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
+    ({"time_s": {**vars(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
+    ({"time_s": 3}, "'time_s' is '3'"), ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"),
+    ({"evidence": []}, "'evidence' is"),
+    ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
+])  # fmt: skip
 def test_fields_of_the_wrong_type_are_named(change: dict[str, Any], misfit: str) -> None:
     with pytest.raises(ValueError, match=misfit):
         row_from_json({**make_row().as_json(), **change})
 
 
-def test_every_row_survives_being_written_and_read() -> None:
+def test_every_row_survives_being_written_and_read_also_by_another_name_of_its_operation() -> None:
     for row in (make_row(), not_measured("no bfloat16 sum"), make_row(flags=("a", "b"), hard_bound=make_row().ceiling, window=64)):
         assert row_from_json(json.loads(json.dumps(row.as_json()))) == row
+    for name in ("neighbor_alltoall", "neighbor-alltoall"):
+        row = row_from_json({**make_row().as_json(), "operation": name})
+        assert (row.operation, value_of(row, "operation"), name_of(row)) == (
+            "neighbor_alltoall",
+            "neighbor-alltoall",
+            "neighbor-alltoall 64 MiB",
+        )
+    values = make_row().as_json()
+    row = row_from_json({**values, "time_s": {**values["time_s"], "p50": None}})
+    assert (row.na, row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (
+        "its time is not a number",
+        *(None,) * 4,
+    )
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        {"offset": 0, "dtype": "|O8", "shape": [1]},
-        {"offset": 0, "dtype": "<f1", "shape": [1]},
-        {"offset": -8, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8", "shape": [-1]},
-        {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]},
-        {"offset": 2**62, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]},
-        {"offset": 1.5, "dtype": "<f8", "shape": [1]},
-        {"offset": 0, "dtype": "<f8"},
-        "samples",
-    ],
-)
+@pytest.mark.parametrize("place", [
+    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]},
+    {"offset": -8, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [-1]},
+    {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]}, {"offset": 2**62, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]}, {"offset": 1.5, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8"}, "samples",
+])  # fmt: skip
 def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     row = replace(folder.append(make_row(), {"max_s": np.ones(4)}), samples={"max_s": place})
@@ -128,13 +109,17 @@ def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None
         read_run(folder.path).array(row, "max_s")
 
 
-def test_pipes_and_devices_in_a_files_place_do_not_block(tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_and_pipes_and_devices_do_not_block(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
     (path / "events.jsonl").unlink()
     os.mkfifo(path / "events.jsonl")
     (path / "run.json").unlink()
     (path / "run.json").symlink_to("/dev/zero")
     assert len(read_run(path).rows) == 1
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
+        with pytest.raises(UsageError, match="is not a run folder"):
+            read_run(path)
 
 
 _JSON = st.recursive(
@@ -219,15 +204,11 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
     assert events.startswith(f"{path}/events.jsonl ") and " byte 0 " in events
 
 
-@pytest.mark.parametrize(
-    ("bomb", "why"),
-    [
-        (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
-        (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
-        (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
-    ],
-    ids=range(3),
-)
+@pytest.mark.parametrize(("bomb", "why"), [
+    (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
+    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
+    (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
+], ids=range(3))  # fmt: skip
 def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, bomb + b"\n")
     run = read_run(path)
@@ -235,8 +216,11 @@ def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tm
     assert len(run.rows) == 1 and warning.startswith(f"{path}/cells.jsonl: 1 line ") and warning.endswith(f"line 1: {why}")
 
 
-def test_brackets_in_a_text_are_no_depth() -> None:
+def test_brackets_in_a_text_are_no_depth_and_what_json_cannot_hold_becomes_what_it_can() -> None:
     assert parse_object(json.dumps({"a": "[" * 1000, "b": [[]] * 100}).encode()) == {"a": "[" * 1000, "b": [[]] * 100}
+    strange = {"a": float("nan"), "b": [float("inf"), 1.5, np.float64(2.5), np.int64(3)], 4: {"c": -float("inf")}, "d": {5}, "e": Path("x")}
+    assert plain(strange) == {"a": None, "b": [None, 1.5, 2.5, 3], "4": {"c": None}, "d": [5], "e": "x"}
+    assert json.loads(to_line(strange)) == plain(strange)
 
 
 def test_a_row_that_claims_a_trillion_values_takes_no_memory(tmp_path: Path) -> None:
@@ -266,20 +250,38 @@ def _read_and_report(path: Path) -> None:
         assert all(letter.isprintable() or letter == "\n" for letter in text)
 
 
-def test_a_row_whose_time_is_no_number_has_no_figures() -> None:
-    values = make_row().as_json()
-    row = row_from_json({**values, "time_s": {**values["time_s"], "p50": None}})
-    assert (row.na, row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (
-        "its time is not a number",
-        *(None,) * 4,
-    )
+NUMBERS = st.one_of(
+    st.integers(-(10**25), 10**25),
+    st.floats(),
+    st.sampled_from([2**63, 2**63 - 1, -(2**63), 10**18, 1e100, 9.99e99, -1e100, 1e-300, 123456789012345678.5, 0.00012345678901234567]),
+)
 
 
-def test_an_operation_is_read_by_both_of_its_names() -> None:
-    for name in ("neighbor_alltoall", "neighbor-alltoall"):
-        row = row_from_json({**make_row().as_json(), "operation": name})
-        assert (row.operation, value_of(row, "operation"), name_of(row)) == (
-            "neighbor_alltoall",
-            "neighbor-alltoall",
-            "neighbor-alltoall 64 MiB",
-        )
+@given(st.dictionaries(st.text(max_size=6), st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.text(max_size=20)), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_the_fast_way_gives_what_the_careful_way_gives(values: dict[str, Any]) -> None:
+    text, fast, careful = json.dumps(values).encode(), list[str](), list[str]()
+    found = parse_object(text, fast)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "_may_hold_strange_numbers", lambda text: True)
+        assert parse_object(text, careful) == found
+    assert fast == careful
+
+
+@pytest.mark.parametrize(
+    "text", ["1e100", "1E100", "1e+0100", "-1e999", "9223372036854775808", "-9223372036854775808", "1" * 101 + ".5", "NaN", "-Infinity"]
+)
+def test_what_no_measurement_gives_is_unknown(text: str) -> None:
+    unknown: list[str] = []
+    assert parse_object(f'{{"x":{text}}}'.encode(), unknown) == {"x": None}
+    assert unknown == [text]
+
+
+@pytest.mark.parametrize("open_, close", ["[]", ('{"x":', "}")])
+def test_a_file_may_be_so_deep_and_no_deeper(open_: str, close: str) -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"x":' + open_.encode() * depth + b"1" + close.encode() * depth + b"}"
+
+    assert parse_object(nested(store_module._DEEPEST - 1))
+    with pytest.raises(ValueError, match="levels deep"):
+        parse_object(nested(store_module._DEEPEST + 1))

@@ -1,7 +1,5 @@
 """Attacks 9, 12 to 15 and 17 to 19: secrets, listening addresses, and what the code never calls."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

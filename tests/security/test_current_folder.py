@@ -1,7 +1,5 @@
 """Attacks 74, 93, 94: Python modules in the current directory. Every command starts there; none of them may run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -18,6 +16,7 @@ from tests.cli.command import BIN, ROOT, Finished, environment
 from tests.conftest import PLUGIN_OF, needs_command
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
+from tests.stored import stored_reports
 from tests.testbeds import SlurmBed
 from tools.benchmarks import trace_files
 
@@ -59,8 +58,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "runs": ("runs", str(Path(FIRST).parent)),
     "report": ("report", FIRST, "--html", "page.html"),
     "plot": ("plot", FIRST),
-    "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
-    "predict": ("predict", str(ROOT / "reports/stacks"), "--nodes", "4"),
+    "compare": ("compare", str(stored_reports() / "link-1gbit/allreduce"), str(stored_reports() / "link-2gbit/allreduce")),
+    "predict": ("predict", str(stored_reports() / "stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),
     "gate": ("gate", "--self-test", "--trials", "2"),
@@ -96,7 +95,6 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path) -> str:
-    """Return the attacker's modules that ran."""
     found = folder.parent / "marks"
     return found.read_text() if found.exists() else ""
 
@@ -135,13 +133,10 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     ), done.stderr
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.long, id="torchrun"),
-        pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.long, id="mpiexec"),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.long, id="torchrun"),
+    pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.long, id="mpiexec"),
+])  # fmt: skip
 def test_none_runs_under_a_launcher(line: list[str], hostile: Path) -> None:
     done = start(hostile, *line, str(BIN / "collbench"), "allreduce", *SMALL)
     assert (done.returncode, marks(hostile)) == (0, ""), done.stderr
@@ -171,13 +166,10 @@ def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) ->
     assert (done.returncode, marks(hostile)) == (0, ""), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["deploy/install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.long),
-        pytest.param(["deploy/install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    pytest.param(["deploy/install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.long),
+    pytest.param(["deploy/install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.long),
+])  # fmt: skip
 def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: Path, tmp_path: Path) -> None:
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "PYTHON": sys.executable}
     program, *rest = [str(tmp_path / "prefix") if word == "PREFIX" else word for word in words]

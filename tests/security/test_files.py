@@ -1,7 +1,5 @@
 """Attacks 21 to 62: hostile tarballs, XML, JSON, texts, run folders and suites, each given to the command that reads it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -76,19 +74,15 @@ def negative_size() -> bytes:
 
 
 class TestTarballs:
-    @pytest.mark.parametrize(
-        "entry",
-        [
-            pytest.param(("../outside", "x"), id="21 upwards"),
-            pytest.param(("OUTSIDE/outside", "x"), id="22 absolute"),
-            pytest.param(("sys/class/net/x", "->", "VICTIM"), id="23 symbolic link"),
-            pytest.param(("sys/class/net/x", "=", "VICTIM"), id="23 hard link"),
-            pytest.param(("sys/class/net/x", tarfile.CHRTYPE), id="24 device"),
-            pytest.param(("sys/class/net/x", tarfile.FIFOTYPE), id="24 pipe"),
-            pytest.param(("sys/class/net/\x1b[31m\u202ex\r", "x"), id="32 escapes"),
-            pytest.param(("sys/" + "d/" * 3000 + "x", "x"), id="33 deep"),
-        ],
-    )
+    @pytest.mark.parametrize("entry", [
+        pytest.param(("../outside", "x"), id="21 upwards"), pytest.param(("OUTSIDE/outside", "x"), id="22 absolute"),
+        pytest.param(("sys/class/net/x", "->", "VICTIM"), id="23 symbolic link"),
+        pytest.param(("sys/class/net/x", "=", "VICTIM"), id="23 hard link"),
+        pytest.param(("sys/class/net/x", tarfile.CHRTYPE), id="24 device"),
+        pytest.param(("sys/class/net/x", tarfile.FIFOTYPE), id="24 pipe"),
+        pytest.param(("sys/class/net/\x1b[31m\u202ex\r", "x"), id="32 escapes"),
+        pytest.param(("sys/" + "d/" * 3000 + "x", "x"), id="33 deep"),
+    ])  # fmt: skip
     @pytest.mark.parametrize("command", ["probe", "doctor"])
     def test_members_stay_inside(self, command: str, entry: tuple[str, ...], victim: Path, tmp_path: Path) -> None:
         words = [w.replace("VICTIM", str(victim)).replace("OUTSIDE", str(tmp_path)) if isinstance(w, str) else w for w in entry]
@@ -154,12 +148,10 @@ def test_hostile_xml_is_rejected(make: Callable[[Path], str], victim: Path, tmp_
 
 
 JSON = {
-    "41 brackets": lambda: "[" * 500_000,
-    "42 nested": lambda: "[" * 100_000 + "]" * 100_000,
+    "41 brackets": lambda: "[" * 500_000, "42 nested": lambda: "[" * 100_000 + "]" * 100_000,
     "43 digits": lambda: '{"schema": ' + "9" * 5_000_000 + "}",
-    "44 no numbers": lambda: '{"schema": NaN, "machines": [1e999999, -Infinity]}',
-    "45 lists": lambda: "[" + "[]," * 8_000_000 + "[]]",
-}
+    "44 no numbers": lambda: '{"schema": NaN, "machines": [1e999999, -Infinity]}', "45 lists": lambda: "[" + "[]," * 8_000_000 + "[]]",
+}  # fmt: skip
 
 
 @pytest.mark.often("45 lists")
@@ -244,9 +236,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("spoil", RUNS.values(), ids=RUNS)
-def test_run_folders_are_read_as_words_of_strangers(
-    spoil: Callable[[Path, Path], object], stored: Path, victim: Path, tmp_path: Path
-) -> None:
+def test_run_folders_are_read_as_words_of_strangers(spoil, stored, victim, tmp_path):
     spoil(stored, victim)
     ends_well(in_time(tmp_path, "report", "run", "--csv", "rows.csv"))
     assert not (tmp_path / "ran").exists()
@@ -274,21 +264,12 @@ def test_only_the_requested_files_are_written(stored: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (r'"\ud800"', "\ufffd"),
-        (r'"\uDFFFx"', "\ufffdx"),
-        (r'"\udc00\ud800"', "\ufffd\ufffd"),
-        (r'"\ud83d\ude00"', "\U0001f600"),
-        (r'"\ud800\ud83d\ude00"', "\ufffd\U0001f600"),
-        (r'"\\ud800"', r"\ud800"),
-        (r'"\\\ud800"', "\\\ufffd"),
-        (r'{"\udfff": ["\udfff"]}', {"\ufffd": ["\ufffd"]}),
-        ('"\udcff"', "\ufffd"),  # of bytes that are not UTF-8
-        (b'\xef\xbb\xbf"\xc3\xa9"', "é"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    (r'"\ud800"', "\ufffd"), (r'"\uDFFFx"', "\ufffdx"), (r'"\udc00\ud800"', "\ufffd\ufffd"), (r'"\ud83d\ude00"', "\U0001f600"),
+    (r'"\ud800\ud83d\ude00"', "\ufffd\U0001f600"), (r'"\\ud800"', r"\ud800"), (r'"\\\ud800"', "\\\ufffd"),
+    (r'{"\udfff": ["\udfff"]}', {"\ufffd": ["\ufffd"]}), ('"\udcff"', "\ufffd"),  # of bytes that are not UTF-8
+    (b'\xef\xbb\xbf"\xc3\xa9"', "é"),
+])  # fmt: skip
 def test_json_has_no_surrogates(text: str | bytes, value: object) -> None:
     assert parse_json(text) == value
 
@@ -300,14 +281,9 @@ def test_other_json_is_rejected(text: str | bytes) -> None:
 
 
 OWN_JSON = {
-    "control/wire.py",
-    "gating/verdict.py",
-    "operations/suite.py",
-    "measuring/telemetry.py",
-    "plugins/training/framework_steps.py",
-    "plugins/libraries/horovod.py",
-    "launch/mpi.py",
-}
+    "control/wire.py", "gating/verdict.py", "operations/suite.py", "measuring/telemetry.py", "plugins/training/framework_steps.py",
+    "plugins/libraries/horovod.py", "launch/mpi.py",
+}  # fmt: skip
 
 
 def test_json_of_other_sources_is_read_in_one_place() -> None:

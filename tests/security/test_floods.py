@@ -1,7 +1,5 @@
 """Attacks 1 to 7: garbage and floods of connections at rank 0's port, before and while the ranks join."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import subprocess
@@ -87,16 +85,13 @@ def flooded(folder: Path, count: int, said: bytes, *, soft: int, hard: int) -> l
     return [Finished(one.args, one.returncode, out, err) for one, out, err in ended]
 
 
-@pytest.mark.parametrize(
-    ("count", "said", "soft", "hard"),
-    [
-        pytest.param(1500, b"", 1024, 20_000, id="6 silent connections and a low soft limit"),
-        pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.long),
-        pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.long),
-        pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.long),
-        pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("count", "said", "soft", "hard"), [
+    pytest.param(1500, b"", 1024, 20_000, id="6 silent connections and a low soft limit"),
+    pytest.param(3000, b"", 20_000, 20_000, id="5 silent connections and a high soft limit", marks=pytest.mark.long),
+    pytest.param(3000, b"", 1024, 1024, id="7 silent connections and a low hard limit", marks=pytest.mark.long),
+    pytest.param(1500, GREETING[:11], 1024, 20_000, id="half a greeting", marks=pytest.mark.long),
+    pytest.param(3000, GREETING, 20_000, 20_000, id="a whole greeting", marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_launch_passes_while_foreign_connections_are_open(count: int, said: bytes, soft: int, hard: int, tmp_path: Path) -> None:
     first, second = flooded(tmp_path, count, said, soft=soft, hard=hard)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
@@ -111,7 +106,7 @@ def test_a_flood_with_greetings_and_a_low_hard_limit_passes_or_is_reported(tmp_p
     assert {each.returncode for each in ends} == {0} or "not of this launch" in text or "1024 open files" in text, text
 
 
-def test_the_error_of_an_exhausted_process_has_the_limit() -> None:
+def test_an_exhausted_process_has_the_limit_and_other_errors_are_not_about_descriptors() -> None:
     code = (
         "import resource, socket\nfrom collbench.cli import main\nfrom collbench.launch import signals\n"
         "from collbench.control import tree\n"
@@ -122,9 +117,6 @@ def test_the_error_of_an_exhausted_process_has_the_limit() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4 and done.stderr.count("\n") == 1, done.stderr
     assert "64 open files" in done.stderr and "defect" not in done.stderr
-
-
-def test_other_errors_are_not_about_descriptors() -> None:
     assert tree.out_of_files(OSError(28, "No space left on device")) is None
     assert isinstance(tree.out_of_files(OSError(23, "Too many open files in system")), RunFailed)
 
@@ -166,13 +158,11 @@ class TestLimits:
             pending.remove(1000 + number)
         assert self.reaches(listening, "127.0.0.9")
 
-    def test_ranks_of_this_host_count_for_no_source(self) -> None:
+    def test_ranks_of_this_host_and_descriptors_used_again_count_once_or_never(self) -> None:
         pending = PendingConnections(most=1000, most_of_source=3)
         for number in range(50):
             pending.add(number, "this host")
         assert not pending.held_back
-
-    def test_a_descriptor_that_is_used_again_counts_once(self) -> None:
         pending = PendingConnections()
         pending.add(7, "10.0.0.1")
         pending.add(7, "10.0.0.2")

@@ -1,7 +1,5 @@
 """Attacks 63 to 73 and 101 to 104: hostile words of stored runs and verdicts in every form that collbench writes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -18,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from tests.cli.command import ROOT, Finished, run_here
 from tests.slurm.made_up import doubles
+from tests.stored import stored_reports
 
 MARKUP = '<img src=x onerror=alert(1)><script>alert(1)</script>"\' onload=alert(1) x="'
 STEERING = "\x1b[31m\x1b]0;title\x07\r\n::error::INJ\n\u202e"
@@ -29,7 +28,6 @@ TOUCHED = re.compile(r"injected")
 
 
 def replaced(part: Any, old: str, new: str) -> Any:
-    """The document with the word replaced wherever a text holds it."""
     if isinstance(part, str):
         return part.replace(old, new)
     if isinstance(part, list):
@@ -38,7 +36,6 @@ def replaced(part: Any, old: str, new: str) -> Any:
 
 
 def spoiled(source: Path, target: Path, changes: Iterable[tuple[str, str]]) -> Path:
-    """A copy of a stored run in which words of its files are hostile."""
     shutil.copytree(source, target)
     for path in [*target.rglob("*.json"), *target.rglob("*.jsonl")]:
         whole = path.suffix == ".json"
@@ -52,13 +49,8 @@ def spoiled(source: Path, target: Path, changes: Iterable[tuple[str, str]]) -> P
 def first_run(folder: Path, hostile: str) -> Path:
     """Host names, versions, flags of the command, libraries and NICs are the hostile text."""
     changes = [
-        ("vm", hostile),
-        ("MPICH 5.0.2", hostile),
-        ("AMD EPYC", hostile),
-        ("2.13.0+cpu", hostile),
-        ("--quiet", hostile),
-        ("lo", hostile),
-    ]
+        ("vm", hostile), ("MPICH 5.0.2", hostile), ("AMD EPYC", hostile), ("2.13.0+cpu", hostile), ("--quiet", hostile), ("lo", hostile),
+    ]  # fmt: skip
     run = spoiled(ROOT / "reports/first-run", folder / "run", changes[:-1])
     path = run / "cells.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -92,7 +84,7 @@ def written(done: Finished, *codes: int) -> str:
 PAGES: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
     "63 a run": (lambda folder: ["report", str(first_run(folder, MARKUP)), "--html", "page.html"], False),
     "64 two runs": (
-        lambda folder: ["report", str(first_run(folder, MARKUP)), str(ROOT / "reports/link-1gbit/allreduce"), "--html", "page.html"],
+        lambda folder: ["report", str(first_run(folder, MARKUP)), str(stored_reports() / "link-1gbit/allreduce"), "--html", "page.html"],
         True,
     ),
     "65 pairs or a hunt": (
@@ -144,11 +136,9 @@ def test_70_a_line_break_makes_no_row_of_csv(tmp_path: Path) -> None:
     assert len(list(csv.reader(text.splitlines()))) == len(list(csv.reader(plain.splitlines()))) == len(text.splitlines())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [[], ["--html", "out"], ["--csv", "out"], ["--markdown", "out"], ["--openmetrics", "out"], ["--format", "json"], ["--format", "csv"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    [], ["--html", "out"], ["--csv", "out"], ["--markdown", "out"], ["--openmetrics", "out"], ["--format", "json"], ["--format", "csv"],
+], ids=" ".join)  # fmt: skip
 def test_surrogates_that_are_not_a_pair_are_replaced(words: list[str], tmp_path: Path) -> None:
     done = run_here(tmp_path, "report", str(first_run(tmp_path, SURROGATES)), *words)
     assert not re.search("[\ud800-\udfff]", written(done) + done.stderr)
@@ -202,11 +192,9 @@ def verdict(folder: Path, hostile: str) -> Path:
 
 
 FORMS = {
-    "101 github": ["--format", "github"],
-    "102 JUnit": ["--junit", "out"],
-    "103 Markdown": ["--markdown", "out"],
+    "101 github": ["--format", "github"], "102 JUnit": ["--junit", "out"], "103 Markdown": ["--markdown", "out"],
     "104 nagios": ["--exit-style", "nagios"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("hostile", [STEERING, MARKUP, MARKDOWN, METRIC, SURROGATES])

@@ -1,7 +1,5 @@
 """Attacks 95 to 99: what another user prepares in folders that Slurm's scripts use."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -31,7 +29,6 @@ SBCAST = 'while [[ $1 == --* ]]; do shift; done\n[[ ! -e $2 ]] || exit 1\nexec c
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """An installed collbench that writes which file ran."""
     folder = tmp_path / "prefix"
     for name in ("bin", "venv"):
         (folder / name).mkdir(parents=True)
@@ -63,14 +60,11 @@ SWAP = f"for each in {{tmp}}/collbench-7*; do mv $each $each.gone; {HIJACK.repla
 
 
 @root_only
-@pytest.mark.parametrize(
-    ("before", "during"),
-    [
-        pytest.param(HIJACK, SWAP, id="95 a foreign folder that is swapped"),
-        pytest.param("ln -s {victim} X.tar; ln -s {victim} X.sent", "true", id="96 symbolic links where the archive goes"),
-        pytest.param("mkdir -p X/bin; chmod 700 X", "true", id="97 a folder made in advance"),
-    ],
-)
+@pytest.mark.parametrize(("before", "during"), [
+    pytest.param(HIJACK, SWAP, id="95 a foreign folder that is swapped"),
+    pytest.param("ln -s {victim} X.tar; ln -s {victim} X.sent", "true", id="96 symbolic links where the archive goes"),
+    pytest.param("mkdir -p X/bin; chmod 700 X", "true", id="97 a folder made in advance"),
+])  # fmt: skip
 def test_the_job_runs_its_own_program_in_any_folder(before: str, during: str, prefix: Path, shared: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

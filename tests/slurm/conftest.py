@@ -1,7 +1,5 @@
 """A Slurm of six nodes, and a baseline measured in a job of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The node hooks in a folder of their own, and a Slurm that calls them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -42,13 +40,11 @@ def with_doubles(folder: Path, state: str = "IDLE", scontrol: str = "", **comman
 
 
 def asked(folder: Path) -> str:
-    """What scontrol was asked."""
     path = folder / "asked"
     return path.read_text() if path.exists() else ""
 
 
 def node(bed: SlurmBed, name: str) -> tuple[str, str]:
-    """The node's state and the reason of it."""
     actual = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
     state, reason = re.search(r" State=(\S+)", actual), re.search(r" Reason=(.*?) \[", actual)
     assert state, actual
@@ -80,11 +76,9 @@ class Hooked(SlurmBed):
         super()._configure()
         hooks = copies(self.folder / "hooks", "node_probe.sh", "node_epilog.sh", "node_check.sh")
         settings = [
-            f"COLLBENCH={BIN}/collbench",
-            f"KEEP={hooks}/keep-$node",
-            f"GOOD={hooks}/%n.json",
+            f"COLLBENCH={BIN}/collbench", f"KEEP={hooks}/keep-$node", f"GOOD={hooks}/%n.json",
             f"export SLURM_CONF={self.folder}/slurm.conf",
-        ]
+        ]  # fmt: skip
         (hooks / "node_check.conf").write_text("\n".join([*settings, 'DRAIN_FOR="CB2701 CB2702"', 'EPILOG_SIGNALS="9 11"', ""]))
         conf = self.folder / "slurm.conf"
         text = conf.read_text().replace("sched_interval=1", "sched_interval=1,bf_interval=1")
@@ -92,13 +86,9 @@ class Hooked(SlurmBed):
             script, hook = self.folder / name, "node_probe.sh" if name == "prolog" else "node_epilog.sh"
             stamp = f'echo "$SLURM_JOB_ID $SLURMD_NODENAME {name} {{}} $EPOCHREALTIME" >>{self.folder}/stamps'
             lines = [
-                "#!/bin/bash",
-                stamp.format("begins"),
-                f"{hooks}/{hook} 2>>{self.folder}/talk",
-                "code=$?",
-                stamp.format("ends"),
+                "#!/bin/bash", stamp.format("begins"), f"{hooks}/{hook} 2>>{self.folder}/talk", "code=$?", stamp.format("ends"),
                 "exit $code",
-            ]
+            ]  # fmt: skip
             script.write_text("\n".join([*lines, ""]))
             script.chmod(0o755)
             text += f"{name.title()}={script}\n"
@@ -106,12 +96,10 @@ class Hooked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """Return the output of the hooks."""
         path = self.folder / "talk"
         return path.read_text() if path.exists() else ""
 
     def seconds(self, hook: str) -> list[float]:
-        """How long each call of a hook that has ended took."""
         began: dict[tuple[str, str], float] = {}
         found = []
         for line in (self.folder / "stamps").read_text().splitlines():

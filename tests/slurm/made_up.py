@@ -1,7 +1,5 @@
 """For the tests on Slurm: a baseline made of one real measurement repeated as several nights; doubles of commands."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping
@@ -38,7 +36,6 @@ class Cluster:
 
 
 def suite(folder: Path, run: str = "") -> Path:
-    """Write a suite: all-reduce over the simulated link, with known times."""
     path = folder / "small.toml"
     sweep = '[[sweeps]]\noperations = ["allreduce"]\nbackends = ["simulated"]\nsizes = ["1K", "4K", "16K"]\n'
     path.write_text(f"schema = 1\n[run]\n{run}\n{sweep}")
@@ -84,5 +81,4 @@ def doubles(folder: Path, **scripts: str) -> str:
 
 
 def said(done: Finished) -> str:
-    """Everything a command printed, for what an assertion shows."""
     return f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -1,7 +1,5 @@
 """gate.sh on a real Slurm: a first allocation, its suspects in two fresh ones, and what ends it earlier."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -34,7 +32,6 @@ def verdict(keep: Path) -> dict[str, Any]:
 
 
 def nodes_of(cluster: Cluster, keep: Path) -> list[set[str]]:
-    """Return the nodes of each allocation, from Slurm."""
     jobs = [name.rpartition("-")[2] for name in verdict(keep)["candidates"]]
     shown = [cluster.bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout for job in jobs]
     lists = [words["NodeList"] for words in (dict(word.partition("=")[::2] for word in text.split()) for text in shown)]
@@ -98,15 +95,8 @@ def test_a_cluster_too_small_for_fresh_nodes_gives_no_verdict(cluster: Cluster, 
 @pytest.mark.long
 def test_a_signal_cancels_its_job(cluster: Cluster, tmp_path: Path) -> None:
     line = [
-        str(SLURM / "gate.sh"),
-        "--baseline",
-        str(cluster.good),
-        "--keep",
-        str(tmp_path / "keep"),
-        "--suite",
-        str(cluster.suite),
-        *QUICK,
-    ]
+        str(SLURM / "gate.sh"), "--baseline", str(cluster.good), "--keep", str(tmp_path / "keep"), "--suite", str(cluster.suite), *QUICK,
+    ]  # fmt: skip
     slow = cluster.bed.environment({**settings(), "COLLBENCH_LAUNCHES": "1", "COLLBENCH_MAX_TIME": "60", "COLLBENCH_ITERATIONS": "1000000"})
     with (tmp_path / "stderr").open("w+") as talk:
         begun = subprocess.Popen(["timeout", "60", *line], cwd=ROOT, env=slow, stdout=subprocess.DEVNULL, stderr=talk)

@@ -1,7 +1,5 @@
 """gate.sh where things go wrong that a test cannot have of a real Slurm: commands are doubles here."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 from collections.abc import Mapping
@@ -41,29 +39,21 @@ def submitted(folder: Path) -> list[str]:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("more", "says"),
-        [
-            (["--launches", "0"], "--launches 0: not a valid number"),
-            (["--wait", "1h"], "--wait 1h: not a valid number"),
-            (["--junit", "f"], "unknown option --junit"),
-            (["--suite"], "--suite: missing value"),
-            (["--suite", "night"], "--suite night: not a file"),
-            (["--baseline", "nowhere"], "--baseline nowhere: not a folder"),
-            (["--keep", "/proc/nowhere"], "--keep /proc/nowhere: not writable"),
-            (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
-        ],
-    )
+    @pytest.mark.parametrize(("more", "says"), [
+        (["--launches", "0"], "--launches 0: not a valid number"), (["--wait", "1h"], "--wait 1h: not a valid number"),
+        (["--junit", "f"], "unknown option --junit"), (["--suite"], "--suite: missing value"),
+        (["--suite", "night"], "--suite night: not a file"), (["--baseline", "nowhere"], "--baseline nowhere: not a folder"),
+        (["--keep", "/proc/nowhere"], "--keep /proc/nowhere: not writable"),
+        (["--", "--exit-style", "nagios"], "--exit-style is not supported here"),
+    ])  # fmt: skip
     def test_invalid_ones_are_one_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
         done = gate(tmp_path, *more)
         assert done.returncode == 2 and says in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "submitted").exists()
 
-    def test_help(self, tmp_path: Path) -> None:
+    def test_help_and_a_missing_program(self, tmp_path: Path) -> None:
         done = gate(tmp_path, "--help")
         assert done.returncode == 0 and "--fresh-nodes" in done.stdout and done.stderr == ""
-
-    def test_no_slurm(self, tmp_path: Path) -> None:
         done = gate(tmp_path, env={"COLLBENCH": "no-such-program"})
         assert done.returncode == 2 and "no-such-program not found" in done.stderr
 
@@ -96,13 +86,10 @@ class TestLoop:
 
 
 class TestJobs:
-    @pytest.mark.parametrize(
-        ("state", "code", "exits"),
-        [
-            ("FAILED", "1:0", 3), ("FAILED", "2:0", 2), ("FAILED", "4:0", 4), ("FAILED", "137:0", 3), ("TIMEOUT", "0:0", 3),
-            ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("state", "code", "exits"), [
+        ("FAILED", "1:0", 3), ("FAILED", "2:0", 2), ("FAILED", "4:0", 4), ("FAILED", "137:0", 3), ("TIMEOUT", "0:0", 3),
+        ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
+    ])  # fmt: skip
     def test_a_failed_job_is_not_a_regression(self, state: str, code: str, exits: int, tmp_path: Path) -> None:
         done = gate(tmp_path, scontrol=ENDED.format(state=state, code=code))
         assert done.returncode == exits and f"job 1 ended as {state} (exit code {code}), see " in done.stderr, said(done)
@@ -112,9 +99,13 @@ class TestJobs:
         done = gate(tmp_path, "--", "--junit", "gate.xml", scontrol=ENDED.format(state="FAILED", code="143:0"), env={"VERDICT": "4"})
         assert done.returncode == 4 and "--junit gate.xml" in (tmp_path / "calls").read_text().splitlines()[1]
 
-    def test_slurm_refuses(self, tmp_path: Path) -> None:
+    def test_a_job_that_slurm_refuses_or_does_not_end_gives_no_verdict(self, tmp_path: Path) -> None:
         done = gate(tmp_path, sbatch="echo 'sbatch: error: no such partition' >&2; exit 1")
         assert done.returncode == 3 and "no verdict: sbatch failed" in done.stderr
+        pending = "echo 'JobId=1 JobState=PENDING Reason=Resources ExitCode=0:0 NodeList='"
+        done = gate(tmp_path, "--wait", "1", scontrol=pending)
+        assert done.returncode == 3 and "1 s (PENDING, reason Resources)" in done.stderr
+        assert (tmp_path / "cancelled").read_text() == "1\n"
 
     def test_the_controller_may_be_unreachable_for_some_time(self, tmp_path: Path) -> None:
         away = f'echo >>asked; (($(wc -l <asked) > 3)) || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}; {ENDED}'
@@ -124,12 +115,6 @@ class TestJobs:
         forgotten = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
         assert gate(tmp_path, scontrol=forgotten).returncode == 0
         assert len((tmp_path / "calls").read_text().splitlines()) == 2
-
-    def test_a_job_that_does_not_end_is_cancelled(self, tmp_path: Path) -> None:
-        pending = "echo 'JobId=1 JobState=PENDING Reason=Resources ExitCode=0:0 NodeList='"
-        done = gate(tmp_path, "--wait", "1", scontrol=pending)
-        assert done.returncode == 3 and "1 s (PENDING, reason Resources)" in done.stderr
-        assert (tmp_path / "cancelled").read_text() == "1\n"
 
 
 def test_a_second_call_does_not_disturb_the_first(tmp_path: Path) -> None:

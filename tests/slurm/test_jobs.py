@@ -1,7 +1,5 @@
 """The jobs to copy, each submitted once to a real Slurm: what they measure, where it lies, how they end."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +22,6 @@ ON_SLURM = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(200)]
 def sbatch(
     bed: SlurmBed, folder: Path, name: str, *words: object, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> str:
-    """Submit the job in the working folder `folder`; return its number."""
     line = ["sbatch", "--parsable", f"--chdir={folder}", *options, str(SLURM / name), *map(str, words)]
     done = bed.call(line, env=settings({"COLLBENCH_ITERATIONS": "20", **(env or {})}))
     assert done.returncode == 0, said(done)
@@ -32,14 +29,12 @@ def sbatch(
 
 
 def job_records(bed: SlurmBed, job: str) -> list[dict[str, str]]:
-    """Return Slurm's state of the job, or of each job of an array in order."""
     lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
     found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines if line]
     return sorted(found, key=lambda each: each.get("ArrayTaskId", ""))
 
 
 def ended(bed: SlurmBed, job: str, folder: Path) -> tuple[str, str]:
-    """Its exit code, and what it printed."""
     until(lambda: job_records(bed, job)[0]["JobState"] in OVER, f"job {job}", 60)
     return job_records(bed, job)[0]["ExitCode"], (folder / f"collbench-{job}.out").read_text()
 

@@ -1,7 +1,5 @@
 """node_check.sh: what it finds drains a node of a real Slurm; what fails in it drains nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import subprocess
@@ -50,7 +48,6 @@ class Checked(SlurmBed):
 
     @property
     def talk(self) -> str:
-        """Return the output of the checks."""
         path = self.folder / "check" / "talk"
         return path.read_text() if path.exists() else ""
 
@@ -65,7 +62,6 @@ def checked() -> Iterator[Checked]:
 
 
 def _free(lock: Path) -> bool:
-    """Whether no check is at work."""
     with lock.open() as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +86,6 @@ def install(folder: Path) -> Path:
 
 
 def slowed(folder: Path, on: bool) -> None:
-    """Whether the next check finds the node slower by 30 %."""
     conf = folder / "node_check.conf"
     actual = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
     conf.write_text("\n".join([*actual, *[SLOW] * on, ""]))
@@ -178,33 +173,25 @@ class TestDoubles:
         assert ["suspicious check 1 of 3" in actual[0], "suspicious check 2 of 3" in actual[1]] == [True, True], actual
         assert sorted(each.name for each in (tmp_path / "keep").glob("*Z")) == ["20261122T051800Z", "20261122T051801Z"]
 
-    @pytest.mark.parametrize(
-        ("env", "says"),
-        [
-            ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
-            ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: "),
-            ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
-            ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement "),
-            ({"RUN": "124"}, "no verdict: the measurement "),
-            ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge"),
-            ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge"),  # 1 of a Python that broke
-            ({"SHOWN": "3"}, "no verdict: see "),
-            ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED)"),
-            ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"),
-            ({"state": ""}, "no verdict: cannot get"),
-            ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
-        ],
-    )
-    def test_a_failure_of_the_check_does_not_drain(
-        self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path
-    ) -> None:
+    @pytest.mark.parametrize(("env", "says"), [
+        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench not found: set COLLBENCH in "),
+        ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere: "), ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere: "),
+        ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement "), ({"RUN": "124"}, "no verdict: the measurement "),
+        ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: cannot judge"),
+        ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: cannot judge"),  # 1 of a Python that broke
+        ({"SHOWN": "3"}, "no verdict: see "), ({"state": "ALLOCATED"}, "no verdict: a job runs on this node (ALLOCATED)"),
+        ({"state": "MIXED+DRAIN"}, "no verdict: a job runs on this node (MIXED+DRAIN)"), ({"state": ""}, "no verdict: cannot get"),
+        ({"SUSPECTED": "1"}, "suspicious check 1 of 3"),
+    ])  # fmt: skip
+    def test_a_failure_of_the_check_does_not_drain(self, env, says, check, tmp_path):
         done = check(**env)
         assert done.returncode == 0 and f"node_check.sh: node1: {says}" in done.stderr and done.stdout == "", said(done)
         assert not (tmp_path / "asked").exists() or "State=DRAIN" not in (tmp_path / "asked").read_text()
 
-    def test_a_healthy_node_prints_nothing(self, check: Callable[..., Finished]) -> None:
+    def test_a_healthy_node_and_the_node_of_a_prologs_job_print_nothing(self, check: Callable[..., Finished]) -> None:
         done = check()
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
 
     @pytest.mark.parametrize("code", ["0", "4"])
     def test_wrong_data_drain_at_once(self, code: str, check: Callable[..., Finished], tmp_path: Path) -> None:
@@ -216,10 +203,7 @@ class TestDoubles:
         assert done.returncode == 1 and "already drained" in done.stderr
         assert "update" not in (tmp_path / "asked").read_text()
 
-    def test_in_a_prolog_the_jobs_own_node_is_allocated(self, check: Callable[..., Finished]) -> None:
-        assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
-
-    def test_nodes_may_have_their_own_baseline(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_no_drain_and_an_own_baseline_are_the_callers_choice(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         own = tmp_path / "own" / "node1"
         own.mkdir(parents=True)
         assert check(conf=f"BASELINE={tmp_path}/own JUDGING=(--min-percent ring:60@1M-)").returncode == 0
@@ -227,22 +211,15 @@ class TestDoubles:
             f"gate --baseline {own} " in (tmp_path / "calls").read_text()
             and "--min-percent ring:60@1M-" in (tmp_path / "calls").read_text()
         )
-
-    def test_no_drain_leaves_it_to_the_caller(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         done = check("--no-drain", VERDICT="1")
         assert (done.returncode, done.stdout) == (1, "[collbench] CB6202 wrong data in allreduce\n")
         assert "update" not in (tmp_path / "asked").read_text()
 
 
-@pytest.mark.parametrize(
-    ("lines", "died"),
-    [
-        ("echo '[collbench] slower'; exit 1", "died 1 check_collbench:  [collbench] slower\n"),
-        ("exit 1", ""),
-        ("echo x; exit 0", ""),
-        ("exit 127", ""),
-    ],
-)
+@pytest.mark.parametrize(("lines", "died"), [
+    ("echo '[collbench] slower'; exit 1", "died 1 check_collbench:  [collbench] slower\n"), ("exit 1", ""), ("echo x; exit 0", ""),
+    ("exit 127", ""),
+])  # fmt: skip
 def test_nhc_fails_only_with_a_confirmed_reason(lines: str, died: str, tmp_path: Path) -> None:
     doubles(tmp_path, check=f"[[ $1 == --no-drain ]] || exit 5\n{lines}")
     nhc = f'die() {{ echo "died $*"; }}; source {SLURM}/collbench.nhc; check_collbench {tmp_path}/commands/check; echo "code $?"'

@@ -1,7 +1,5 @@
 """node_epilog.sh: after a job that a signal ended it looks at the node, after others it does not; what fails in it drains nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,7 +51,6 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     name, sick = hooked.nodes
 
     def after(*command: str, on: str = name) -> str:
-        """Return the output of this job's epilog."""
         before, ended = len(hooked.talk), len(hooked.seconds("epilog")) if (hooked.folder / "stamps").exists() else 0
         hooked.call([*command[:1], "-w", on, *command[1:]], timeout=30)
         until(lambda: len(hooked.seconds("epilog")) > ended, "the epilog", 30)
@@ -76,16 +73,10 @@ def test_slurm_calls_it_after_every_job_and_it_looks_after_a_signal(hooked: Hook
     assert max(hooked.seconds("epilog")) < 10
 
 
-@pytest.mark.parametrize(
-    ("code2", "derived", "end"),
-    [
-        ("0:9", "0", "signal 9"),
-        ("137:0", "35072", "signal 9"),
-        ("0:0", "9", "signal 9"),
-        ("0:0", "35584", "signal 11"),
-        ("0:11", "", "signal 11"),
-    ],
-)
+@pytest.mark.parametrize(("code2", "derived", "end"), [
+    ("0:9", "0", "signal 9"), ("137:0", "35072", "signal 9"), ("0:0", "9", "signal 9"), ("0:0", "35584", "signal 11"),
+    ("0:11", "", "signal 11"),
+])  # fmt: skip
 def test_signals_that_start_a_check(code2: str, derived: str, end: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog(code2, derived)
     assert (done.returncode, done.stdout) == (0, "")
@@ -94,20 +85,10 @@ def test_signals_that_start_a_check(code2: str, derived: str, end: str, epilog: 
     assert not (tmp_path / "measured").exists()
 
 
-@pytest.mark.parametrize(
-    ("code2", "derived"),
-    [
-        ("0:0", "0"),
-        ("3:0", "768"),
-        ("1:0", ""),
-        ("0:15", "15"),
-        ("143:0", "36608"),
-        ("0:125", "0"),
-        ("", ""),
-        ("x:9", "z"),
-        ("255:0", "65280"),
-    ],
-)
+@pytest.mark.parametrize(("code2", "derived"), [
+    ("0:0", "0"), ("3:0", "768"), ("1:0", ""), ("0:15", "15"), ("143:0", "36608"), ("0:125", "0"), ("", ""), ("x:9", "z"),
+    ("255:0", "65280"),
+])  # fmt: skip
 def test_ends_of_a_job_that_start_no_check(code2: str, derived: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog(code2, derived)
     assert (done.returncode, done.stdout, done.stderr, asked(tmp_path)) == (0, "", "", "")
@@ -139,10 +120,8 @@ class TestRequestsToTheController:
     def test_none_unless_allowed(self, epilog: Hook, tmp_path: Path) -> None:
         assert (epilog("0:0", scontrol=self.FAILED).stderr, asked(tmp_path)) == ("", "")
 
-    def test_a_job_that_ended_with_its_node(self, epilog: Hook) -> None:
+    def test_jobs_that_ended_with_their_node_were_cancelled_or_have_no_answer(self, epilog: Hook) -> None:
         assert "job 7 was ended by a node failure" in epilog("0:0", scontrol=self.FAILED, conf="EPILOG_ASKS=yes").stderr
-
-    def test_a_cancelled_job(self, epilog: Hook) -> None:
         cancelled = "echo ' JobState=CANCELLED Reason=None ExitCode=0:15 '"
         assert epilog("0:0", scontrol=cancelled, conf="EPILOG_ASKS=yes").stderr == ""
 
@@ -150,17 +129,12 @@ class TestRequestsToTheController:
         assert epilog("0:0", scontrol="exit 1", conf="EPILOG_ASKS=yes").stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "),
-        ({"conf": "exit 7"}, ""),
-        ({"doctor": "exit 2"}, "no verdict: the probe failed"),
-        ({"doctor": "echo severe; exit 1"}, "no verdict: the probe failed"),
-        ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "reason: [collbench] CB2702 x"),
-        ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: cannot get"),
-    ],
-)
+@pytest.mark.parametrize(("how", "says"), [
+    ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench "), ({"conf": "exit 7"}, ""),
+    ({"doctor": "exit 2"}, "no verdict: the probe failed"), ({"doctor": "echo severe; exit 1"}, "no verdict: the probe failed"),
+    ({"doctor": "echo 'severe CB2702 x'; exit 1", "scontrol": "exit 1"}, "reason: [collbench] CB2702 x"),
+    ({"conf": "EPILOG_CHECK=yes", "scontrol": "exit 1"}, "no verdict: cannot get"),
+])  # fmt: skip
 def test_a_failure_of_the_epilog_does_not_drain(how: dict[str, str], says: str, epilog: Hook, tmp_path: Path) -> None:
     done = epilog("0:9", **how)
     assert (done.returncode, done.stdout) == (0, ""), said(done)

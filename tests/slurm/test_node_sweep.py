@@ -1,7 +1,5 @@
 """node_sweep.sh: idle nodes are checked, each in a job of its own, and users go first; a thousand nodes cost a handful of processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -128,19 +126,15 @@ def test_the_job_stops_on_a_node_that_it_was_not_bound_to(sweep: Hook, tmp_path:
     assert job("node0001") == (3, "")  # without its other half a check would end with 0, which is "healthy"
 
 
-@pytest.mark.parametrize(
-    ("state", "code", "says", "exit_code"),
-    [
-        ("COMPLETED", "0:0", "healthy", 0),
-        ("FAILED", "1:0", "drained: [collbench] CB6201 slow", 1),
-        ("FAILED", "3:0", "no verdict: the check failed on the node", 0),
-        ("FAILED", "4:0", "suspicious: slower than its baseline, not confirmed yet", 0),
-        ("CANCELLED", "0:0", "no verdict: preempted, or not started in time", 0),
-        ("PREEMPTED", "0:15", "no verdict: preempted, or not started in time", 0),
-        ("TIMEOUT", "0:15", "no verdict: the job ended as TIMEOUT 0:15", 0),
-        ("NODE_FAIL", "0:0", "no verdict: the job ended as NODE_FAIL 0:0", 0),
-    ],
-)
+@pytest.mark.parametrize(("state", "code", "says", "exit_code"), [
+    ("COMPLETED", "0:0", "healthy", 0), ("FAILED", "1:0", "drained: [collbench] CB6201 slow", 1),
+    ("FAILED", "3:0", "no verdict: the check failed on the node", 0),
+    ("FAILED", "4:0", "suspicious: slower than its baseline, not confirmed yet", 0),
+    ("CANCELLED", "0:0", "no verdict: preempted, or not started in time", 0),
+    ("PREEMPTED", "0:15", "no verdict: preempted, or not started in time", 0),
+    ("TIMEOUT", "0:15", "no verdict: the job ended as TIMEOUT 0:15", 0),
+    ("NODE_FAIL", "0:0", "no verdict: the job ended as NODE_FAIL 0:0", 0),
+])  # fmt: skip
 def test_the_verdict_of_a_node(state: str, code: str, says: str, exit_code: int, sweep: Hook) -> None:
     done = sweep(count=1, STATE=state, CODE=code)
     assert (done.stdout, done.returncode) == (f"node0000 {says}\n", exit_code), said(done)
@@ -152,15 +146,11 @@ def test_without_an_idle_node_nothing_starts(sweep: Hook, tmp_path: Path) -> Non
     assert len(calls(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"sinfo": "exit 1"}, "sinfo failed"),
-        ({"sbatch": "exit 1"}, "sbatch failed for the job array"),
-        ({"sbatch": "cat >/dev/null; echo hello"}, "sbatch returned no job number"),
-        ({"scontrol": "(($# > 0)) && exit 1; exit 0"}, "scontrol could not release job 100"),
-    ],
-)
+@pytest.mark.parametrize(("how", "says"), [
+    ({"sinfo": "exit 1"}, "sinfo failed"), ({"sbatch": "exit 1"}, "sbatch failed for the job array"),
+    ({"sbatch": "cat >/dev/null; echo hello"}, "sbatch returned no job number"),
+    ({"scontrol": "(($# > 0)) && exit 1; exit 0"}, "scontrol could not release job 100"),
+])  # fmt: skip
 def test_a_failure_of_the_sweep_leaves_no_job(how: dict[str, str], says: str, sweep: Hook, tmp_path: Path) -> None:
     done = sweep(count=3, **how)
     assert (done.returncode, done.stdout) == (3, ""), said(done)
@@ -168,15 +158,12 @@ def test_a_failure_of_the_sweep_leaves_no_job(how: dict[str, str], says: str, sw
     assert ("scancel 100" in calls(tmp_path)) == ("release" in says) if (tmp_path / "calls").exists() else "sinfo" in says
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--start", "0"], "--start 0: not a valid number: use 1 to 9999"),
-        (["--start"], "--start: missing value, or unknown option: see node_sweep.sh --help"),
-        (["--nodes", "a"], "unknown option --nodes: see node_sweep.sh --help; write options of sbatch after --"),
-        (["--keep", "/nowhere"], "--keep /nowhere: not a writable folder"),
-    ],
-)
+@pytest.mark.parametrize(("more", "says"), [
+    (["--start", "0"], "--start 0: not a valid number: use 1 to 9999"),
+    (["--start"], "--start: missing value, or unknown option: see node_sweep.sh --help"),
+    (["--nodes", "a"], "unknown option --nodes: see node_sweep.sh --help; write options of sbatch after --"),
+    (["--keep", "/nowhere"], "--keep /nowhere: not a writable folder"),
+])  # fmt: skip
 def test_bad_options_are_a_sentence(more: list[str], says: str, sweep: Hook, tmp_path: Path) -> None:
     done = sweep(*more, count=1)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"node_sweep.sh: {says}\n")

@@ -1,7 +1,5 @@
 """ReFrame itself runs the check, on a real Slurm."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +18,6 @@ PASSED, SKIPPED, FAILED = "pass", "skip", "fail"
 def reframe(
     cluster: Cluster, folder: Path, env: Mapping[str, str] | None = None, **variables: object
 ) -> tuple[Finished, list[dict[str, Any]]]:
-    """Return ReFrame's output, and its report of the three strikes."""
     own = {"baseline": cluster.good, "suite": cluster.suite, "launches": 1, "options": f"--expect {cluster.announced}", **variables}
     words = [word for name, value in own.items() for word in ("-S", f"CollbenchGate.{name}={value}")]
     check = ["-c", str(SLURM / "reframe" / "collbench_check.py"), "-C", str(Path(__file__).with_name("site.py"))]

@@ -1,7 +1,5 @@
 """The files to copy are well-formed (shell, YAML, TOML), and the README lists all of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -36,29 +34,20 @@ def test_shellcheck_finds_nothing() -> None:
     assert done.stdout + done.stderr == ""
 
 
-def test_a_launch_that_is_repeated_by_slurm_would_find_its_folder_used() -> None:
+def test_jobs_measure_the_same_and_the_suite_is_that_of_a_node() -> None:
     for name in ("gate.sbatch", "confirm.sbatch"):
         assert {"#SBATCH --no-requeue", "#SBATCH --exclusive"} <= set((SLURM / name).read_text().splitlines())
-
-
-def test_both_jobs_measure_the_same() -> None:
     texts = [(SLURM / name).read_text() for name in ("gate.sbatch", "confirm.sbatch")]
     first, second = (re.findall(r"^#SBATCH --n.*$|^for .*\Z", text, re.MULTILINE | re.DOTALL) for text in texts)
     assert first[-1].partition("for ((")[2] == second[-1].partition("for ((")[2] != ""
-
-
-def test_the_suite_of_a_node() -> None:
     assert read_suite(str(SLURM / "node.toml")).run["launches"] == 3
 
 
-def test_the_workflow_has_few_rights_and_runs_once_at_a_time() -> None:
+def test_the_workflow_has_few_rights_and_the_readme_names_every_file() -> None:
     actual = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())
     assert actual["permissions"] == {"contents": "read"} and actual["concurrency"]["cancel-in-progress"] is False
     assert actual["jobs"]["gate"]["runs-on"] == ["self-hosted", "slurm"]
     assert all("${{" not in step.get("run", "") for step in actual["jobs"]["gate"]["steps"])  # inputs must not become shell code
-
-
-def test_the_readme_names_every_file() -> None:
     named = set(re.findall(r"\]\(([\w./]+)\)", (SLURM / "README.md").read_text()))
     files = {str(path.relative_to(SLURM)) for path in SLURM.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert files - {"README.md"} == {name for name in named if not name.startswith("..")}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.fit import Bounds, Fit, FitSegment, _without_bad, fit
+from collbench.stats.fit import Bounds, Fit, FitSegment, _without_bad, determined, fit, points
 
 SIZES = 8.0 * 2.0 ** np.arange(28)  # 8 B to 1 GiB
 
@@ -31,16 +31,13 @@ def holds(bounds, truth):
     return bounds.low <= truth <= bounds.high
 
 
-def test_one_protocol_without_noise_is_exact():
+def test_without_noise_one_and_three_protocols_are_exact():
     found = fit(SIZES, one_protocol(SIZES))
     (regime,) = found.regimes
     assert (regime.first, regime.last, found.off) == (8, 2**30, ())
     assert regime.alpha_s.value == pytest.approx(8e-6, rel=1e-9)
     assert 1 / regime.s_per_byte.value == pytest.approx(48e9, rel=1e-9)
     assert regime.alpha_s.high - regime.alpha_s.low < 1e-12
-
-
-def test_three_protocols_without_noise_are_exact():
     found = fit(SIZES, three_protocols(SIZES))
     assert [(regime.first, regime.last) for regime in found.regimes] == [(8, 2**14), (2**15, 2**20), (2**21, 2**30)]
     assert [regime.alpha_s.value for regime in found.regimes] == pytest.approx([2e-6, 5e-6, 8e-6], rel=1e-6)
@@ -86,44 +83,36 @@ def test_a_bad_size_is_reported_and_does_not_bend_the_fit(factor, place):
     assert [regime.s_per_byte.value for regime in found.regimes] == pytest.approx([1 / 48e9])
 
 
-def test_a_bad_size_is_reported_in_noise_too():
+def test_in_noise_a_bad_size_is_reported_too_and_seldom_a_switch_of_protocol():
     found = []
     for seed in range(20):
         times = noisy(three_protocols, seed)
         times[4] *= 1.5
         found.append([size for size, _ in fit(SIZES, times).off])
     assert found.count([128.0]) >= 19
+    assert np.mean([len(fit(SIZES, noisy(one_protocol, seed)).regimes) == 1 for seed in range(40)]) >= 0.8
 
 
-def test_the_fitted_time_follows_the_regimes_and_goes_on_outside():
+def test_the_fitted_time_goes_on_outside_and_many_sizes_are_fitted_in_little_time():
     low, high = (
         FitSegment(first, last, Bounds(a, a, a), Bounds(b, b, b)) for first, last, a, b in ((8, 64, 1.0, 0.0), (128, 512, 2.0, 0.5))
     )
     found = Fit((low, high), ())
     assert [found.time_s(size) for size in (1, 8, 64, 100, 128, 1000)] == [1, 1, 1, 1, 66, 502]
-
-
-def test_many_sizes_are_fitted_in_little_time_and_as_well():
     sizes = np.arange(1, 301) * 4096.0
     found = fit(sizes, np.where(sizes <= 150 * 4096, 1e-6 + sizes / 1e9, 1e-4 + sizes / 1e10))
     assert [regime.alpha_s.value for regime in found.regimes] == pytest.approx([1e-6, 1e-4], rel=1e-3)
     assert found.regimes[0].last == 150 * 4096
 
 
-def test_fewer_than_four_distinct_sizes_have_no_fit():
+def test_sizes_that_repeat_are_medians_unsound_ones_are_dropped_and_fewer_than_four_have_no_fit():
     assert fit([], []) is None
     assert fit([8, 8, 16, 32], [1, 1, 2, 3]) is None
     assert fit([8, 16, 32, 64], [1, 2, 3, np.nan]) is None
-
-
-def test_unsound_numbers_are_dropped_and_a_repeated_size_is_its_median():
     sizes, times = [0, 1, 2, 3, 3, 3, 5, 6, np.nan, -1], [1, 2, 3, 4, 90, 4, np.inf, -7, 1, 1]
     (regime,) = fit(sizes, times).regimes
     assert (regime.first, regime.last) == (0, 3)
     assert (regime.alpha_s.value, regime.s_per_byte.value) == pytest.approx((1, 1))
-
-
-def test_unequal_lists_are_refused():
     with pytest.raises(ValueError, match="equally many"):
         fit([1, 2], [1])
 
@@ -166,19 +155,25 @@ def test_the_intervals_are_those_of_least_squares_where_no_point_is_bad():
     assert regime.s_per_byte.high - beta == pytest.approx(reach[1], rel=1e-3)
 
 
-def test_noise_alone_is_seldom_taken_for_a_switch_of_protocol():
-    found = [fit(SIZES, noisy(one_protocol, seed)).regimes for seed in range(40)]
-    assert np.mean([len(each) == 1 for each in found]) >= 0.8
-
-
-def test_at_a_switch_the_regime_that_begins_there_predicts():
-    exact = Bounds(0.0, 0.0, 0.0)
-    slow, fast = FitSegment(8, 64, Bounds(1.0, 1.0, 1.0), exact), FitSegment(128, 256, Bounds(5.0, 5.0, 5.0), exact)
-    assert [Fit((slow, fast), ()).time_s(size) for size in (1, 8, 64, 127, 128, 1024)] == [1.0, 1.0, 1.0, 1.0, 5.0, 5.0]
-
-
 @pytest.mark.parametrize(("points", "bad", "left_out"), [(12, 2, True), (12, 3, False), (4, 1, True), (4, 2, False), (12, 0, False)])
 def test_at_most_one_point_in_six_is_left_out_as_bad(points, bad, left_out):
     weights, marks = np.ones((1, points)), np.zeros((1, points), bool)
     marks[0, :bad] = True
     assert np.count_nonzero(_without_bad(weights, marks)) == (points - bad if left_out else points)
+
+
+def test_points_left_out_are_counted_line_by_line():
+    kept = _without_bad(np.ones((2, 12)), np.array([[True] * 2 + [False] * 10, [True] * 3 + [False] * 9]))
+    assert np.count_nonzero(kept, axis=1).tolist() == [10, 12]
+
+
+def test_noise_is_the_misfit_to_the_line_through_both_neighbors():
+    """At 1.1 between 1 and 1, the misfit is 0.1 / 1.1, whose deviation has shares of three times' noise."""
+    noise = 1.4826 * (0.1 / 1.1) / np.sqrt(1 + 2 * (0.5 / 1.1) ** 2)
+    assert points([8, 16, 24], [1.0, 1.1, 1.0]).noise == pytest.approx(noise)
+    assert points([8, 16, 48], [1.0, 1.1, 1.5]).noise == points([8, 16], [1.0, 1.1]).noise == 1e-9
+
+
+def test_a_determinant_stays_above_zero():
+    entries = (np.array([4.0, 4.0]), np.array([6.0, 5.0]), np.array([9.0, 9.0]))
+    assert determined(*entries).tolist() == pytest.approx([36e-14, 11.0], rel=1e-6, abs=0)

@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.launches import Ratio, Spread, over_launches, ratio_by_scatter, ratio_of_launches, ratio_of_medians, ratio_of_pairs
+from collbench.stats.launches import (
+    Ratio,
+    Spread,
+    inverse,
+    over_launches,
+    ratio_by_scatter,
+    ratio_of_launches,
+    ratio_of_medians,
+    ratio_of_pairs,
+)
 from collbench.stats.median import Median
 
 
-def test_one_launch_has_no_interval():
+def test_one_launch_has_no_interval_and_two_have_students_on_ln_scale():
     assert over_launches([2e-6]) == Spread(2e-6, None, None, 1)
-
-
-def test_two_launches_have_students_interval_on_ln_scale():
     known = over_launches([1.0, math.e])
     assert (known.value, known.n) == ((1 + math.e) / 2, 2)
     assert math.log(known.low) == pytest.approx(0.5 - 12.7062047362 / 2)
@@ -59,30 +65,25 @@ def launches(random, n, centre=1.0):
     return centre * np.exp(0.03 * random.standard_t(4, n) / math.sqrt(2))
 
 
-def test_two_and_two_launches_give_welchs_interval():
-    """Equal spreads s: two degrees of freedom, standard error s."""
+def test_launches_of_both_sides_combine_their_intervals_and_without_spread_are_exact():
+    # Equal spreads s: two degrees of freedom, standard error s.
     s = 0.01
     spread = [math.exp(-s / math.sqrt(2)), math.exp(s / math.sqrt(2))]
     known = ratio_of_launches(spread, [1.5 * value for value in spread])
     assert (known.value, known.n) == (pytest.approx(1.5), 2)
     assert math.log(known.high / 1.5) == pytest.approx(4.3026527297 * s)
     assert math.log(known.low / 1.5) == pytest.approx(-4.3026527297 * s)
-
-
-def test_from_six_on_the_rank_intervals_of_both_are_combined():
+    # from six on the rank intervals of both are combined
     before, after = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [2.0] * 6
     known = ratio_of_launches(before, after)
     assert (known.value, known.n) == (pytest.approx(1.6), 6)
     assert (known.low, known.high) == pytest.approx((2 / 1.5, 2.0))
+    assert ratio_of_launches([2.0, 2.0], [3.0, 3.0]) == Ratio(1.5, 1.5, 1.5, 2)
 
 
 @pytest.mark.parametrize(("before", "after"), [([1.0], [2.0, 2.1, 2.2]), ([1.0, 1.1], [2.0]), ([1.0], [2.0])])
 def test_one_launch_on_a_side_is_no_evidence(before, after):
     assert ratio_of_launches(before, after) == Ratio(np.median(after) / np.median(before), None, None, 1)
-
-
-def test_launches_without_any_spread_are_known_exactly():
-    assert ratio_of_launches([2.0, 2.0], [3.0, 3.0]) == Ratio(1.5, 1.5, 1.5, 2)
 
 
 @pytest.mark.parametrize(("a", "b"), [(2, 2), (3, 3), (3, 6), (5, 5), (6, 6), (10, 10), (5, 20)])
@@ -113,30 +114,24 @@ def test_a_scatter_of_too_few_or_rounded_launches_is_unknown():
     assert ratio_by_scatter(within, [1.0, 1.0, 1.0], (1, 1)) is within
 
 
-def test_medians_are_combined_in_quadrature_on_ln_scale():
+def test_medians_are_combined_in_quadrature_on_ln_scale_if_both_have_an_interval():
     before, after = Median(1.0, math.exp(-0.03), math.exp(0.03), 60, 50.0), Median(2.0, 2 * math.exp(-0.04), 2 * math.exp(0.04), 80, 50.0)
     known = ratio_of_medians(before, after)
     assert (known.value, known.low, known.high) == pytest.approx((2.0, 2 * math.exp(-0.05), 2 * math.exp(0.05)))
     assert known.n == 60
-
-
-def test_medians_without_an_interval_have_a_ratio_without_one():
     known, few = Median(1.0, 0.9, 1.1, 60, 50.0), Median(2.0, None, None, 4, None)
     assert ratio_of_medians(known, few) == Ratio(2.0, None, None, 4)
     assert ratio_of_medians(few, known) == Ratio(0.5, None, None, 4)
     assert ratio_of_medians(Median(1.0, 0.0, 1.1, 9, None), known) == Ratio(1.0, None, None, 9)
 
 
-def test_pairs_cancel_what_both_share():
+def test_pairs_cancel_what_both_share_and_have_the_rank_interval_of_their_ratios():
     random = np.random.default_rng(1)
     state = random.lognormal(0, 1, 20)
     known = ratio_of_pairs(state, 1.01 * state * random.lognormal(0, 0.001, 20))
     assert known.value == pytest.approx(1.01, rel=1e-3)
     assert 1.008 < known.low < known.value < known.high < 1.012
     assert known.n == 20
-
-
-def test_pairs_have_the_rank_interval_of_their_ratios():
     after = [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]
     assert ratio_of_pairs([1.0] * 6, after) == Ratio(3.5, 1.0, 6.0, 6)
     assert ratio_of_pairs([2.0], [1.0]) == Ratio(0.5, None, None, 1)
@@ -183,3 +178,20 @@ def test_the_other_way_round_it_is_the_inverse(before, after):
     assert forth.value == pytest.approx(1 / back.value)
     if forth.low is not None:
         assert math.log(forth.low) == pytest.approx(-math.log(back.high), rel=1e-6, abs=1e-6)
+
+
+def test_the_interval_by_scatter_is_students_and_that_of_the_launches_in_quadrature():
+    others = [math.exp(-0.01), 1.0, math.exp(0.01)]  # a standard deviation of 0.01 on ln scale
+    half = 4.3026527297 * 0.01 * math.sqrt(1 + 1 / 4)
+    without, low, both = (
+        ratio_by_scatter(Ratio(2.0, low, high, 60), others, (1, 4))
+        for low, high in ((None, None), (2 * math.exp(-0.03), None), (2 * math.exp(-0.03), 2 * math.exp(0.04)))
+    )
+    assert {known.n for known in (without, low, both)} == {3}
+    assert [math.log(known.low / 2) for known in (without, low, both)] == pytest.approx([-half, *[-math.hypot(half, 0.03)] * 2])
+    assert [math.log(known.high / 2) for known in (without, low, both)] == pytest.approx([half, half, math.hypot(half, 0.04)])
+
+
+def test_an_inverse_has_its_interval():
+    assert inverse(Ratio(2.0, 1.6, 2.5, 6)) == Ratio(0.5, 0.4, 0.625, 6)
+    assert inverse(Ratio(4.0, None, None, 1)) == Ratio(0.25, None, None, 1)

@@ -16,16 +16,13 @@ from collbench.stats.median import Median, Mode, _apart, drift, median, modes, q
 REPORTS = Path(__file__).parents[2] / "reports"
 
 
-def autoregressive(random, rho, n):
-    noise, values = random.normal(size=n + 200), np.zeros(n + 200)
-    for i in range(1, n + 200):
-        values[i] = rho * values[i - 1] + noise[i]
-    return values[200:] + 100
-
-
-def coverage(draw, truth, repeats=600):
-    found = [median(draw()) for _ in range(repeats)]
-    return np.mean([m.ci_low is not None and m.ci_low <= truth <= m.ci_high for m in found])
+def autoregressive(random, rho, n, repeats=1):
+    """Return series with a memory, of which each value keeps `rho` of the one before: [repeats × n]."""
+    noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
+    series[0] = noise[0]
+    for i in range(1, n):
+        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * noise[i]
+    return series.T
 
 
 @pytest.mark.parametrize("n", [60, 201, 1000])
@@ -33,7 +30,8 @@ def coverage(draw, truth, repeats=600):
 def test_95_percent_of_independent_series_are_covered(n, heavy):
     random = np.random.default_rng(n)
     draw = (lambda: 10 + random.standard_t(2, n)) if heavy else (lambda: random.lognormal(np.log(10), 0.2, n))
-    assert 0.93 <= coverage(draw, 10) <= 0.98
+    found = [median(draw()) for _ in range(600)]
+    assert 0.93 <= np.mean([known.ci_low is not None and known.ci_low <= 10 <= known.ci_high for known in found]) <= 0.98
 
 
 MARGINALS = {
@@ -60,11 +58,7 @@ def test_90_to_98_percent_of_series_with_a_memory_are_covered(n, rho, marginal):
 def covered(n, rho, marginal, repeats):
     """Return the share of Gaussian AR(1) series, after a monotone transform, with an interval that contains the true median."""
     random = np.random.default_rng([n, int(10 * rho)])
-    noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
-    series[0] = noise[0]
-    for i in range(1, n):
-        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * noise[i]
-    truth, found = MARGINALS[marginal](0), [median(values) for values in MARGINALS[marginal](series).T]
+    truth, found = MARGINALS[marginal](0), [median(MARGINALS[marginal](series)) for series in autoregressive(random, rho, n, repeats)]
     return np.mean([known.ci_low <= truth <= known.ci_high for known in found])
 
 
@@ -77,14 +71,16 @@ def test_six_to_ten_samples_give_min_and_max_whose_coverage_is_stated(n, indepen
 def recorded():
     """Series of more than 1000 samples that real runs left, their signs correlated with 0.1 to 0.7 from one sample to the next.
 
-    The run of `check` is left out: other work began and ended while it measured, so its medians drift.
+    series.npz has, in ns, those of runs that are no longer in `reports`.
     """
-    for folder in sorted(REPORTS.iterdir()):
-        if folder.name == "check":
-            continue
-        run = read_run(folder) if folder.is_dir() and (folder / "run.json").exists() else None
-        for row in run.rows if run else []:
-            series = np.asarray(run.array(row, "max_s"), np.float64) if "max_s" in row.samples else np.empty(0)
+    by_run = {}
+    for name, series in np.load(Path(__file__).with_name("series.npz")).items():
+        by_run.setdefault(name.split()[0], []).append(1e-9 * series)
+    for path in REPORTS.glob("*/run.json"):
+        run = read_run(path.parent)
+        by_run[run.path.name] = [np.asarray(run.array(row, "max_s"), np.float64) for row in run.rows if "max_s" in row.samples]
+    for _, several in sorted(by_run.items()):
+        for series in several:
             signs = np.sign(series - np.median(series)) if len(series) > 1000 else np.empty(0)
             if len(signs) and 0.1 <= signs[1:] @ signs[:-1] / (signs @ signs) <= 0.7:
                 yield series
@@ -109,28 +105,34 @@ def test_effective_n_of_a_known_memory(rho):
     """Signs of a Gaussian AR(1) have the autocorrelation 2/π·asin(ρ^k)."""
     random, n = np.random.default_rng(1), 2000
     closed = n / (1 + 2 * np.sum(2 / np.pi * np.arcsin(rho ** np.arange(1, 500))))
-    found = np.median([median(autoregressive(random, rho, n)).n_eff for _ in range(40)])
+    found = np.median([median(series + 100).n_eff for series in autoregressive(random, rho, n, 40)])
     assert found == pytest.approx(closed, rel=0.25)
 
 
-def test_independent_samples_are_worth_about_their_number():
+def test_independent_samples_are_worth_about_their_number_and_two_blocks_little():
     random = np.random.default_rng(2)
     assert np.median([median(random.normal(10, 1, size=500)).n_eff for _ in range(40)]) > 430
     assert median(np.tile([1.0, 2.0], 50)).n_eff == 100  # alternating: never more than there are
-
-
-def test_a_series_in_two_blocks_is_worth_little_and_its_interval_holds_both():
     blocks = np.repeat([1.0, 2.0], 100)
     assert median(blocks).n_eff < 20
     assert (median(blocks).ci_low, median(blocks).ci_high) == (1.0, 2.0)
 
 
-def test_six_samples_give_min_and_max_and_fewer_give_nothing():
+def test_six_samples_give_min_and_max_and_fewer_nothing_but_quantiles():
     six = median(np.array([3.0, 1.0, 6.0, 2.0, 5.0, 4.0]))
     assert (six.value, six.ci_low, six.ci_high, six.n, six.n_eff) == (3.5, 1.0, 6.0, 6, None)
     for n in range(1, 6):
         few = median(np.arange(1.0, n + 1))
         assert (few.value, few.ci_low, few.ci_high, few.n_eff, few.half_width) == ((n + 1) / 2, None, None, None, None)
+    assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+    assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
+    assert quantiles(np.array([3.0, 1.0])) == {"min": 1.0, "p95": 2.9, "p99": 2.98, "max": 3.0}
+
+
+def test_more_confidence_needs_more_ranks():
+    """Samples below and above the median in turn: the ranks are 1.96 and 2.576 times √400 / 2 from the middle."""
+    alternating = np.stack([np.arange(1.0, 201), np.arange(201.0, 401)], axis=1).ravel()
+    assert [(known.ci_low, known.ci_high) for known in (median(alternating), median(alternating, 0.99))] == [(181, 220), (175, 226)]
 
 
 @pytest.mark.parametrize("n", [6, 10, 11, 50])
@@ -140,13 +142,12 @@ def test_a_constant_series_is_known_up_to_the_clocks_step_which_it_does_not_show
     assert known.half_width == 0
 
 
-def test_where_most_samples_share_a_tick_the_interval_is_the_tick():
+def test_the_interval_of_ticks_is_the_tick_or_both():
+    # where most samples share a tick the interval is the tick
     values = np.random.default_rng(1).choice([250.0, 260.0, 270.0], 200, p=[0.1, 0.8, 0.1])
     known = median(values)
     assert (known.value, known.ci_low, known.ci_high) == (260.0, 255.0, 265.0)
-
-
-def test_two_ticks_in_any_order_are_worth_nearly_all_their_samples():
+    # two ticks in any order are worth nearly all their samples
     random, ticks = np.random.default_rng(2), np.repeat([250.0, 260.0], [104, 96])
     assert np.median([median(random.permutation(ticks)).n_eff for _ in range(40)]) > 170
     assert (median(random.permutation(ticks)).ci_low, median(ticks[::-1]).ci_high) == (250.0, 260.0)
@@ -204,13 +205,10 @@ def test_backwards_it_is_the_same(values):
     assert (forth.value, forth.ci_low, forth.ci_high) == (back.value, back.ci_low, back.ci_high)
 
 
-def test_the_half_width_is_relative():
+def test_the_half_width_is_relative_and_outliers_move_nothing():
     known = median(np.array([90.0, 110.0, 100.0, 95.0, 105.0, 99.0, 101.0] * 20))
     assert known.half_width == pytest.approx((known.ci_high - known.ci_low) / 2 / 100)
     assert median(np.zeros(10)).half_width is None
-
-
-def test_outliers_move_neither_the_median_nor_its_interval():
     values = np.random.default_rng(3).normal(10, 0.1, 200)
     values[::50] = 1e6
     known = median(values)
@@ -219,23 +217,16 @@ def test_outliers_move_neither_the_median_nor_its_interval():
 
 
 def test_the_order_of_measurement_decides_how_much_it_is_worth():
-    values = autoregressive(np.random.default_rng(5), 0.9, 400)
+    values = autoregressive(np.random.default_rng(5), 0.9, 400)[0] + 100
     shuffled = np.random.default_rng(6).permutation(values)
     assert median(values).value == median(shuffled).value
     assert median(values).half_width > 1.5 * median(shuffled).half_width
 
 
-def test_quantiles():
-    assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
-    assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
-
-
-@pytest.mark.parametrize(("degrees", "quantile"), [
-    (1, 12.7062047362), (2, 4.3026527297), (3, 3.1824463053), (4, 2.7764451052), (5, 2.5705818356), (10, 2.2281388520), (30, 2.0422724563),
-    (120, 1.9799304051),
-])  # fmt: skip
-def test_the_table_of_97_5_percent(degrees, quantile):
-    assert t_quantile(0.975, degrees) == pytest.approx(quantile, rel=1e-9)
+def test_the_table_of_97_5_percent():
+    degrees = (1, 2, 3, 4, 5, 10, 30, 120)
+    table = [12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.2281388520, 2.0422724563, 1.9799304051]
+    assert [t_quantile(0.975, number) for number in degrees] == pytest.approx(table, rel=1e-9)
 
 
 @pytest.mark.parametrize("probability", [0.6, 0.9, 0.99, 0.9995])
@@ -245,14 +236,11 @@ def test_closed_forms_of_one_and_two_degrees(probability):
     assert t_quantile(probability, 2) == pytest.approx(u * math.sqrt(2 / (1 - u * u)), rel=1e-9)
 
 
-def test_many_degrees_are_normal_and_broken_ones_lie_between():
-    assert t_quantile(0.975, 1e7) == pytest.approx(1.959963984540054, rel=1e-6)
-    assert t_quantile(0.975, 3) < t_quantile(0.975, 2.5) < t_quantile(0.975, 2)
-
-
-def test_it_is_symmetric():
+def test_quantiles_of_t_are_symmetric_many_degrees_are_normal_and_broken_ones_lie_between():
     assert t_quantile(0.05, 7) == -t_quantile(0.95, 7)
     assert t_quantile(0.5, 7) == pytest.approx(0, abs=1e-12)
+    assert t_quantile(0.975, 1e7) == pytest.approx(1.959963984540054, rel=1e-6)
+    assert t_quantile(0.975, 3) < t_quantile(0.975, 2.5) < t_quantile(0.975, 2)
 
 
 @pytest.mark.parametrize(("probability", "degrees"), [(0, 5), (1, 5), (0.9, 0.5), (0.9, math.nan), (math.nan, 5)])
@@ -265,38 +253,22 @@ def found(values):
     return drift(values, median(values).half_width)
 
 
-def remembering(rho, sigma, n, repeats, seed=1):
-    random = np.random.default_rng(seed)
-    noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
-    series[0] = noise[0]
-    for i in range(1, n):
-        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * noise[i]
-    return np.exp(sigma * series).T
-
-
 @pytest.mark.parametrize(("n", "rho", "sigma"), [(45, 0.5, 0.2), (60, 0.7, 0.2), (200, 0.7, 0.02), (1000, 0.7, 0.2)])
 def test_a_stationary_series_seldom_drifts(n, rho, sigma):
-    assert np.mean([found(values) is not None for values in remembering(rho, sigma, n, 200)]) <= 0.045
+    stationary = np.exp(sigma * autoregressive(np.random.default_rng(1), rho, n, 200))
+    assert np.mean([found(values) is not None for values in stationary]) <= 0.045
 
 
 @pytest.mark.parametrize(("n", "sigma", "rho"), [(30, 0.01, 0.7), (200, 0.05, 0.5), (1000, 0.1, 0.5)])
 def test_a_step_of_ten_percent_is_found(n, sigma, rho):
-    step = np.where(np.arange(n) < n / 2, 1, 1.1)
-    assert np.mean([found(values * step) is not None for values in remembering(rho, sigma, n, 60)]) >= 0.95
+    steps = np.exp(sigma * autoregressive(np.random.default_rng(1), rho, n, 60)) * np.where(np.arange(n) < n / 2, 1, 1.1)
+    assert np.mean([found(values) is not None for values in steps]) >= 0.95
 
 
-def test_a_series_that_becomes_slower_drifts_upwards():
+def test_a_slower_series_drifts_upwards_and_too_few_samples_report_nothing():
     noise = np.random.default_rng(2).normal(1, 0.001, 300)
     assert found(noise * np.linspace(1, 1.2, 300)) == pytest.approx(1.1667 / 1.0333 - 1, rel=0.02)
     assert found(noise * np.linspace(1.2, 1, 300)) == pytest.approx(1.0333 / 1.1667 - 1, rel=0.02)
-
-
-def test_up_to_two_percent_are_no_drift():
-    assert found(np.repeat([1.0, 1.01, 1.0199], 50)) is None
-    assert found(np.repeat([1.0, 1.01, 1.0201], 50)) == pytest.approx(0.0201)
-
-
-def test_too_few_samples_or_no_interval_report_nothing():
     rising = np.linspace(1, 2, 30)
     assert found(rising) is not None
     assert found(rising[:29]) is None
@@ -305,11 +277,10 @@ def test_too_few_samples_or_no_interval_report_nothing():
     assert found(np.full(60, np.nan)) is None
 
 
-def test_a_broken_clock_is_no_drift():
+def test_more_than_two_percent_are_a_drift_in_any_unit_and_with_any_clock():
+    assert found(np.repeat([1.0, 1.01, 1.0199], 50)) is None
+    assert found(np.repeat([1.0, 1.01, 1.0201], 50)) == pytest.approx(0.0201)
     assert found(np.concatenate([[np.nan, -1.0], np.repeat([1.0, 1.1, 1.2], 50), [np.inf]])) == pytest.approx(0.2)
-
-
-def test_the_unit_does_not_matter():
     rising = np.linspace(1, 2, 60)
     assert found(rising * 1e-6) == pytest.approx(found(rising))
 
@@ -320,13 +291,6 @@ def two(random, n, values=(2.3e-6, 10.7e-6), share=0.18, sigma=0.05):
 
 def rounded(values, tick=1e-8):
     return np.round(values / tick) * tick
-
-
-def with_memory(random, n, rho=0.7):
-    series = random.normal(size=n)
-    for i in range(1, n):
-        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * series[i]
-    return series
 
 
 ONE = {
@@ -340,7 +304,7 @@ ONE = {
     "two neighbouring ticks": lambda r, n: rounded(2.05e-7 * r.lognormal(0, 0.005, n)),
     "a few ticks": lambda r, n: rounded(3e-7 * r.lognormal(0, 0.05, n)),
     "many ticks": lambda r, n: rounded(1e-6 * r.lognormal(0, 0.1, n)),
-    "remembering": lambda r, n: np.exp(0.2 * with_memory(r, n)),
+    "remembering": lambda r, n: np.exp(0.2 * autoregressive(r, 0.7, n)[0]),
 }
 
 
@@ -365,27 +329,21 @@ def test_the_two_modes_of_the_protocol_are_found(n, least):
     assert np.mean([modes(two(random, n)) is not None for _ in range(60)]) >= least
 
 
-def test_their_centres_and_shares_come_fast_one_first():
+def test_the_two_modes_come_fast_one_first_unless_they_are_neighbouring_ticks():
     fast, slow = modes(two(np.random.default_rng(1), 3000))
     assert (fast.value, slow.value) == pytest.approx((2.3e-6, 10.7e-6), rel=0.01)
     assert (fast.share, slow.share) == pytest.approx((0.82, 0.18), abs=0.02)
     assert fast.share + slow.share == 1
-
-
-def test_exact_values_far_apart_are_modes_and_neighbouring_ticks_are_not():
     assert modes(np.repeat([6e-8, 2.6e-7], [70, 30])) == (Mode(6e-8, 0.7), Mode(2.6e-7, 0.3))
     assert modes(np.repeat([2.0e-7, 2.1e-7], [70, 30])) is None
     assert modes(np.full(100, 2e-7)) is None
 
 
-def test_a_mode_below_ten_percent_or_five_percent_away_does_not_count():
+def test_a_mode_below_ten_percent_or_five_percent_or_three_deviations_away_does_not_count():
     random = np.random.default_rng(3)
     assert modes(two(random, 3000, share=0.08)) is None
     assert modes(two(random, 3000, (1.0, 1.04), 0.4, 0.001)) is None
     assert modes(two(random, 3000, (1.0, 1.06), 0.4, 0.001)) is not None
-
-
-def test_modes_less_than_three_deviations_apart_are_one():
     assert modes(two(np.random.default_rng(4), 3000, (1.0, 1.5), 0.5, 0.16)) is None
 
 
@@ -413,3 +371,9 @@ def test_two_sides_are_apart_by_the_scatter_of_the_wider_one():
     assert not _apart(narrow, wide + 0.4) and not _apart(wide, narrow + 0.4)
     assert _apart(narrow, wide + 0.5) and _apart(wide, narrow + 0.5)
     assert not _apart(narrow / 100, narrow / 100 + 0.04) and _apart(narrow / 100, narrow / 100 + 0.06)
+
+
+def test_a_narrow_interval_of_the_whole_shows_a_drift_that_the_thirds_hide():
+    scattered = np.tile(np.linspace(0.5, 1.5, 20), 6) * np.repeat([1.0, 1.015, 1.03], 40)
+    assert drift(scattered, 0.005) == pytest.approx(0.03)
+    assert drift(scattered, 0.02) is None and drift(scattered, 0.2) is None

@@ -4,8 +4,6 @@ Names, addresses and ports follow from the number, so test beds of several test 
 folder with the name of its owner: the next claim removes what a killed run left, since its owner no longer exists.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Hosts that are network namespaces on one bridge, their links shaped to a known rate in both directions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -43,7 +41,6 @@ class Hosts(Bed):
 
     @property
     def names(self) -> list[str]:
-        """Return the hosts' names, which resolve on them (not on the machine)."""
         return [f"cb{self.number}h{index}" for index in range(1, self.count + 1)]
 
     @property
@@ -53,7 +50,6 @@ class Hosts(Bed):
 
     @property
     def interfaces(self) -> list[str]:
-        """Return the name of each host's interface in the hosts' network."""
         return [_UNLIKE[index % len(_UNLIKE)] if self.unlike else "eth0" for index in range(self.count)]
 
     @property
@@ -68,7 +64,6 @@ class Hosts(Bed):
 
     @property
     def gateway(self) -> str:
-        """Return the machine's own address in the hosts' network."""
         return f"fd99:{self.number:x}::fe" if self.family == "IPv6" else f"10.99.{self.number}.254"
 
     @property
@@ -78,7 +73,6 @@ class Hosts(Bed):
 
     @property
     def rsh(self) -> str:
-        """Return the command that replaces ssh in MPI launchers."""
         return str(HERE / "rsh.sh")
 
     def up(self) -> None:
@@ -198,7 +192,6 @@ class Bottleneck(Hosts):
 
     @property
     def far_bridge(self) -> str:
-        """Return the bridge of the second half of the hosts."""
         return f"cb{self.number}cr"
 
     def up(self) -> None:

@@ -1,7 +1,5 @@
 """Hosts that share less: each has its own processes, memory, /tmp and small disk, and a second network for control."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -39,16 +37,13 @@ class Machines(Hosts):
 
     @property
     def disk(self) -> Path:
-        """Return the path of each host's own disk, on that host."""
         return self.folder / "disk"
 
     @property
     def control(self) -> list[str]:
-        """Return the hosts' addresses in the network for control."""
         return [f"10.98.{self.number}.{index}" for index in range(1, self.count + 1)]
 
     def up(self) -> None:
-        """Create both networks, then start each host's first process."""
         super().up()
         bridge = f"cb{self.number}cr"
         self.must("ip", "link", "add", bridge, "type", "bridge")
@@ -69,12 +64,10 @@ class Machines(Hosts):
                 os.kill(self.first(name), signal.SIGKILL)
 
     def first(self, host: str | int) -> int:
-        """Return the pid of a host's first process on this machine."""
         name = self.names[host] if isinstance(host, int) else host
         return int((self.folder / "machines" / name).read_text())
 
     def within(self, host: int, path: Path | str) -> Path:
-        """Return this machine's path of a host's path."""
         return Path(f"/proc/{self.first(host)}/root{path}")
 
     def running(self, host: int) -> dict[int, str]:

@@ -3,8 +3,6 @@
 It is emulated, so it needs no KVM, and its speeds mean nothing.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
@@ -28,11 +26,9 @@ class RdmaVm(Bed):
 
     @property
     def share(self) -> Path:
-        """Return the folder that is /mnt in the VM."""
         return self.folder / "share"
 
     def up(self) -> None:
-        """Pack the initial ramdisk."""
         self.version = _kernel()
         self.share.mkdir()
         self._ramdisk()
@@ -52,32 +48,18 @@ class RdmaVm(Bed):
         card = f"virtio-net-pci,netdev=net,speed={self.speed},duplex=full,host_mtu={self.mtu},romfile="
         return [
             *(
-                "qemu-system-x86_64",
-                "-accel",
-                "tcg",
-                "-cpu",
-                "max",
-                "-m",
-                "512",
-                "-nodefaults",
-                "-no-user-config",
-                "-display",
-                "none",
+                "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "512", "-nodefaults", "-no-user-config", "-display", "none",
                 "-no-reboot",
             ),
             *(
-                "-serial",
-                f"file:{self.folder}/console",
-                "-kernel",
-                f"/boot/vmlinuz-{self.version}",
-                "-initrd",
+                "-serial", f"file:{self.folder}/console", "-kernel", f"/boot/vmlinuz-{self.version}", "-initrd",
                 str(self.folder / "ramdisk"),
             ),
             *("-append", "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off tsc=reliable"),
             *("-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"),
             *("-virtfs", f"local,path={self.share},mount_tag=share,security_model=none,multidevs=remap"),
             *("-netdev", "user,id=net,restrict=on", "-device", card),
-        ]
+        ]  # fmt: skip
 
     def _ramdisk(self) -> None:
         tree = self.folder / "tree"

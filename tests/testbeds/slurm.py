@@ -1,7 +1,5 @@
 """A real Slurm cluster without systemd: across the hosts of a test bed, or with all its nodes on this machine."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -71,7 +69,6 @@ class SlurmBed(Bed):
 
     @property
     def nodes(self) -> list[str]:
-        """Return the nodes' names."""
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -110,7 +107,6 @@ class SlurmBed(Bed):
         return self.call(self.hosts.on(host, command) if self.hosts else command, timeout, env)
 
     def up(self) -> None:
-        """Start munge, the controller and one slurmd per node; wait until all nodes are idle."""
         for name in ("state", "log", *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
         self._munge()
@@ -147,12 +143,9 @@ class SlurmBed(Bed):
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         options = {
-            "key-file": "munge.key",
-            "socket": "munge.socket",
-            "pid-file": "munged.pid",
-            "log-file": "log/munged",
+            "key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "log-file": "log/munged",
             "seed-file": "munge.seed",
-        }
+        }  # fmt: skip
         self.must("munged", "--force", *(f"--{option}={self.folder / name}" for option, name in options.items()))
 
     def _configure(self) -> None:

@@ -1,14 +1,11 @@
 """The test beds themselves: links have their shaped rate, Slurm starts the requested tasks, and nothing is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -51,7 +48,7 @@ with Hosts(1, None) as hosts:
 @pytest.mark.hosts
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["IPv4", "dual"])
-def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts: Callable[..., Hosts], family: str) -> None:
+def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts, family):
     bed = hosts(17, None, family=family)
     known = json.loads(bed.must("ip", "-j", "-n", bed.names[0], "neighbour"))
     others = {address for index in range(1, 17) for address in bed._addresses_of(index)}
@@ -60,7 +57,7 @@ def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts: Calla
 
 
 @pytest.mark.hosts
-def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -> None:
+def test_a_link_carries_its_rate_less_the_headers(hosts):
     bed = hosts(2, "200mbit")
     size = 8_000_000
     for _ in range(3):  # a busy machine reads too low, or a burst follows the clock's start; a larger deviation is an error
@@ -71,7 +68,7 @@ def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -
     pytest.fail(f"read {read:.3f} of the link's rate in the last of 3 attempts")
 
 
-def rate(bed: Hosts, size: int) -> float:
+def rate(bed, size):
     """Return the received bytes per second, without the first ones."""
     receiver = bed.start(1, [sys.executable, "-c", RECEIVE, bed.addresses[1], str(size)])
     assert receiver.stdout is not None
@@ -83,7 +80,7 @@ def rate(bed: Hosts, size: int) -> float:
 
 
 @pytest.mark.hosts
-def test_a_host_has_its_own_name_network_and_hosts_file(hosts: Callable[..., Hosts]) -> None:
+def test_a_host_has_its_own_name_network_and_hosts_file(hosts):
     bed = hosts(2)
     look = "hostname; ls /sys/class/net; getent hosts " + " ".join(bed.names)
     for index, name in enumerate(bed.names):
@@ -93,13 +90,13 @@ def test_a_host_has_its_own_name_network_and_hosts_file(hosts: Callable[..., Hos
 
 
 @pytest.mark.hosts
-def test_two_beds_live_side_by_side(hosts: Callable[..., Hosts]) -> None:
+def test_two_beds_live_side_by_side(hosts):
     one, other = hosts(1, None), hosts(1, None)
     assert not {*one.names, *one.addresses} & {*other.names, *other.addresses}
 
 
 @pytest.mark.hosts
-def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[..., Hosts]) -> None:
+def test_a_command_ends_at_its_timeout_with_all_its_children(hosts):
     bed = hosts(1, None)
     start = time.monotonic()
     assert bed.run(0, ["sh", "-c", "sleep 100 & wait"], timeout=0.3).returncode == 124
@@ -107,7 +104,7 @@ def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[...
 
 
 @pytest.mark.hosts
-def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Hosts]) -> None:
+def test_what_a_killed_run_left_is_removed_by_the_next(hosts):
     hosts(1, None)  # skips without test beds
     killed = subprocess.Popen([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None
@@ -125,7 +122,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Host
 @pytest.mark.slurm
 @pytest.mark.long
 @pytest.mark.parametrize("across", [True, False], ids=["across hosts", "one host"])
-def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
+def test_nothing_stays_behind(across, hosts, slurm_one_host):
     assert slurm_one_host  # skips without Slurm
     hosts(1, None)  # and without namespaces
     with ExitStack() as stack:
@@ -147,8 +144,8 @@ def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_o
     ("mpi", "variables"), [("none", []), ("pmi2", ["PMI_RANK", "PMI_SIZE"]), ("pmix", ["PMIX_RANK", "PMIX_NAMESPACE"])]
 )
 @pytest.mark.parametrize("bed", ["slurm_hosts", "slurm_one_host"])
-def test_srun_starts_tasks_with_the_variables_of_its_mpi(bed: str, mpi: str, variables: list[str], request: pytest.FixtureRequest) -> None:
-    slurm: SlurmBed = request.getfixturevalue(bed)
+def test_srun_starts_tasks_with_the_variables_of_its_mpi(bed, mpi, variables, request):
+    slurm = request.getfixturevalue(bed)
     # only these: srun forwards output in pieces of 1024 bytes and mixes those of different tasks
     show = "import json, os, sys; print(json.dumps({name: os.environ[name] for name in sys.argv[1:] if name in os.environ}))"
     done = slurm.srun(["-N2", "--ntasks-per-node=2", f"--mpi={mpi}"], [sys.executable, "-c", show, *SHOWN], timeout=30)
@@ -160,14 +157,14 @@ def test_srun_starts_tasks_with_the_variables_of_its_mpi(bed: str, mpi: str, var
 
 
 @pytest.mark.slurm
-def test_a_batch_script_is_no_step_and_keeps_its_exit_code(slurm_hosts: SlurmBed) -> None:
+def test_a_batch_script_is_no_step_and_keeps_its_exit_code(slurm_hosts):
     done = slurm_hosts.sbatch("echo $SLURM_PROCID $SLURM_NTASKS ${SLURM_STEP_ID:-none}; srun hostname; exit 3", ["-N2", "-n2"])
     first, *ran = done.stdout.splitlines()
     assert (first, sorted(ran), done.returncode) == ("0 2 none", slurm_hosts.nodes, 3)
 
 
 @pytest.mark.slurm
-def test_gpus_are_handed_out(hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
+def test_gpus_are_handed_out(hosts, slurm_one_host):
     assert slurm_one_host
     with SlurmBed(hosts(2, None), gpus=4) as bed:
         done = bed.srun(["-N2", "--gres=gpu:2"], ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], timeout=30)
@@ -175,6 +172,6 @@ def test_gpus_are_handed_out(hosts: Callable[..., Hosts], slurm_one_host: SlurmB
 
 
 @pytest.mark.slurm
-def test_srun_passes_the_environment(slurm_hosts: SlurmBed) -> None:
+def test_srun_passes_the_environment(slurm_hosts):
     done = slurm_hosts.srun(["-N1"], ["sh", "-c", "echo $WORD $PATH"], env={"WORD": "said"})
     assert done.stdout.split() == ["said", os.environ["PATH"]]

@@ -4,13 +4,10 @@ Also its counters: the bytes of a libibverbs ping-pong through rxe0, the evidenc
 that perftest measures there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +80,7 @@ class RdmaMachine:
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[RdmaMachine]:
-    """Boot the VM once."""
+def seen():
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         (bed.share / "read.py").write_text(READ)
@@ -101,7 +97,7 @@ def seen() -> Iterator[RdmaMachine]:
         yield RdmaMachine(machine["rdma"], machine["ethernet"], archive, machine["moved"], channels, machine["theirs"])
 
 
-def test_rxe0_is_read_live(seen: RdmaMachine) -> None:
+def test_rxe0_is_read_live(seen):
     (nic,) = seen.rdma["nics"]
     assert (nic["name"], nic["rdma"], nic["address"]) == ("rxe0", True, None)
     assert (nic["virtual"], nic["interfaces"]) == ("software RDMA (rxe) over eth0", ["eth0"])
@@ -111,7 +107,7 @@ def test_rxe0_is_read_live(seen: RdmaMachine) -> None:
     assert port["counters"]["out_of_seq_request"] == 0
 
 
-def test_its_card_is_a_virtual_one_at_its_place(seen: RdmaMachine) -> None:
+def test_its_card_is_a_virtual_one_at_its_place(seen):
     card = next(nic for nic in seen.ethernet["nics"] if nic["name"] == "eth0")
     assert card["virtual"] == "virtio"
     assert card["address"].startswith("0000:00:")
@@ -119,7 +115,7 @@ def test_its_card_is_a_virtual_one_at_its_place(seen: RdmaMachine) -> None:
     assert card["ports"][0]["mtu_bytes"] == 9000
 
 
-def test_libibverbs_reports_the_same(seen: RdmaMachine) -> None:
+def test_libibverbs_and_what_was_gathered_there_report_the_same(seen):
     (theirs,) = rdma_tools.read_ibv_devinfo(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
     (ours,) = seen.rdma["nics"]
     (gathered,) = network.read(seen.archive).nics
@@ -127,16 +123,11 @@ def test_libibverbs_reports_the_same(seen: RdmaMachine) -> None:
     (port,) = theirs.ports
     (own,) = ours["ports"]
     assert (port.state, port.mtu_bytes, port.link_layer) == (own["state"], own["mtu_bytes"], own["link_layer"])
+    assert (gathered.name, gathered.virtual, gathered.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
+    assert gathered.guid not in {None, ours["guid"]}  # masked
 
 
-def test_what_was_gathered_there_reads_the_same_here(seen: RdmaMachine) -> None:
-    (nic,) = network.read(seen.archive).nics
-    (ours,) = seen.rdma["nics"]
-    assert (nic.name, nic.virtual, nic.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
-    assert nic.guid not in {None, ours["guid"]}  # masked
-
-
-def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
+def test_packets_are_counted_as_they_are_sent(seen):
     """The payload in packets of 4 KiB, and the answers: acknowledgements and, rarely, a retransmission."""
     port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
     assert least <= port["sent_pkts"] <= 1.2 * least
@@ -145,7 +136,7 @@ def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
 
 
 @needs_plugin("channels")
-def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
+def test_perftest_measures_its_channels_and_runs_as_a_wire_tool(seen):
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     nic = seen.channels["nic_host_memory_perftest"]
@@ -153,19 +144,12 @@ def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
     assert nic["from"].endswith("/rxe0") and nic["of_bytes_per_s"] is None
     assert re.match(r"NIC rxe0 is software RDMA \(rxe\) over eth0: no rate of its own", nic["limited_by"])
     assert seen.channels["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"
-
-
-@needs_plugin("channels")
-def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
-    if shutil.which("ib_write_bw") is None:
-        cannot("perftest is not installed: apt-get install perftest")
     assert seen.theirs["why"] is None and seen.theirs["time_s"] > 0
     assert seen.theirs["tool"]["device"] == "rxe0" and re.fullmatch(r"[\d.]+", seen.theirs["tool"]["version"])
     assert seen.theirs["statistic"] == "mean over 5000 writes (BW average)"
 
 
-@pytest.mark.long
-def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
+def test_a_run_over_mpi_leaves_its_packets_on_the_row():
     mpiexec = Path(sys.prefix) / "bin/mpiexec"
     if not mpiexec.exists():
         pytest.skip("no MPICH in this environment: pip install collbench[mpich]")

@@ -6,7 +6,6 @@ import inspect
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -27,6 +26,7 @@ from collbench.testing.network import BandwidthCheck, NetworkTest, TimeCheck
 from collbench.testing.plugin import INCONCLUSIVE, OUT
 from tests.cli.command import EMPTY, ROOT
 from tests.results.rows import make_row, not_measured, store
+from tests.stored import stored_reports
 
 pytest_plugins = ["pytester"]
 _INSTALLED = any(each.name == "collbench" for each in entry_points(group="pytest11"))  # pytest then loads the plug-in by itself
@@ -163,15 +163,13 @@ def test_missing(collbench): collbench.assert_not_slower("missing", runs=api.rea
     assert "AssertionError: allreduce 1 MiB over nccl: time +25.0 % (95 % CI +25.0 % to +25.0 %), allowed +5.0 %" in text
 
 
-TRIALS = ROOT / "reports/gate-trials"
+TRIALS = stored_reports() / "gate-trials"
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Path:
+def trial() -> Path:
     """The runs of a trial with a slow link, by allocation."""
-    with tarfile.open(TRIALS / "link-0/runs.tar.xz") as archive:
-        archive.extractall(tmp_path / "runs", filter="data")
-    return tmp_path / "runs"
+    return TRIALS / "link-0/runs"
 
 
 def test_the_gate_judges_against_a_baseline(session: pytest.Pytester, trial: Path) -> None:

@@ -65,63 +65,48 @@ def test_native_calls_run_in_the_c_loop_where_it_was_built(kind):
     assert (loop.native, loop.could_be_native) == {"native": (True, True), "fallback": (False, True), "python": (False, False)}[kind]
 
 
-def test_the_synchronisation_comes_before_each_sample(kind):
+def test_the_synchronisation_comes_before_each_sample_or_batch_or_not_at_all(kind):
     recorder = Recorder()
     make(recorder, kind).run(3)
     assert recorder.seen == ["s", "a", "b"] * 3
-
-
-def test_a_batch_is_synchronised_once(kind):
     recorder = Recorder()
     samples = make(recorder, kind).run(2, batch=3)
     assert recorder.seen == ["s", *["a", "b"] * 3] * 2
     assert samples.shape == (1, 2)
-
-
-def test_without_synchronisation(kind):
     recorder = Recorder()
     make(recorder, kind, sync=None).run(2)
     assert recorder.seen == ["a", "b"] * 2
 
 
-def test_slots_take_turns_and_go_on_where_the_last_run_ended(kind):
+def test_slots_take_turns_alone_or_with_different_numbers_of_calls(kind):
     recorder = Recorder()
     loop = make(recorder, kind, slots=(("0",), ("1",), ("2",)), sync=None)
     loop.run(4)
     loop.run(1, batch=3)
     loop.run(1)
     assert recorder.seen == list("0120" + "120" + "1")
-
-
-def test_one_slot_alone_leaves_the_turn_as_it_was(kind):
-    recorder = Recorder()
-    loop = make(recorder, kind, slots=(("0",), ("1",), ("2",)), sync=None)
-    loop.run(1)
     loop.run(1, slot=2)
     loop.run(1)
-    assert recorder.seen == ["0", "2", "1"]
-
-
-def test_slots_may_have_different_numbers_of_calls(kind):
+    assert recorder.seen == list("0120" + "120" + "1" + "2" + "2")
     recorder = Recorder()
     make(recorder, kind, slots=(("a",), (), ("b", "c")), sync=None).run(4)
     assert recorder.seen == ["a", "b", "c", "a"]
 
 
-def test_samples_are_seconds_of_this_rank(kind):
+def test_samples_are_seconds_and_progress_and_starts_are_kept(kind):
     samples = make(Recorder(), kind).run(5)
     assert samples.shape == (1, 5)
     assert samples.dtype == np.float64
     assert np.all(samples >= 0)
     assert np.all(samples < 1)
-
-
-def test_the_progress_word_counts_iterations(kind):
     loop = make(Recorder(), kind)
     loop.run(4)
     assert loop._timed.progress.value == 3
     loop.run(2, batch=5)
     assert loop._timed.progress.value == 9
+    loop.run(4, batch=2)
+    assert loop.starts_ns.shape == (1, 4)
+    assert np.all(np.diff(loop.starts_ns[0]) > 0)
 
 
 @pytest.mark.parametrize(("fail_at", "call", "iteration"), [(1, "a", 0), (5, "b", 1), (7, "a", 2)])
@@ -133,12 +118,9 @@ def test_the_first_error_stops_it_and_names_call_and_iteration(kind, fail_at, ca
     assert len(recorder.seen) == fail_at + 1
 
 
-def test_an_error_within_a_batch_names_its_iteration(kind):
+def test_errors_in_a_batch_and_of_the_synchronisation_have_their_iteration_and_words(kind):
     with pytest.raises(CallFailed, match=r"^b failed in iteration 4: "):
         make(Recorder(fail_at=11), kind, sync=("s",)).run(4, batch=3)
-
-
-def test_an_error_of_the_synchronisation_is_reported_in_its_own_words(kind):
     words = {"native": "errno 15", "fallback": "OSError: errno 15", "python": "ValueError: no route"}[kind]
     with pytest.raises(CallFailed, match=f"synchronisation failed in iteration 1: {words}$"):
         make(Recorder(fail_at=3), kind).run(3)
@@ -154,13 +136,10 @@ def test_all_twelve_words_arrive(kind):
     assert recorder.words == [tuple(word % 2**64 for word in words)]
 
 
-def test_missing_words_are_zero():
+def test_missing_words_are_zero_and_mixed_programs_run_in_python():
     recorder = Recorder()
     Loop(Timed(Program(((recorder.native("f", 5),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
     assert recorder.words == [(5, *[0] * 11)]
-
-
-def test_a_mixed_program_runs_in_python():
     recorder = Recorder()
     program = Program(((recorder.native("a"), recorder.python("b")),))
     loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
@@ -168,9 +147,6 @@ def test_a_mixed_program_runs_in_python():
     assert not loop.native
     assert not loop.could_be_native
     assert recorder.seen == ["a", "b"] * 2
-
-
-def test_python_calls_cannot_be_laid_out_for_the_c_loop():
     with pytest.raises(TypeError, match="native loop"):
         NativeSlots(Program(((PythonCall("f", print),),)))
 
@@ -212,13 +188,6 @@ def test_the_library_is_searched_for_only_beside_the_loop(monkeypatch, tmp_path)
     assert native.library.__wrapped__() is None
     (tmp_path / "_loop.so").write_text("not a library")
     assert native.library.__wrapped__() is None
-
-
-def test_when_each_sample_began_is_kept(kind):
-    loop = make(Recorder(), kind)
-    loop.run(4, batch=2)
-    assert loop.starts_ns.shape == (1, 4)
-    assert np.all(np.diff(loop.starts_ns[0]) > 0)
 
 
 def test_stamps_of_other_clocks_are_not_compared(monkeypatch):

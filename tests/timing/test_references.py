@@ -1,7 +1,5 @@
 """The measured references of a host: memory copies and sums, their pattern, and loopback streams."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,16 +12,7 @@ from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import HostPart, Rate
 from collbench.measuring import references
-from collbench.measuring.references import (
-    PATTERN,
-    PERIOD,
-    bound,
-    copy_memory,
-    first_wrong,
-    measure_references,
-    repetitions,
-    write_pattern,
-)
+from collbench.measuring.references import PATTERN, PERIOD, bound, copy_memory, first_wrong, measure_references, repetitions, write_pattern
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from tests.control.together import Meeting, together
@@ -49,17 +38,11 @@ def test_copy_and_sum_rates_at_every_size(alone, dtype):
         assert 0 < rate.low <= rate.value <= rate.high < 1e13
 
 
-def test_only_the_parts_that_are_wanted_are_measured(alone):
+def test_only_the_wanted_parts_are_measured_and_rotating_buffers_rotate(alone):
     rates = measure_references(alone, [(make_case(), frozenset({HostPart.COPY}))], 0.01)
     assert set(rates) == {(HostPart.COPY, 400)} and rates[HostPart.COPY, 400].value > 0
-
-
-def test_rotating_buffers_are_rotated_in_the_reference_too(alone):
     case = replace(make_case(count=2**18), buffers="rotating")
     assert measure_references(alone, [(case, LOCAL)], 0.01)[HostPart.COPY, 2**20].value > 0
-
-
-def test_nothing_to_measure(alone):
     assert measure_references(alone, [], 0.01) == {}
 
 
@@ -178,19 +161,14 @@ def scripted(monkeypatch, alone, rates):
     return found, len(rates) - len(left)
 
 
-def test_a_steady_reference_is_measured_in_two_rounds(alone, monkeypatch):
-    found, rounds = scripted(monkeypatch, alone, [10e9, 10.4e9, 1e9, 1e9, 1e9])
-    assert (found.value, found.disturbed, rounds) == (10.2e9, False, 2)
-
-
-def test_a_disturbed_reference_is_measured_again_until_two_rounds_agree(alone, monkeypatch):
-    found, rounds = scripted(monkeypatch, alone, [10e9, 4e9, 10.2e9, 10e9, 1e9])
-    assert (found.value, found.disturbed, rounds) == (10.1e9, False, 4)
-
-
-def test_a_reference_that_stays_disturbed_is_given_up_after_five_rounds(alone, monkeypatch):
-    found, rounds = scripted(monkeypatch, alone, [10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9])
-    assert (found.value, found.disturbed, rounds) == (6e9, True, 5)
+@pytest.mark.parametrize(("rates", "expected"), [
+    pytest.param([10e9, 10.4e9, 1e9, 1e9, 1e9], (10.2e9, False, 2), id="steady"),
+    pytest.param([10e9, 4e9, 10.2e9, 10e9, 1e9], (10.1e9, False, 4), id="disturbed once"),
+    pytest.param([10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9], (6e9, True, 5), id="disturbed"),
+])  # fmt: skip
+def test_a_reference_is_measured_until_two_of_at_most_five_rounds_agree(alone, monkeypatch, rates: object, expected: object):
+    found, rounds = scripted(monkeypatch, alone, rates)
+    assert (found.value, found.disturbed, rounds) == expected
 
 
 @pytest.mark.parametrize(("once_s", "portions", "n"), [(1e-3, 1, 10), (1e-6, 4, 200), (0.05, 1, 3), (0.05, 8, 8)])
@@ -224,12 +202,9 @@ def test_a_transfer_that_takes_far_too_long_is_not_repeated(monkeypatch: pytest.
     assert runs == [1] and found is not None and found.value == (1 << 20) / 0.5
 
 
-def test_references_end_in_time_and_what_is_left_is_disturbed(alone):
+def test_references_end_in_time_and_show_their_progress(alone):
     rates = measure_references(alone, [(make_case(), LOCAL)], 0.01, limit_s=0.0)
     assert rates == dict.fromkeys(((part, 400) for part in LOCAL), Rate(0.0, 0.0, 0.0, disturbed=True))
-
-
-def test_the_progress_of_references_is_shown(alone):
     shown = []
     measure_references(alone, [(make_case(count=count), LOCAL) for count in (100, 200)], 0.01, show=shown.append)
     assert shown[:4] == [
@@ -255,23 +230,18 @@ def test_every_thread_copies_its_share(cpus: list[int]) -> None:
     assert len(copied.seconds) >= 1 and np.all(copied.seconds > 0)
 
 
-def test_a_cpu_that_is_not_ours_is_an_error() -> None:
+def test_a_thread_is_bound_for_a_while_to_its_own_cpus() -> None:
     before = os.sched_getaffinity(0)
     with pytest.raises(OSError, match="Invalid argument"):
         copy_memory([CPUS[0], 4095], 2**20, 0.05, 20)
     assert os.sched_getaffinity(0) == before
-
-
-def test_a_thread_bound_for_a_while() -> None:
-    before = os.sched_getaffinity(0)
     with bound(CPUS[:1]):
         assert os.sched_getaffinity(0) == {CPUS[0]}
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(
-    ("once_s", "seconds", "n"),
-    [(0.01, 1.0, 100), (1e-6, 1.0, 300), (0.3, 1.0, 6), (0.6, 1.0, 1), (5.0, 1.0, 1), (0.0, 1.0, 300)],
+    ("once_s", "seconds", "n"), [(0.01, 1.0, 100), (1e-6, 1.0, 300), (0.3, 1.0, 6), (0.6, 1.0, 1), (5.0, 1.0, 1), (0.0, 1.0, 300)]
 )
 def test_repetitions_fit_the_time_or_make_an_interval(once_s: float, seconds: float, n: int) -> None:
     assert repetitions(once_s, seconds) == n

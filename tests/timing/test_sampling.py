@@ -1,5 +1,8 @@
 """How often a case is run: budget before counts, warm-up by a test, stop by the median's interval; the short plan of one of many."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -50,7 +53,6 @@ class Bench:
 
     @property
     def timed_looks(self):
-        """The looks after the warm-up."""
         total, n = 0, self.measured.samples.shape[1]
         for k, look in enumerate(reversed(self.looks)):
             total += look[0]
@@ -69,43 +71,31 @@ def steady(seconds):
     return lambda i: seconds
 
 
-def test_a_steady_series_warms_up_in_two_windows_and_stops_at_sixty():
+def test_a_steady_series_warms_up_in_windows_of_a_fifth_of_the_budget_and_stops_at_sixty():
     bench = Bench(Budget(5.0), steady(1e-3))
     assert bench.looks == [(1, 1), (20, 1), (20, 1), (6, 1), (54, 1)]
     assert (bench.measured.warmups, bench.measured.reached, bench.measured.flags) == (40, True, [])
     assert bench.measured.samples.shape == (2, FEW)
-
-
-def test_all_ranks_samples_are_kept_and_only_timed_ones_decide():
+    assert Bench(Budget(5.0), steady(1e-6)).looks[1] == (20, 1)
+    assert Bench(Budget(5.0), steady(0.1)).looks[1] == (10, 1)
+    assert Bench(Budget(5.0), steady(0.5)).looks[1] == (3, 1)
     bench = Bench(Budget(5.0), noisy(spread=0.5), ranks=4, timed=(1, 2))
     assert bench.measured.samples.shape[0] == 4
 
 
-def test_a_warm_up_that_settles_late_is_waited_for():
+def test_a_warm_up_is_waited_for_until_the_cap_or_a_quarter_of_the_budget():
     bench = Bench(Budget(50.0), lambda i: 1e-3 if i > 100 else 5e-3 * (1 - i / 150))
     assert 100 < bench.measured.warmups < MOST_WARMUPS
     assert bench.measured.flags == []
     assert np.all(bench.measured.samples[0] == pytest.approx(1e-3))
-
-
-def test_a_warm_up_that_never_settles_ends_at_the_cap_and_reports_it():
     bench = Bench(Budget(1000.0), lambda i: 1e-3 * 1.01 ** (i % 2000))
     assert bench.measured.warmups == MOST_WARMUPS
     assert "warmup_unsettled" in bench.measured.flags
-
-
-def test_a_warm_up_takes_a_quarter_of_the_budget_at_most():
     bench = Bench(Budget(1.0), lambda i: 5e-3 * 1.01 ** min(i, 500))
     warm = sum(n for n, _ in bench.looks) - bench.measured.samples.shape[1]
     assert warm == bench.measured.warmups + 1
     assert "warmup_unsettled" in bench.measured.flags
     assert bench.started[len(bench.looks) - len(bench.timed_looks)] < 0.25 + 0.2 * 1.3  # a quarter, and the window that crossed it
-
-
-def test_windows_are_a_fifth_of_the_budget_between_3_and_20():
-    assert Bench(Budget(5.0), steady(1e-6)).looks[1] == (20, 1)
-    assert Bench(Budget(5.0), steady(0.1)).looks[1] == (10, 1)
-    assert Bench(Budget(5.0), steady(0.5)).looks[1] == (3, 1)
 
 
 @pytest.mark.parametrize(("iterations", "warmup", "looks"), [
@@ -118,28 +108,28 @@ def test_exactly_as_many_as_asked_for(iterations, warmup, looks):
     assert bench.measured.samples.shape[1] == iterations
 
 
-def test_fewer_than_sixty_samples_are_flagged():
+def test_few_samples_are_flagged_and_long_iterations_batched_less():
     assert Bench(Budget(5.0, FEW - 1, 1), noisy()).measured.flags == ["few_samples"]
     assert Bench(Budget(5.0, FEW, 1), noisy()).measured.flags == []
+    bench = Bench(Budget(1.0), noisy(0.04, 0.001))
+    assert bench.now < 1.1
+    assert "few_samples" in bench.measured.flags
+    assert Bench(Budget(4.0), steady(0.1), mode="pipelined").measured.batch == 3
+    assert Bench(Budget(1.0), steady(2.0), mode="pipelined").measured.batch == 1
+    assert Bench(Budget(5.0), steady(1e-3)).measured.batch == 1
 
 
-def test_looks_grow_by_half_until_the_target_is_reached():
+def test_looks_grow_by_half_until_the_target_of_the_size_is_reached_or_missed():
     bench = Bench(Budget(100.0), noisy(spread=0.3))
     sizes = np.cumsum([n for n, _ in bench.timed_looks])
     assert sizes[:5].tolist() == [6, 60, 91, 137, 206]
     assert bench.measured.reached
     assert bench.measured.target == 0.03
-
-
-def test_the_target_depends_on_the_size_or_is_what_was_asked_for():
     assert [Budget().target(size) for size in (8, 2**14, 2**14 + 1, 2**20, 2**20 + 1)] == [0.03, 0.03, 0.02, 0.02, 0.005]
     assert Budget(precision=0.001).target(8) == 0.001
     loose, tight = (Bench(Budget(100.0, precision=p), noisy(spread=0.1)).measured.samples.shape[1] for p in (0.1, 0.005))
     assert loose == FEW
     assert tight > 10 * FEW
-
-
-def test_a_missed_target_is_reported_and_three_thousand_samples_are_the_most():
     bench = Bench(Budget(1e6, precision=1e-6), noisy(spread=0.3))
     assert bench.measured.samples.shape[1] == MOST_SAMPLES
     assert (bench.measured.reached, bench.measured.flags) == (False, ["target_missed"])
@@ -165,25 +155,16 @@ def test_one_iteration_longer_than_the_budget_is_one_sample_and_no_interval(iter
     assert bench.measured.flags == ["budget_exceeded", "few_samples", *([] if iterations else ["target_missed"])]
 
 
-def test_messages_between_ranks_are_not_an_iteration_that_exceeds_the_budget():
+def test_messages_graphs_and_long_iterations_keep_to_the_budget():
     bench = Bench(Budget(0.5), steady(0.014), overhead_s=0.6)
     assert bench.looks == [(1, 1), (6, 1)]
     assert (bench.measured.samples.shape[1], bench.measured.stopped) == (6, "max_time")
     assert bench.measured.flags == ["warmup_unsettled", "few_samples"]
-
-
-def test_a_graph_is_warmed_up_for_as_long_as_all_its_iterations_take():
     bench = Bench(Budget(5.0), noisy(10e-3, 0.001), mode="graph", iterations=20)  # 0.2 s a turn
     assert bench.measured.warmups <= 10 and bench.now < 5.5
-
-
-def test_long_iterations_are_not_warmed_up_at_the_cost_of_their_samples():
     bench = Bench(Budget(5.0), steady(1.0))
     assert bench.looks == [(1, 1), (4, 1)]
     assert bench.measured.flags == ["warmup_unsettled", "few_samples", "target_missed"]
-
-
-def test_the_budget_goes_before_the_number_asked_for():
     bench = Bench(Budget(1.0, 1000, 1), noisy(0.01, 0.001))
     n = bench.measured.samples.shape[1]
     assert (95 < n < 102, bench.measured.stopped) == (True, "max_time")
@@ -215,24 +196,12 @@ def test_a_clock_that_never_works_ends_without_a_figure(bad):
     assert slowest(measured.samples, [0, 1]).size == 0
 
 
-def test_when_the_budget_ends_below_sixty_samples_it_reports_few():
-    bench = Bench(Budget(1.0), noisy(0.04, 0.001))
-    assert bench.now < 1.1
-    assert "few_samples" in bench.measured.flags
-
-
 @pytest.mark.parametrize("mode", ["pipelined", "batched"])
 def test_twenty_iterations_a_stamp_unless_isolated(mode):
     bench = Bench(Budget(5.0), steady(1e-3), mode=mode)
     assert bench.looks[:2] == [(1, 1), (20, 20)]
     assert bench.measured.batch == 20
     assert all(batch == 20 for _, batch in bench.timed_looks)
-
-
-def test_long_iterations_are_batched_less():
-    assert Bench(Budget(4.0), steady(0.1), mode="pipelined").measured.batch == 3
-    assert Bench(Budget(1.0), steady(2.0), mode="pipelined").measured.batch == 1
-    assert Bench(Budget(5.0), steady(1e-3)).measured.batch == 1
 
 
 @pytest.mark.parametrize("max_time_s", [0.5, 2.0])
@@ -263,6 +232,71 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     assert stub.looks == [(1, 1), (1, 1), (3, 20)]
     assert found.samples.tolist() == [[2e-3] * 3]
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept
+
+
+NEXT = "a case: the next samples"
+
+
+def test_ranks_are_told_each_batch_and_the_end():
+    class Stub:
+        iterations = 2
+
+        def run(self, n, batch):
+            self.starts_ns = np.zeros((2, n))
+            return np.full((2, n), 4e-3)
+
+    told = []
+    dog = SimpleNamespace(phase=lambda what: nullcontext())
+    gather = SimpleNamespace(watchdog=dog, broadcast=lambda value, what: told.append((value, what)) or value)
+    gather.gather_array = lambda array, what: told.append(what) or [array]
+    found = measure(Stub(), gather, schedule(Stopping(Budget(5.0, 3, 2), 8, [0]), lambda: 0.0), "a case")
+    looks = [[1, 1, True], [1, 1, True], [3, 1, False]]
+    assert told == [*(text for look in looks for text in ((look, NEXT), "a case: gathering samples")), ([0, 0, False], NEXT)]
+    assert found.samples.tolist() == [[2e-3] * 3] * 2 and found.durations == [("warm-up", 4e-3)] * 2 + [("timed", 4e-3)] * 3
+    assert [phase.name for phase in found.phases] == ["warm-up", "samples"] and 0 <= found.loop_s < 5
+
+
+@pytest.mark.parametrize("said", [[0, 0, False], [0, 1, True]])
+def test_a_rank_without_a_plan_ends_when_it_is_told(said):
+    world = SimpleNamespace(broadcast=lambda value, what: said if value == [0, 0, False] else None)
+    assert measure(None, world, None, "a case") is None
+
+
+def test_only_whole_rounds_of_sound_turns_count():
+    samples = np.array([[1.0, 3.0, 2.0, np.nan, 4.0, 5.0], [0.5, 6.0, 2.0, 2.0, 4.0, 1.0], [9.0] * 6])
+    assert slowest(samples, [0, 1], 2).tolist() == [[1, 6], [4, 5]]
+    rule = Stopping(Budget(5.0), 8, [0, 1], turns=2)
+    assert (rule.rounds(samples), rule.times(samples).tolist(), rule.mean_s(samples)) == (3, [7, 9], 8)
+    assert Stopping(Budget(5.0), 8, [0, 1]).times(samples).tolist() == [1, 6, 2, 4, 5]
+
+
+def test_rounds_of_several_turns_are_warmed_up_and_taken_whole():
+    looks, now = [], SimpleNamespace(s=0.0)
+    plan = schedule(Stopping(Budget(5.0), 8, [0], turns=3), lambda: now.s)
+    look = next(plan)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            looks.append(look)
+            now.s += 1e-3 * look[0]
+            look = plan.send(np.full((1, look[0]), 1e-3))
+    assert looks == [(3, 1), (60, 1), (60, 1), (18, 1), (162, 1)]
+    assert (stop.value.value.warmups, stop.value.value.stopped, stop.value.value.flags) == (120, "precision", [])
+
+
+@pytest.mark.parametrize(("turns", "stopped"), [(1, "out_of_reach"), (2, None)])
+def test_rounds_of_several_turns_are_not_given_up(turns, stopped):
+    measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-4, (1, 100 * turns)), 1e-4)
+    assert _enough(Stopping(Budget(1.0), 8, [0], turns=turns), measured, (0.4, 4e-3)) == stopped
+
+
+def test_many_warm_ups_are_taken_only_if_they_fit_into_half_of_the_time():
+    rule = Stopping(Budget(1.0), 8, [0], warmup=40)
+    for call_s, looks in ((0.01, [(1, 1), (39, 1), (6, 1)]), (0.02, [(1, 1), (6, 1)])):
+        plan = schedule(rule, lambda: 0.0)
+        found = [next(plan)]
+        while found[-1] != (6, 1):
+            found.append(plan.send(np.full((1, found[-1][0]), call_s)))
+        assert found == looks
 
 
 def test_the_watchdog_knows_which_batches_are_warm_up():
@@ -310,12 +344,6 @@ def test_two_windows_of_the_warm_up_agree_in_their_middle_and_in_their_quartiles
     assert _alike(window, other) is alike
 
 
-@pytest.mark.parametrize(("size", "target"), [(8, 0.03), (16 << 10, 0.03), ((16 << 10) + 1, 0.02), (1 << 20, 0.02), ((1 << 20) + 1, 0.005)])
-def test_the_precision_aimed_at_goes_by_size(size, target):
-    assert Budget().target(size) == target
-    assert Budget(precision=0.1).target(size) == 0.1
-
-
 class ShortBench:
     """Runs a plan with made-up samples of `seconds` each; every look costs `look_s` besides them."""
 
@@ -335,14 +363,18 @@ class ShortBench:
                 return
 
 
-def test_a_steady_ping_pong_takes_three_looks():
+def test_a_short_measurement_has_the_first_call_as_warm_up_and_three_looks():
     bench = ShortBench(Budget(0.5, warmup=10), 1e-5)
     assert bench.looks == [(1, 1), (9, 1), (60, 1)]
     assert (bench.measured.stopped, bench.measured.reached, bench.measured.flags, bench.measured.warmups) == ("precision", True, [], 10)
-
-
-def test_one_warm_up_is_the_first_call():
     assert ShortBench(Budget(0.5, warmup=1), 1e-3).looks == [(1, 1), (60, 1)]
+    assert ShortBench(Budget(0.5, warmup=1), 0.2).measured.samples.shape[1] in (1, 2)
+    found = ShortBench(Budget(0.5, warmup=1), 0.6)
+    assert found.looks == [(1, 1)]
+    assert (found.measured.stopped, found.measured.flags) == ("max_time", ["budget_exceeded", "few_samples", "target_missed"])
+    bench = ShortBench(Budget(5.0, warmup=1), 1e-3, spread=0.3)
+    assert bench.looks[:2] == [(1, 1), (60, 1)] and len(bench.looks) == 3 and 60 < bench.looks[2][0] <= 2940
+    assert bench.now < 5.5
 
 
 @pytest.mark.parametrize("look_s", [0.0, 0.01, 0.1, 1.0])
@@ -352,39 +384,17 @@ def test_what_a_look_costs_takes_no_samples_away_that_fit(look_s):
     assert bench.measured.flags == ["few_samples"]
 
 
-def test_fewer_than_six_where_so_many_do_not_fit():
-    assert ShortBench(Budget(0.5, warmup=1), 0.2).measured.samples.shape[1] in (1, 2)
-
-
-def test_one_call_that_is_longer_than_the_time_is_all():
-    found = ShortBench(Budget(0.5, warmup=1), 0.6)
-    assert found.looks == [(1, 1)]
-    assert (found.measured.stopped, found.measured.flags) == ("max_time", ["budget_exceeded", "few_samples", "target_missed"])
-
-
-def test_noise_takes_a_second_look_as_large_as_needed():
-    bench = ShortBench(Budget(5.0, warmup=1), 1e-3, spread=0.3)
-    assert bench.looks[:2] == [(1, 1), (60, 1)] and len(bench.looks) == 3 and 60 < bench.looks[2][0] <= 2940
-    assert bench.now < 5.5
-
-
 @pytest.mark.parametrize("look_s", [0.0, 0.02])
 def test_the_time_is_kept(look_s):
     assert ShortBench(Budget(0.5, warmup=1), 2e-3, look_s=look_s, spread=1.0).now <= 0.6 + 2 * look_s
 
 
-def test_so_many_iterations_are_taken_if_the_time_allows():
+def test_a_short_measurement_takes_its_iterations_in_batches_and_ends_without_a_clock():
     assert ShortBench(Budget(0.5, 8, 1), 1e-3).looks == [(1, 1), (8, 1)]
     slow = ShortBench(Budget(0.5, 100, 1), 0.05).measured
     assert slow.samples.shape[1] < 10 and (slow.stopped, slow.reached) == ("max_time", None)
-
-
-def test_back_to_back_calls_are_timed_in_batches():
     bench = ShortBench(Budget(0.5, warmup=1), 1e-5, mode="pipelined")
     assert bench.looks[1] == (60, 20) and bench.measured.batch == 20
-
-
-def test_a_clock_that_reports_nothing_ends_too():
     assert ShortBench(Budget(0.5, warmup=1), 0.0).measured.samples.shape[1] >= 60
 
 

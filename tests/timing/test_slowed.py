@@ -19,7 +19,6 @@ def called(call):
 
 
 def held_ns(hold, work_ns):
-    """Nanoseconds of an iteration with so much work."""
     assert called(hold.begin) == 0
     began = time.monotonic_ns()  # after it: an interrupted iteration has worked longer, never less
     while time.monotonic_ns() - began < work_ns:
@@ -36,7 +35,7 @@ def test_an_iteration_takes_its_parts_in_turn_and_never_less(work_ns):
     assert min(found[::2]) < 2.9 * work_ns
 
 
-def test_a_large_delay_is_a_part_of_the_shortest_iteration():
+def test_a_large_delay_is_a_part_of_the_shortest_iteration_and_calls_cost_little():
     hold, took_s = NativeHold(native(), np.array([1.0])), []
     for work_s in (0.01, 0.2):
         assert called(hold.begin) == 0
@@ -46,9 +45,6 @@ def test_a_large_delay_is_a_part_of_the_shortest_iteration():
         took_s.append(time.monotonic() - began_s)
     assert took_s[0] >= 0.009
     assert took_s[1] < 0.1  # of 10 ms, not of 200 ms: else ranks that wait for each other are delayed without end
-
-
-def test_what_the_calls_cost_is_a_look_at_the_clock_or_a_few():
     library = native()
     library.collbench_slowed_cost.restype = ctypes.c_int64
     assert 0 < library.collbench_slowed_cost() < 100_000

@@ -133,13 +133,10 @@ def wait_for_both(leader, other):
     return codes["leader"], codes["other"]
 
 
-def test_two_threads_meet_again_and_again():
+def test_threads_meet_again_and_leaders_exchange_a_byte_each_round():
     shared = ctypes.create_string_buffer(SHARED_BYTES)
     pair = barrier(shared, True), barrier(shared, False)
     assert [wait_for_both(*pair) for _ in range(20)] == [(0, 0)] * 20
-
-
-def test_between_hosts_the_leaders_exchange_a_byte_each_round():
     mine, theirs = socket.socketpair()
     shared = ctypes.create_string_buffer(SHARED_BYTES)
     theirs.send(b"\1\1")

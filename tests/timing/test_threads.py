@@ -1,7 +1,5 @@
 """Tasks at the same time: their answers in order, the first error, and an end to waiting."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[2]
 REPORTS, PEERS = ROOT / "reports", ROOT / "tests" / "plugins" / "importers" / "samples"
@@ -12,7 +13,6 @@ _ROWS, _SAMPLES = 4, 1 << 16
 _RUNS = (
     "first-run",
     "two-hosts",
-    "link-1gbit/p2p",
     "regression/after/launch-1",
     "published-8xa100/nccl-tests-8xa100",
     "pairs-trials/host-0",
@@ -41,13 +41,14 @@ class Files:
 
     def __init__(self) -> None:
         self.runs: list[Folder] = [_run(REPORTS / name) for name in _RUNS if (REPORTS / name).is_dir()]
+        self.runs.append(_run(stored_reports() / "link-1gbit/p2p"))
         self.peers = {path.name: path.read_bytes() for path in sorted(PEERS.glob("*"))}
         self.suites = {path.name: path.read_bytes() for path in sorted((ROOT / "collbench" / "operations" / "suites").glob("*.toml"))}
         self.suites |= {path.name: path.read_bytes() for path in sorted((REPORTS / "suites").glob("*.toml"))}
         self.verdicts = [path.read_bytes() for path in sorted(REPORTS.glob("gate-trials/*/verdict.json"))]
-        self.baseline = {path.name: path.read_bytes() for path in sorted((REPORTS / "gate-trials" / "baseline-link").iterdir())}
+        self.baseline = {path.name: path.read_bytes() for path in sorted((stored_reports() / "gate-trials/baseline-link").iterdir())}
         self.topology = {path.name: path.read_bytes() for path in sorted((REPORTS / "example-node").iterdir())}
-        self.candidate = _packed(REPORTS / "gate-trials" / "link-0" / "runs.tar.xz")
+        self.candidate = {path.name: _all(path) for path in sorted((stored_reports() / "gate-trials/link-0/runs/1-first").iterdir())}
 
 
 def _run(folder: Path) -> Folder:
@@ -60,13 +61,6 @@ def _run(folder: Path) -> Folder:
     return {**found, "samples.bin": samples.read_bytes()[:_SAMPLES]} if samples.exists() else found
 
 
-def _packed(archive: Path) -> dict[str, Folder]:
-    """The first allocation of a trial, by launch."""
-    found: dict[str, dict[str, bytes]] = {}
-    with tarfile.open(archive) as tar:
-        for member in tar.getmembers():
-            parts = Path(member.name).parts
-            content = tar.extractfile(member) if member.isfile() and len(parts) == 3 and parts[0] == "1-first" else None
-            if content:
-                found.setdefault(parts[1], {})[parts[2]] = content.read()
-    return dict(found)
+def _all(folder: Path) -> Folder:
+    """The files of a run."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

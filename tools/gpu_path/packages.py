@@ -19,7 +19,6 @@ TOOLS = ("pytest", "pytest-timeout", "hypothesis")  # run the tests
 COMMIT_FILE = "COMMIT"  # in a bundle, which is not a git checkout
 _IMPORTS = {
     "python-hostlist": "hostlist", "pyzmq": "zmq", "nvidia-ml-py": "pynvml", "pytest-timeout": "pytest_timeout", "Jinja2": "jinja2",
-    "SQLAlchemy": "sqlalchemy",
 }  # fmt: skip
 
 

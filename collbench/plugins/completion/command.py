@@ -70,8 +70,11 @@ def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
-    import shtab
+    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines. Raises UsageError without shtab."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise UsageError("shell completion needs shtab: pip install 'collbench[completion]'") from error
 
     from collbench.cli.main import all_parsers
 

@@ -66,7 +66,7 @@ def _check_library() -> None:
     try:
         import sqlalchemy  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"a store needs SQLAlchemy ({error}): pip install SQLAlchemy") from error
+        raise UsageError(f"a store needs SQLAlchemy ({error}): pip install 'collbench[store]'") from error
 
 
 def _add_store_options(parser: Parser) -> None:

@@ -6,8 +6,6 @@ A case: `do` (a function below), `env` (variables of the case, read by the doubl
 at open), and what the function needs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -38,7 +36,6 @@ _AT_ONCE = 4  # those that wait for a deadline need no CPU
 
 
 def load(case: dict[str, Any], _folder: Path) -> dict[str, Any]:
-    """Loads the library."""
     library = load_nccl(os.environ)
     return {"path": library.path, "version": library.version, "explained": library.explain(5), "unknown": library.explain(77)}
 
@@ -105,14 +102,12 @@ def begin(case: dict[str, Any], folder: Path) -> int:
 
 
 def answer(folder: Path) -> dict[str, Any]:
-    """What a case came to that has ended."""
     file = folder / "answer.json"
     said: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"crash": "ended without an answer"}
     return said
 
 
 def main(folder: Path) -> None:
-    """Runs all cases, several at once."""
     cases = json.load(sys.stdin)
     for number, (name, case) in enumerate(cases.items()):
         if number >= _AT_ONCE:

@@ -1,7 +1,5 @@
 """Facts of headers that this project cannot ship: names, numbers and parameters, with their source and the day on which they were read."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """A test double of NVML's Python binding with one GPU, the one that the fake libcuda has. It measures nothing."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

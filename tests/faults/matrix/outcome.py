@@ -1,7 +1,5 @@
 """What came of a faulty run, and what of it is not as it has to be."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,11 +22,9 @@ _PHASES = {
 # Other phases that may be reported. Without the control plane a rank measures until the next message; memory may run out in the work
 # around a measurement and before gathering.
 _ALSO = {
-    ("control", "warm-up"): ("gather",),
-    ("control", "timed"): ("gather",),
-    ("memory", "timed"): ("between",),
+    ("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "timed"): ("between",),
     ("memory", "gather"): ("timed", "between"),
-}
+}  # fmt: skip
 _ONE_WAY_S = 9.0  # p2p's cases of one direction are measured to their end where packets of the other one are lost
 _NIC = ("nic 3 s", "nic 60 s")
 _PATH_NAMED = re.compile(
@@ -37,22 +33,14 @@ _PATH_NAMED = re.compile(
 )
 _LOST = (" are lost:", " drops packets:")
 _PROBLEMS = {
-    "loss 1": _LOST,
-    "loss 5": _LOST,
-    "loss 30": _LOST,
-    "nic 3 s": _LOST,
-    "nic 60 s": _LOST,
-    "mtu": (": check the MTU", " drops packets:"),
+    "loss 1": _LOST, "loss 5": _LOST, "loss 30": _LOST, "nic 3 s": _LOST, "nic 60 s": _LOST, "mtu": (": check the MTU", " drops packets:"),
     "one way": (" do not arrive,", " drops packets:"),
-}
+}  # fmt: skip
 # Before the ranks have met, each knows only that it does not reach the others.
 _UNKNOWN = (
-    " drops packets; ",
-    "the path between them carries nothing",
-    "did not join within",
-    "cannot connect to rank 0 at",
+    " drops packets; ", "the path between them carries nothing", "did not join within", "cannot connect to rank 0 at",
     "which drops packets, lost its last message",
-)
+)  # fmt: skip
 _CUT = ("is down, or the path between", "is on a host that does not answer", "lost its control connection")
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
@@ -116,12 +104,10 @@ class Outcome:
 
     @property
     def case(self) -> Case:
-        """The case it is of."""
         return Case(self.fault, self.phase, self.library, self.launcher, self.victim, self.after_s)
 
     @property
     def right(self) -> bool:
-        """Whether everything is as it has to be."""
         return not self.amiss
 
 
@@ -266,5 +252,4 @@ def _of_codes(case: Case, seen: Observation) -> list[str]:
 
 
 def limit_words() -> str:
-    """The deadline in words."""
     return f"With --timeout {TIMEOUT_S:g}, all processes must end within {WITHIN_S:g} s"

@@ -1,7 +1,5 @@
 """Faults of the path between two hosts, made with packet filters and shapers of one host's network."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,14 +37,11 @@ def dropped(hosts: Hosts, host: int, fault: str) -> Iterator[None]:
 
 
 class PathFaults:
-    """Strikes one host of a bed."""
-
     def __init__(self, bed: Machines) -> None:
         self._bed = bed
 
     @contextmanager
     def applied(self, case: Case) -> Iterator[None]:
-        """Inside, the fault of a case is there."""
         host = case.host
         if case.fault in DROPPED:
             with dropped(self._bed, host, case.fault):

@@ -39,17 +39,11 @@ PAUSE_S = 2.0  # shorter than the deadline: does no harm
 STRUCK, DONE = "struck", "done"  # files in the plan's folder
 
 WHAT = {
-    "killed": "SIGKILL",
-    "stopped": "SIGSTOP",
-    "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
-    "link": "the link of the second host is cut",
-    "link for a moment": f"the same for {PAUSE_S:g} s",
-    "control": "only the control link of its host is cut",
-    "memory": "the rank's memory is exhausted",
-    "disk": "rank 0's disk is full",
-    "wrong data": "the rank receives wrong data",
-    "early exit": "the rank exits with code 0",
-}
+    "killed": "SIGKILL", "stopped": "SIGSTOP", "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
+    "link": "the link of the second host is cut", "link for a moment": f"the same for {PAUSE_S:g} s",
+    "control": "only the control link of its host is cut", "memory": "the rank's memory is exhausted", "disk": "rank 0's disk is full",
+    "wrong data": "the rank receives wrong data", "early exit": "the rank exits with code 0",
+}  # fmt: skip
 
 
 def host_of(rank: int, ranks: int = RANKS) -> int:
@@ -80,12 +74,10 @@ class Case:
 
     @property
     def backend(self) -> str:
-        """As collbench calls the library."""
         return self.library if self.library in ("gloo", "socket") else "mpi"
 
     @property
     def operation(self) -> str:
-        """An operation that the library has."""
         return "p2p" if self.library == "socket" else "allreduce"
 
     @property
@@ -95,12 +87,10 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
         return PATH_RANKS if self.of_path else RANKS
 
     @property
     def host(self) -> int:
-        """The host that it strikes."""
         return host_of(self.victim, self.ranks)
 
     @property
@@ -123,19 +113,15 @@ class Case:
 
     @property
     def ended(self) -> bool:
-        """Whether the victim cannot end with a code of its own."""
         return self.fault in ("killed", "stopped", "early exit")
 
     @property
     def finished(self) -> int:
-        """How many cases are finished when it strikes."""
         return STRUCK_SIZE - 1 if self.phase not in ("init", "") else 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Return the input of the ranks for a case; `folder` is where they leave marks."""
-
     fault: str
     phase: str
     victim: int
@@ -144,17 +130,14 @@ class Plan:
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> Plan:
-        """The plan of a case."""
         return cls(case.fault, case.phase, case.victim, case.after_s, folder)
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """As `write` has left it."""
         actual = json.loads(path.read_text())
         return cls(**{**actual, "folder": Path(actual["folder"])})
 
     def write(self) -> Path:
-        """Leaves it in its folder; returns the file."""
         path = self.folder / "plan.json"
         path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}))
         return path

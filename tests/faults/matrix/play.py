@@ -1,7 +1,5 @@
 """Plays a case from its start to the last trace of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -73,7 +71,6 @@ class Player:
 
     @property
     def _disk(self) -> Path:
-        """Rank 0's disk, as this process reaches it."""
         return self.bed.within(0, self.bed.disk)
 
     def _seen(self, case: Case, started: StartedRun, marks: Path, before: list[set[str]]) -> Observation:
@@ -214,7 +211,6 @@ class Player:
 
 
 def outcome_of(case: Case, seen: Observation) -> Outcome:
-    """The outcome, judged."""
     return Outcome(
         case.fault, case.phase, case.library, case.launcher, case.victim, case.after_s, list(seen.said), list(seen.codes), seen.stored_code,
         len(seen.finished), len(seen.kept), seen.seconds, seen.launcher_s, list(seen.left), list(seen.files), judged(case, seen),
@@ -263,7 +259,6 @@ def _until(true: Callable[[], object], patience_s: float) -> bool:
 
 
 def _others(text: str) -> str:
-    """Return the output of other programs."""
     return "\n".join(line for line in text.splitlines() if "collbench: " not in line)
 
 

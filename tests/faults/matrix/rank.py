@@ -4,8 +4,6 @@ The plan has the rank, the fault, and its time: a phase of a case, or some secon
 that this process cannot apply to itself: the file `struck` requests one, the file `done` answers. Rank 0 writes which cases it has stored.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -195,7 +193,6 @@ def own_rank(env: Mapping[str, str]) -> int:
 
 
 def main() -> None:
-    """Reads the plan, then is collbench."""
     plan, rank = Plan.read(Path(sys.argv[1])), own_rank(os.environ)
     if "gloo" in sys.argv:
         import torch  # noqa: F401 (seconds on a busy machine, which would count against the deadline)

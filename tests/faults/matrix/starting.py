@@ -1,7 +1,5 @@
 """How the ranks of a case are started over the hosts of a bed."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 import sys
@@ -42,45 +40,37 @@ class StartedRun:
 
     @property
     def over(self) -> bool:
-        """Whether all have ended."""
         return all(process.poll() is not None for process in self.processes)
 
     @property
     def codes(self) -> list[int]:
-        """Return their exit codes, by rank without a launcher."""
         return [process.wait() for process in self.processes]
 
     def said(self) -> str:
-        """All of stderr."""
         self.err.seek(0)
         return self.err.read()
 
     def shown(self) -> str:
-        """All of stdout."""
         self.out.seek(0)
         return self.out.read()
 
     def kill(self) -> None:
-        """Ends what is left of them."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
 
     def close(self) -> None:
-        """Lets their output go."""
         self.out.close()
         self.err.close()
 
 
 def line_of(case: Case, plan: Path, out: Path) -> list[str]:
-    """The command of one rank."""
     bin = _ENVIRONMENTS.get(case.library)
     python = str(bin / "python") if bin else sys.executable
     return [python, "-m", "tests.faults.matrix.rank", str(plan), case.operation, *WORDS, "--backend", case.backend, "--out", str(out)]
 
 
 def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> StartedRun:
-    """Starts the ranks and returns at once."""
     # If only the control link will be cut, the control plane uses it.
     address = bed.control[0] if case.fault == "control" else bed.addresses[0]
     env = {**_DATA, "COLLBENCH_SECRET": secrets.token_hex(16)}

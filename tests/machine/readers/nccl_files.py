@@ -14,23 +14,19 @@ NVSWITCHES = '<nvlink target="0000:05:00.0" count="9" tclass="0x068000"/><nvlink
 
 
 def pci(address: str, inside: str = "", class_id: str = "0x060400", more: str = GEN5) -> str:
-    """A PCI function."""
     return f'<pci busid="{address}" class="{class_id}" {more}>{inside}</pci>'
 
 
 def gpu(address: str, number: int = 0, links: str = "", more: str = 'sm="90"', ids: str = 'vendor="0x10de" device="0x2335"') -> str:
-    """A GPU on its PCI function."""
     inside = f'<gpu dev="{number}" {more} rank="{number}" gdr="1">{links}</gpu>'
     return pci(address, inside, "0x030200", f"{ids} {GEN5}")
 
 
 def nic(address: str, *nets: str, class_id: str = "0x020700", more: str = GEN5) -> str:
-    """A network card with its ports."""
     return pci(address, f"<nic>{''.join(nets)}</nic>", class_id, more)
 
 
 def net(name: str, speed: int | str = 400000, port: int = 1, more: str = 'guid="0xa87cb10003e1a258" gdr="1"') -> str:
-    """A port."""
     return f'<net name="{name}" dev="0" speed="{speed}" port="{port}" latency="0.000000" maxconn="131072" {more}/>'
 
 
@@ -45,7 +41,6 @@ def topology(*inside: str, **how: str) -> Machine:
 
 
 def by_address(machine: Machine) -> Mapping[str, PciDevice]:
-    """PCI functions by their addresses."""
     return {device.address: device for device in machine.pci}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
-from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
 from collbench.machine.readers import hwloc
 from collbench.machine.readers.hwloc import nvlinks, pcie
 from collbench.machine.readers.text import Unreadable
@@ -97,37 +99,72 @@ def at(machine: Machine, address: str) -> PciDevice:
     return next(device for device in machine.pci if device.address == address)
 
 
-def test_nodes_and_processors() -> None:
-    machine = hwloc.read(WHOLE, "hwloc.xml")
-    assert machine.hostname == "node7" and machine.sources == ("hwloc XML hwloc.xml",) and machine.doubts == ()
-    assert machine.numa_nodes == (NumaNode(0, "0-3", 1 << 30), NumaNode(1, "4-7", 1 << 30))
-    actual = machine.system
-    assert (actual.sockets, actual.cores, actual.threads, actual.memory_bytes) == (2, 4, 8, 2 << 30)
-    assert (actual.architecture, actual.cpu_model, actual.cpu_vendor, actual.kernel) == ("x86_64", "A processor", "GenuineIntel", "6.8.0")
+VERSION_1 = (
+    '<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc.dtd"><topology><object type="Machine" os_index="0" cpuset="0x0000000f">'
+    '<object type="NUMANode" os_index="0" cpuset="0x00000003" nodeset="0x00000001" local_memory="1024"><object type="Socket"/></object>'
+    '<object type="NUMANode" os_index="1" cpuset="0x0000000c" nodeset="0x00000002" local_memory="1024"><object type="Socket">'
+    '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0200 [15b3:1013] [15b3:0020] 00" name="MT27700"'
+    ' pci_link_speed="15.753846"/>'
+    "</object></object></object></topology>"
+)
+ONE_NODE = '<topology><object type="Machine" cpuset="0x0000000f" local_memory="4096"/></topology>'
+GPU_MEMORY = '<object type="NUMANode" os_index="255" subtype="GPUMemory" nodeset="0x1" local_memory="17179869184"/>'
+PASCAL = (
+    WHOLE.replace("NVIDIA H100 80GB HBM3", "Tesla P100-SXM2-16GB")
+    .replace(NVLINKS, "")
+    .replace(
+        "</topology>",
+        matrix("OSDev:200 OSDev:201 Package:3", "1000000 40000 40000 40000 1000000 40000 40000 40000 1000000") + "</topology>",
+    )
+)
+XGMI = WHOLE.replace(NVLINKS, matrix("OSDev:200 OSDev:201", "1000000 100000 100000 1000000", "XGMIBandwidth"))
+KEYS = "0000:03:00.0", "0000:04:00.0"
+PLACES = "0:01", "1:00", "3:00", "5:00", "7:00", "8:00"
+CASES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
+    "host, source and doubts": (WHOLE, lambda m: (m.hostname, m.sources, m.doubts), ("node7", ("hwloc XML m",), ())),
+    "NUMA nodes": (WHOLE, lambda m: m.numa_nodes, (NumaNode(0, "0-3", 1 << 30), NumaNode(1, "4-7", 1 << 30))),
+    "processors": (WHOLE, lambda m: (m.system.sockets, m.system.cores, m.system.threads, m.system.memory_bytes, m.system.architecture),
+        (2, 4, 8, 2 << 30, "x86_64")),
+    "names": (WHOLE, lambda m: (m.system.cpu_model, m.system.cpu_vendor, m.system.kernel), ("A processor", "GenuineIntel", "6.8.0")),
+    "the PCI tree and its kinds": (WHOLE,
+        lambda m: [(each.kind, each.parent, each.numa) for each in (at(m, f"0000:0{address}.0") for address in PLACES)],
+        [("bridge", None, 0), ("switch", "0000:00:01.0", 0), ("gpu", "0000:02:00.0", 0), ("nic", "0000:01:00.0", 0),
+        ("nvswitch", "0000:00:01.0", 0), ("nvswitch", "0000:00:01.0", 0)]),
+    "ids that hwloc could not read": (WHOLE, lambda m: at(m, "0000:08:00.0").vendor_id, None),
+    "ids": (WHOLE, lambda m: (at(m, KEYS[0]).vendor_id, at(m, KEYS[0]).class_id), (0x10DE, 0x030200)),
+    "GPUs have what the driver reports": (WHOLE, lambda m: m.gpus[0],
+        Gpu(KEYS[0], 0, KEYS[0], "nvidia", "NVIDIA H100 80GB HBM3", numa=0, uuid="GPU-0")),
+    "NICs": (WHOLE, lambda m: [(each.name, each.address, each.model, each.rdma, each.interfaces, each.guid, each.numa) for each in m.nics],
+        [("mlx5_0", "0000:05:00.0", "ConnectX-6", True, ("ib0",), "0002:c903:00f9:bfa0", 0),
+        ("eth0", "0000:06:00.0", None, False, ("eth0",), None, 0)]),
+    "ports": (WHOLE, lambda m: [each.ports for each in m.nics],
+        [(Port(1, state="active", link_layer="infiniband", lid=0x3A4), Port(2, state="down")), ()]),
+    "version 1 has sockets and nodes around them": (VERSION_1, lambda m: (m.numa_nodes, m.system.sockets),
+        ((NumaNode(0, "0-1", 1024), NumaNode(1, "2-3", 1024)), 2)),
+    "PCI functions of version 1": (VERSION_1, lambda m: [(each.numa, each.name, each.link) for each in m.pci],
+        [(1, "MT27700", PcieLink(8.0, 16))]),
+    "version 1 writes no node for a machine with one": (ONE_NODE, lambda m: (m.numa_nodes, m.system.sockets),
+        ((NumaNode(0, "0-3", 4096),), None)),
+    "memory of GPUs is no NUMA node": (topology(socket(0, GPU_MEMORY) + socket(1)),
+        lambda m: ([node.id for node in m.numa_nodes], m.system.memory_bytes), ([0, 1], 2 << 30)),
+    "a device near several nodes has no node": (topology(socket(0) + socket(1) + ETHERNET), lambda m: m.pci[0].numa, None),
+    "NVLinks to switches are counted": (WHOLE, lambda m: m.gpu_links, tuple(GpuLink(key, SWITCH, 18, bytes_per_s=25e9) for key in KEYS)),
+    "NVLinks between GPUs are counted and those to processors left out": (PASCAL,
+        lambda m: {(link.a, link.b, link.count, link.bytes_per_s) for link in m.gpu_links}, {(*KEYS, 2, 20e9), (*KEYS[::-1], 2, 20e9)}),
+    "NVLinks of a GPU without a known model are not counted": (WHOLE.replace("NVIDIA H100 80GB HBM3", "A new one"),
+        lambda m: (m.gpu_links, len(m.doubts)), ((), 2)),
+    "AMD's pairs are named but their links not counted": (XGMI,
+        lambda m: (m.paths[KEYS], m.gpu_links, "not the number of links" in m.unknown["gpu_links"]), ("XGMI", (), True)),
+    "a part of a machine": (WHOLE.replace('type="PU" os_index="2"', 'type="PU" os_index="64"'),
+        lambda m: m.doubts[0].startswith("hwloc lists the CPUs 0-1,3-7,64 "), True),
+    "of a function listed twice the first is taken": (WHOLE.replace("0000:06:00.0", KEYS[0]),
+        lambda m: (f"{KEYS[0]} twice" in m.doubts[0], at(m, KEYS[0]).kind), (True, "gpu")),
+}  # fmt: skip
 
 
-def test_the_pci_tree_and_its_kinds() -> None:
-    machine = hwloc.read(WHOLE, "m")
-    found = {device.address: (device.kind, device.parent, device.numa) for device in machine.pci}
-    assert found["0000:00:01.0"] == ("bridge", None, 0) and found["0000:01:00.0"] == ("switch", "0000:00:01.0", 0)
-    assert found["0000:03:00.0"] == ("gpu", "0000:02:00.0", 0) and found["0000:05:00.0"] == ("nic", "0000:01:00.0", 0)
-    assert found["0000:07:00.0"] == found["0000:08:00.0"] == ("nvswitch", "0000:00:01.0", 0)
-    assert at(machine, "0000:08:00.0").vendor_id is None  # hwloc could not read its ids
-    assert (at(machine, "0000:03:00.0").vendor_id, at(machine, "0000:03:00.0").class_id) == (0x10DE, 0x030200)
-
-
-def test_gpus_have_what_the_driver_reports() -> None:
-    first = hwloc.read(WHOLE, "m").gpus[0]
-    assert (first.key, first.index, first.address, first.vendor) == ("0000:03:00.0", 0, "0000:03:00.0", "nvidia")
-    assert (first.model, first.numa, first.uuid) == ("NVIDIA H100 80GB HBM3", 0, "GPU-0")
-
-
-def test_nics_have_their_ports_and_interfaces() -> None:
-    rdma, plain = hwloc.read(WHOLE, "m").nics
-    assert (rdma.name, rdma.address, rdma.model, rdma.rdma) == ("mlx5_0", "0000:05:00.0", "ConnectX-6", True)
-    assert (rdma.interfaces, rdma.guid, rdma.numa) == (("ib0",), "0002:c903:00f9:bfa0", 0)
-    assert rdma.ports == (Port(1, state="active", link_layer="infiniband", lid=0x3A4), Port(2, state="down"))
-    assert (plain.name, plain.rdma, plain.interfaces, plain.ports) == ("eth0", False, ("eth0",), ())
+@pytest.mark.parametrize(("text", "facts", "expected"), CASES.values(), ids=CASES)
+def test_a_fact(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(hwloc.read(text, "m")) == expected
 
 
 @pytest.mark.parametrize("version", ["", ' version="2.0"'])
@@ -136,50 +173,6 @@ def test_older_formats_number_devices_otherwise(version: str) -> None:
         WHOLE.replace(' version="3.0"', version).replace('osdev_type="48"', 'osdev_type="3"').replace('osdev_type="16"', 'osdev_type="2"')
     )
     assert hwloc.read(older, "m").nics == hwloc.read(WHOLE, "m").nics
-
-
-def test_version_1_has_sockets_and_nodes_around_them() -> None:
-    text = (
-        '<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc.dtd"><topology><object type="Machine" os_index="0" cpuset="0x0000000f">'
-        '<object type="NUMANode" os_index="0" cpuset="0x00000003" nodeset="0x00000001" local_memory="1024"><object type="Socket"/></object>'
-        '<object type="NUMANode" os_index="1" cpuset="0x0000000c" nodeset="0x00000002" local_memory="1024"><object type="Socket">'
-        '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0200 [15b3:1013] [15b3:0020] 00" name="MT27700"'
-        ' pci_link_speed="15.753846"/>'
-        "</object></object></object></topology>"
-    )
-    machine = hwloc.read(text, "m")
-    assert machine.numa_nodes == (NumaNode(0, "0-1", 1024), NumaNode(1, "2-3", 1024)) and machine.system.sockets == 2
-    assert machine.pci[0].numa == 1 and machine.pci[0].name == "MT27700" and machine.pci[0].link == PcieLink(8.0, 16)
-
-
-def test_version_1_writes_no_node_for_a_machine_with_one() -> None:
-    machine = hwloc.read('<topology><object type="Machine" cpuset="0x0000000f" local_memory="4096"/></topology>', "m")
-    assert machine.numa_nodes == (NumaNode(0, "0-3", 4096),) and machine.system.sockets is None
-
-
-def test_memory_of_gpus_is_no_numa_node() -> None:
-    memory = '<object type="NUMANode" os_index="255" subtype="GPUMemory" nodeset="0x1" local_memory="17179869184"/>'
-    machine = hwloc.read(topology(socket(0, memory) + socket(1)), "m")
-    assert [node.id for node in machine.numa_nodes] == [0, 1] and machine.system.memory_bytes == 2 << 30
-
-
-def test_a_device_near_several_nodes_has_no_node() -> None:
-    machine = hwloc.read(topology(socket(0) + socket(1) + ETHERNET), "m")
-    assert machine.pci[0].numa is None
-
-
-def test_nvlinks_to_switches_are_counted() -> None:
-    machine = hwloc.read(WHOLE, "m")
-    assert machine.gpu_links == tuple(GpuLink(f"0000:0{bus}:00.0", SWITCH, 18, bytes_per_s=25e9) for bus in (3, 4))
-
-
-def test_nvlinks_between_gpus_are_counted_and_those_to_processors_left_out() -> None:
-    pascal = WHOLE.replace("NVIDIA H100 80GB HBM3", "Tesla P100-SXM2-16GB").replace(NVLINKS, "")
-    between = matrix("OSDev:200 OSDev:201 Package:3", "1000000 40000 40000 40000 1000000 40000 40000 40000 1000000")
-    machine = hwloc.read(pascal.replace("</topology>", f"{between}</topology>"), "m")
-    assert {(link.a, link.b, link.count, link.bytes_per_s) for link in machine.gpu_links} == {
-        ("0000:03:00.0", "0000:04:00.0", 2, 20e9), ("0000:04:00.0", "0000:03:00.0", 2, 20e9),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -195,28 +188,6 @@ def test_nvlinks_between_gpus_are_counted_and_those_to_processors_left_out() -> 
 def test_nvlink_figures_that_cannot_be_are_doubted_and_not_counted(bent: str, doubt: str) -> None:
     machine = hwloc.read(WHOLE.replace(NVLINKS, bent), "m")
     assert machine.gpu_links == () and doubt in machine.doubts[0]
-
-
-def test_nvlinks_of_a_gpu_without_a_known_model_are_not_counted() -> None:
-    machine = hwloc.read(WHOLE.replace("NVIDIA H100 80GB HBM3", "A new one"), "m")
-    assert machine.gpu_links == () and len(machine.doubts) == 2
-
-
-def test_amd_pairs_are_named_but_their_links_not_counted() -> None:
-    xgmi = matrix("OSDev:200 OSDev:201", "1000000 100000 100000 1000000", "XGMIBandwidth")
-    machine = hwloc.read(WHOLE.replace(NVLINKS, xgmi), "m")
-    assert machine.paths["0000:03:00.0", "0000:04:00.0"] == "XGMI" and machine.gpu_links == ()
-    assert "not the number of links" in machine.unknown["gpu_links"]
-
-
-def test_a_part_of_a_machine_is_doubted() -> None:
-    doubts = hwloc.read(WHOLE.replace('type="PU" os_index="2"', 'type="PU" os_index="64"'), "m").doubts
-    assert doubts and doubts[0].startswith("hwloc lists the CPUs 0-1,3-7,64 ")
-
-
-def test_a_function_listed_twice_is_doubted_and_the_first_taken() -> None:
-    machine = hwloc.read(WHOLE.replace("0000:06:00.0", "0000:03:00.0"), "m")
-    assert "0000:03:00.0 twice" in machine.doubts[0] and at(machine, "0000:03:00.0").kind == "gpu"
 
 
 BOMB = '<!DOCTYPE t [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><topology><object type="&b;"/></topology>'
@@ -291,15 +262,16 @@ def power(*values: int) -> Element:
     return topology
 
 
+ENDS = {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}
+
+
 def test_links_to_a_processor_are_counted_apart_from_those_between_gpus() -> None:
-    ends, models = {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "Tesla V100-SXM2-16GB", "gpu1": "Tesla V100-SXM2-16GB"}
-    found = nvlinks(power(1000000, 75000, 50000, 75000, 1000000, 75000, 50000, 75000, 0), ends, models)
+    found = nvlinks(
+        power(1000000, 75000, 50000, 75000, 1000000, 75000, 50000, 75000, 0), ENDS, dict.fromkeys(ENDS.values(), "Tesla V100-SXM2-16GB")
+    )
     assert [(link.a, link.b, link.count) for link in found.links] == [("gpu0", "gpu1", 3), ("gpu1", "gpu0", 3)]
     assert found.processors == {"gpu0": (2, 25e9), "gpu1": (3, 25e9)}
-
-
-def test_a_figure_that_is_no_whole_number_of_links_is_not_counted() -> None:
-    found = nvlinks(
-        power(0, 75000, 40000, 75000, 0, 0, 40000, 0, 0), {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "V100", "gpu1": "V100"}
-    )
-    assert (found.processors, found.links[0]) == ({}, GpuLink("gpu0", "gpu1", 3, bytes_per_s=25e9))
+    uneven = nvlinks(
+        power(0, 75000, 40000, 75000, 0, 0, 40000, 0, 0), ENDS, dict.fromkeys(ENDS.values(), "V100")
+    )  # no whole number of links
+    assert (uneven.processors, uneven.links[0]) == ({}, GpuLink("gpu0", "gpu1", 3, bytes_per_s=25e9))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.files import Folder
-from collbench.machine.model import GpuLink, System
+from collbench.machine.model import Gpu, GpuLink, Machine, System
 from collbench.machine.readers import linux
 from collbench.machine.readers.linux import shown
 from tests.machine.trees import Tree, pci, tree
@@ -26,68 +28,61 @@ def gpu(bus: str, vendor: str = NVIDIA, **facts: str) -> tuple[dict[str, str], d
     return pci(f"pci0000:{bus}/0000:{bus}:00.0", **{"class": "0x030200"}, vendor=vendor, **facts)
 
 
-def test_an_nvidia_gpu_has_its_name_of_the_driver_and_its_place_of_the_bus() -> None:
-    uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef"
-    text = f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nBus Location: \t 0000:19:00.0"
-    (found,) = linux.read(tree(gpu("19", numa_node="1"), {f"{GPUS}/0000:19:00.0/information": text})).gpus
-    assert (found.key, found.address, found.index, found.vendor) == ("0000:19:00.0", "0000:19:00.0", 0, "nvidia")
-    assert (found.model, found.uuid, found.numa, found.memory_bytes) == ("NVIDIA H100 80GB HBM3", uuid, 1, None)
+UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+INFORMATION = f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {UUID}\nBus Location: \t 0000:19:00.0"
+NEVER_OPENED = "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????"
+SHARE = pci("pci0000:19/0000:19:00.4", **{"class": "0x030200"}, vendor=NVIDIA)
+PHYSFN = {}, {"/sys/devices/pci0000:19/0000:19:00.4/physfn": "../0000:19:00.0"}
+NODES = {"/sys/devices/system/node/node0/cpulist": "0-3", "/sys/devices/system/node/node8/cpulist": "4-7"}
+KFD = "/sys/class/kfd/kfd/topology/nodes"
+OF_KFD = {
+    f"{KFD}/{number}/properties": f"simd_count 1216\nlocation_id {bus << 8}\ndomain 0\ngfx_target_version 90402"
+    for number, bus in ((1, 0x05), (2, 0x26))
+}
+OF_KFD |= {
+    f"{KFD}/{number}/io_links/0/properties": f"type 11\nnode_to {3 - number}\nmin_bandwidth 64000\nmax_bandwidth 64000" for number in (1, 2)
+}
+INSTINCT = gpu("05", AMD, product_name="AMD Instinct MI300X OAM", mem_info_vram_total="206141652992")
 
 
-def test_a_gpu_that_was_never_opened_has_no_name_and_no_uuid() -> None:
-    text = "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????"
-    machine = linux.read(tree(gpu("19"), {f"{GPUS}/0000:19:00.0/information": text}))
-    assert (machine.gpus[0].model, machine.gpus[0].uuid) == (None, None)
-    assert "the driver" in machine.unknown["gpus/0000:19:00.0/model"]
+def driver(*buses: str, text: str = "") -> dict[str, str]:
+    """What NVIDIA's driver shows of the GPUs on these buses."""
+    return {f"{GPUS}/0000:{bus}:00.0/information": text for bus in buses}
 
 
-def test_gpus_are_numbered_in_the_order_of_the_bus() -> None:
-    machine = linux.read(tree(gpu("c1"), gpu("19"), gpu("0a")))
-    assert [(each.index, each.address) for each in machine.gpus] == [(0, "0000:0a:00.0"), (1, "0000:19:00.0"), (2, "0000:c1:00.0")]
+def numbered(machine: Machine) -> list[tuple[int | None, str | None]]:
+    return [(each.index, each.address) for each in machine.gpus]
 
 
-def test_a_container_that_was_given_some_gpus_has_these_alone() -> None:
-    machine = linux.read(
-        tree(gpu("19"), gpu("3b"), gpu("4c"), {f"{GPUS}/0000:3b:00.0/information": "", f"{GPUS}/0000:4c:00.0/information": ""})
-    )
-    assert [(each.index, each.address) for each in machine.gpus] == [(0, "0000:3b:00.0"), (1, "0000:4c:00.0")]
-    assert [device.address for device in machine.pci if device.kind == "gpu"] == ["0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"]
-    assert machine.doubts[0].startswith("1 of 3 NVIDIA GPUs ")
+MACHINES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
+    "an NVIDIA GPU has its name of the driver and its place of the bus": (tree(gpu("19", numa_node="1"), driver("19", text=INFORMATION)),
+        lambda m: m.gpus, (Gpu("0000:19:00.0", 0, "0000:19:00.0", "nvidia", "NVIDIA H100 80GB HBM3", numa=1, uuid=UUID),)),
+    "a GPU that was never opened has no name and no UUID": (tree(gpu("19"), driver("19", text=NEVER_OPENED)),
+        lambda m: (m.gpus[0].model, m.gpus[0].uuid, "the driver" in m.unknown["gpus/0000:19:00.0/model"]), (None, None, True)),
+    "GPUs are numbered in the order of the bus": (tree(gpu("c1"), gpu("19"), gpu("0a")), numbered,
+        [(0, "0000:0a:00.0"), (1, "0000:19:00.0"), (2, "0000:c1:00.0")]),
+    "a container that was given some GPUs has these alone": (tree(gpu("19"), gpu("3b"), gpu("4c"), driver("3b", "4c")),
+        lambda m: (numbered(m), [device.address for device in m.pci if device.kind == "gpu"],
+        m.doubts[0].startswith("1 of 3 NVIDIA GPUs ")),
+        ([(0, "0000:3b:00.0"), (1, "0000:4c:00.0")], ["0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"], True)),
+    "a GPU that only the driver shows": (Tree(driver("19", text="Model: \t NVIDIA L4")),
+        lambda m: ([(each.address, each.model, each.numa) for each in m.gpus], m.doubts), ([("0000:19:00.0", "NVIDIA L4", None)], ())),
+    "virtual functions for guests are no GPUs of the host": (tree(gpu("19"), SHARE, PHYSFN), numbered, [(0, "0000:19:00.0")]),
+    "AMD's GPUs have what KFD shows": (tree(INSTINCT, gpu("26", AMD), OF_KFD),
+        lambda m: [(each.vendor, each.model, each.architecture, each.memory_bytes, each.numa) for each in m.gpus[:1]],
+        [("amd", "AMD Instinct MI300X OAM", "gfx942", 206141652992, 0)]),
+    "links between AMD's GPUs": (tree(INSTINCT, gpu("26", AMD), OF_KFD), lambda m: (m.gpu_links[0], m.links_of("0000:26:00.0")),
+        (GpuLink("0000:05:00.0", "0000:26:00.0", 1, "xgmi", 64e9), 1)),
+    "a GPU takes the node of its local CPUs, and -1 stays unknown": (tree(NODES, gpu("19", numa_node="-1", local_cpulist="4-7"),
+        gpu("3b", numa_node="-1", local_cpulist="0-7")),
+        lambda m: ([each.numa for each in m.gpus], [path for path in m.unknown if path.endswith("/numa")]),
+        ([8, None], ["pci/0000:3b:00.0/numa", "gpus/0000:3b:00.0/numa"])),
+}  # fmt: skip
 
 
-def test_a_gpu_that_only_the_driver_shows_is_one() -> None:
-    machine = linux.read(Tree({f"{GPUS}/0000:19:00.0/information": "Model: \t NVIDIA L4"}))
-    assert [(each.address, each.model, each.numa) for each in machine.gpus] == [("0000:19:00.0", "NVIDIA L4", None)]
-    assert not machine.doubts
-
-
-def test_virtual_functions_for_guests_are_no_gpus_of_the_host() -> None:
-    virtual = pci("pci0000:19/0000:19:00.4", **{"class": "0x030200"}, vendor=NVIDIA)
-    physfn = {"/sys/devices/pci0000:19/0000:19:00.4/physfn": "../0000:19:00.0"}
-    assert [each.address for each in linux.read(tree(gpu("19"), virtual, ({}, physfn))).gpus] == ["0000:19:00.0"]
-
-
-def test_amd_gpus_have_what_kfd_shows() -> None:
-    node = "/sys/class/kfd/kfd/topology/nodes"
-    properties = "simd_count 1216\nlocation_id {}\ndomain 0\ngfx_target_version 90402"
-    link = "type 11\nnode_to {}\nmin_bandwidth 64000\nmax_bandwidth 64000"
-    nodes = {f"{node}/{number}/properties": properties.format(bus << 8) for number, bus in ((1, 0x05), (2, 0x26))}
-    links = {f"{node}/{number}/io_links/0/properties": link.format(3 - number) for number in (1, 2)}
-    machine = linux.read(
-        tree(gpu("05", AMD, product_name="AMD Instinct MI300X OAM", mem_info_vram_total="206141652992"), gpu("26", AMD), nodes, links)
-    )
-    first = machine.gpus[0]
-    assert (first.vendor, first.model, first.architecture) == ("amd", "AMD Instinct MI300X OAM", "gfx942")
-    assert (first.memory_bytes, first.numa) == (206141652992, 0)
-    assert machine.gpu_links[0] == GpuLink("0000:05:00.0", "0000:26:00.0", 1, "xgmi", 64e9)
-    assert machine.links_of("0000:26:00.0") == 1
-
-
-def test_a_gpu_takes_the_node_of_its_local_cpus_and_minus_one_stays_unknown() -> None:
-    nodes = {"/sys/devices/system/node/node0/cpulist": "0-3", "/sys/devices/system/node/node8/cpulist": "4-7"}
-    machine = linux.read(tree(nodes, gpu("19", numa_node="-1", local_cpulist="4-7"), gpu("3b", numa_node="-1", local_cpulist="0-7")))
-    assert [each.numa for each in machine.gpus] == [8, None]
-    assert [path for path in machine.unknown if path.endswith("/numa")] == ["pci/0000:3b:00.0/numa", "gpus/0000:3b:00.0/numa"]
+@pytest.mark.parametrize(("files", "facts", "expected"), MACHINES.values(), ids=MACHINES)
+def test_gpus(files: Tree, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(linux.read(files)) == expected
 
 
 def test_nothing_there_is_a_machine_with_reasons() -> None:
@@ -102,11 +97,9 @@ def test_nothing_there_is_a_machine_with_reasons() -> None:
 @pytest.mark.contract
 def test_this_machine_is_as_other_tools_report() -> None:
     machine = linux.read(Folder(Path("/")))
-    assert machine.system.threads == psutil.cpu_count()
-    assert machine.system.memory_bytes == psutil.virtual_memory().total
-    assert machine.system.kernel == subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True).stdout.strip()
-    assert machine.system.architecture == subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True).stdout.strip()
-    assert machine.hostname == subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.strip()
+    assert (machine.system.threads, machine.system.memory_bytes) == (psutil.cpu_count(), psutil.virtual_memory().total)
+    names = os.uname()
+    assert (machine.system.kernel, machine.system.architecture, machine.hostname) == (names.release, names.machine, names.nodename)
 
 
 @pytest.mark.contract
@@ -131,53 +124,43 @@ def system(*parts: Any) -> System:
     return linux.read(tree(*parts)).system
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)", "550.54.15"),
-        ("NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.39  Sat Feb  9 19:10:36 CST 2019", "418.39"),
-        ("NVRM version: \x00", None),
-    ],
-)
-def test_the_nvidia_drivers_version(line: str, version: str | None) -> None:
-    assert system({"/proc/driver/nvidia/version": line}).driver == version
+NVRM = "/proc/driver/nvidia/version"
+PEERS = "/sys/kernel/mm/memory_peers"
+LINE = "ro rd.iscsi.password=hunter2 ks=https://me:pw@host/ks.cfg api_token=abc iommu=pt keyboard quiet"
+SYSTEMS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
+    ("NVIDIA's driver", {NVRM: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"},
+        {"driver": "535.104.05"}),
+    ("NVIDIA's open driver", {NVRM: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)"},
+        {"driver": "550.54.15"}),
+    ("NVIDIA's driver on POWER", {NVRM: "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.39  Sat Feb  9 19:10:36 CST 2019"},
+        {"driver": "418.39"}),
+    ("no version", {NVRM: "NVRM version: \x00"}, {"driver": None}),
+    ("AMD's driver", {"/sys/module/amdgpu/version": "6.8.5"}, {"driver": "6.8.5"}),
+    ("kernel", {"/proc/sys/kernel/osrelease": "5.15.0-91-generic", "/proc/cpuinfo": FLAGS},
+        {"kernel": "5.15.0-91-generic", "architecture": "x86_64"}),
+    ("kernel by its version", {"/proc/version": "Linux version 4.18.0-80.el8.ppc64le (mockbuild@x) #1"},
+        {"kernel": "4.18.0-80.el8.ppc64le", "architecture": "ppc64le"}),
+    ("architecture", {"/proc/sys/kernel/arch": "aarch64"}, {"architecture": "aarch64"}),
+    ("command line", {"/proc/cmdline": LINE},
+        {"command_line": "ro rd.iscsi.password=masked ks=masked api_token=masked iommu=pt masked quiet"}),
+    ("nvidia_peermem", {"/sys/module/nvidia_peermem/version": "535.104.05"}, {"peer_memory": ("nvidia_peermem",)}),
+    ("nv_mem", {f"{PEERS}/nv_mem/version": "1.3"}, {"peer_memory": ("nv_mem",)}),
+    ("nv_mem_nc", {f"{PEERS}/nv_mem_nc/version": "1.3"}, {"peer_memory": ("nv_mem_nc",)}),
+    ("amdkfd", {f"{PEERS}/amdkfd/version": "1"}, {"peer_memory": ("amdkfd",)}),
+    ("amdkfd twice", {"/sys/kernel/memory_peers/amdkfd/version": "1", "/sys/memory_peers/amdkfd/version": "1"},
+        {"peer_memory": ("amdkfd",)}),
+    ("another module", {"/sys/module/gdrdrv/version": "2.3"}, {"peer_memory": ()}),
+    ("nothing", {}, {"peer_memory": None}),
+]  # fmt: skip
 
 
-def test_the_amd_drivers_version() -> None:
-    assert system({"/sys/module/amdgpu/version": "6.8.5"}).driver == "6.8.5"
+@pytest.mark.parametrize(("files", "facts"), [row[1:] for row in SYSTEMS], ids=[name for name, *_ in SYSTEMS])
+def test_drivers_kernel_and_peer_memory(files: dict[str, str], facts: dict[str, Any]) -> None:
+    assert {name: getattr(system(files), name) for name in facts} == facts
 
 
-def test_kernel_architecture_and_name() -> None:
-    machine = linux.read(
-        Tree({"/proc/sys/kernel/osrelease": "5.15.0-91-generic", "/proc/sys/kernel/hostname": "n1", "/proc/cpuinfo": FLAGS})
-    )
-    assert (machine.system.kernel, machine.system.architecture, machine.hostname) == ("5.15.0-91-generic", "x86_64", "n1")
-    of_version = system({"/proc/version": "Linux version 4.18.0-80.el8.ppc64le (mockbuild@x) #1"})
-    assert (of_version.kernel, of_version.architecture) == ("4.18.0-80.el8.ppc64le", "ppc64le")
-    assert system({"/proc/sys/kernel/arch": "aarch64"}).architecture == "aarch64"
-
-
-def test_the_command_line_is_shown_without_what_its_parameters_hold() -> None:
-    line = "ro rd.iscsi.password=hunter2 ks=https://me:pw@host/ks.cfg api_token=abc iommu=pt keyboard quiet"
-    shown = "ro rd.iscsi.password=masked ks=masked api_token=masked iommu=pt masked quiet"
-    assert system({"/proc/cmdline": line}).command_line == shown
-
-
-@pytest.mark.parametrize(
-    ("files", "modules"),
-    [
-        ({"/sys/module/nvidia_peermem/version": "535.104.05"}, ("nvidia_peermem",)),
-        ({"/sys/kernel/mm/memory_peers/nv_mem/version": "1.3"}, ("nv_mem",)),
-        ({"/sys/kernel/mm/memory_peers/nv_mem_nc/version": "1.3"}, ("nv_mem_nc",)),
-        ({"/sys/kernel/mm/memory_peers/amdkfd/version": "1"}, ("amdkfd",)),
-        ({"/sys/kernel/memory_peers/amdkfd/version": "1", "/sys/memory_peers/amdkfd/version": "1"}, ("amdkfd",)),
-        ({"/sys/module/gdrdrv/version": "2.3"}, ()),
-        ({}, None),
-    ],
-)
-def test_peer_memory_is_what_nccl_and_rccl_look_for(files: dict[str, str], modules: tuple[str, ...] | None) -> None:
-    assert system(files).peer_memory == modules
+def test_the_hosts_name() -> None:
+    assert linux.read(Tree({"/proc/sys/kernel/hostname": "n1"})).hostname == "n1"
 
 
 def groups(*types: str) -> dict[str, str]:
@@ -217,10 +200,12 @@ def test_the_iommu_is_as_its_groups_have_it_and_else_as_the_kernel_command_line(
     assert ("system/iommu" in machine.unknown) is (state is None)
 
 
-def test_the_groups_of_gpus_and_nics_count_and_not_those_of_other_devices() -> None:
-    ours = {f"{GROUPS}/0/devices/0000:19:00.0": "", **groups("identity", "DMA")}
-    assert system(GPU, ours).iommu == "passthrough"
-    assert system(GPU, groups("identity", "DMA")).iommu == "translating"
+def test_what_else_shows_an_iommu_a_hypervisor_and_a_container() -> None:
+    ours = {f"{GROUPS}/0/devices/0000:19:00.0": "", **groups("identity", "DMA")}  # groups of other devices do not count
+    assert (system(GPU, ours).iommu, system(GPU, groups("identity", "DMA")).iommu) == ("passthrough", "translating")
+    clock = {"/sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc kvm-clock acpi_pm"}
+    assert [system({"/proc/cpuinfo": flags}, clock).virtualization for flags in (VM_FLAGS, FLAGS)] == ["kvm", ""]
+    assert system({"/proc/self/cgroup": "0::/"}).container is None  # a part of a machine's files shows nothing
 
 
 @pytest.mark.parametrize(
@@ -251,12 +236,6 @@ def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(
     assert system(files).virtualization == found
 
 
-def test_without_a_maker_the_clock_shows_the_hypervisor() -> None:
-    clock = {"/sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc kvm-clock acpi_pm"}
-    assert system({"/proc/cpuinfo": VM_FLAGS}, clock).virtualization == "kvm"
-    assert system({"/proc/cpuinfo": FLAGS}, clock).virtualization == ""
-
-
 @pytest.mark.parametrize(
     ("files", "container"),
     [
@@ -278,10 +257,6 @@ def test_without_a_maker_the_clock_shows_the_hypervisor() -> None:
 )
 def test_a_container_is_known_by_its_marks(files: dict[str, str], container: str | None) -> None:
     assert system({"/etc/": "", "/proc/self/cgroup": "0::/user.slice", **files}).container == container
-
-
-def test_a_part_of_a_machines_files_shows_nothing_about_a_container() -> None:
-    assert system({"/proc/self/cgroup": "0::/"}).container is None
 
 
 PATHS = [

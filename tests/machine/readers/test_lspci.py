@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
 from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found, with_system
+from tests.machine.machines import has_doubt
 from tests.machines import captures
 
 
@@ -73,61 +75,66 @@ def above(machine: Machine, address: str) -> Iterator[PciDevice]:
         parent = at(machine, parent).parent
 
 
-def test_kinds_ids_and_names() -> None:
-    machine = lspci.read(SERVER, "lspci.txt")
-    assert machine.sources == ("lspci lspci.txt",) and machine.doubts == ()
-    assert [device.kind for device in machine.pci] == ["other", "bridge", "switch", "switch", "switch", "gpu", "nic", "other"]
-    gpu = at(machine, "0000:18:00.0")
-    assert (gpu.vendor_id, gpu.device_id, gpu.class_id, gpu.numa, gpu.driver) == (0x10DE, 0x2330, 0x030200, 0, "nvidia")
-    assert [(gpu.key, gpu.vendor, gpu.model, gpu.numa) for gpu in machine.gpus] == [("0000:18:00.0", "nvidia", "H100 SXM5 80GB", 0)]
-    assert [(nic.name, nic.address, nic.model, nic.rdma) for nic in machine.nics] == [("0000:19:00.0", "0000:19:00.0", "ConnectX-7", True)]
+H100 = "02:00.0 3D controller: NVIDIA Corporation Device 2330"
+PHYSICAL = "19:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n"
+VIRTUAL = "19:00.2 Ethernet controller: Mellanox Technologies ConnectX Family mlx5Gen Virtual Function\n"
+CIRCLE = function(f"01:00.0 {BRIDGE}", bus("01", "02", "02")) + function(f"02:00.0 {BRIDGE}", bus("02", "01", "01"))
 
 
-def test_the_tree_comes_from_the_secondary_buses_of_bridges() -> None:
-    machine = lspci.read(SERVER, "m")
-    assert [bridge.address for bridge in above(machine, "0000:18:00.0")] == ["0000:17:00.0", "0000:16:00.0", "0000:15:01.0"]
-    assert at(machine, "0000:15:01.0").parent is None and "pci/0000:15:01.0/parent" not in machine.unknown
+def ids(machine: Machine, address: str) -> tuple[int | None, int | None, int | None]:
+    return at(machine, address).vendor_id, at(machine, address).device_id, at(machine, address).class_id
 
 
-def test_links_are_read_now_and_at_most() -> None:
-    machine = lspci.read(SERVER, "m")
-    assert at(machine, "0000:18:00.0").link == PcieLink(16.0, 8, 32.0, 16)
-    assert at(machine, "0000:19:00.0").link == PcieLink(32.0, 16, 32.0, 16)
-    assert at(machine, "0000:00:00.0").link == PcieLink()
+CASES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
+    "kinds": (SERVER, lambda m: (m.sources, m.doubts, [device.kind for device in m.pci]),
+        (("lspci m",), (), ["other", "bridge", "switch", "switch", "switch", "gpu", "nic", "other"])),
+    "ids of a GPU": (SERVER, lambda m: (ids(m, "0000:18:00.0"), at(m, "0000:18:00.0").numa, at(m, "0000:18:00.0").driver),
+        ((0x10DE, 0x2330, 0x030200), 0, "nvidia")),
+    "GPUs": (SERVER, lambda m: [(gpu.key, gpu.vendor, gpu.model, gpu.numa) for gpu in m.gpus],
+        [("0000:18:00.0", "nvidia", "H100 SXM5 80GB", 0)]),
+    "NICs": (SERVER, lambda m: [(nic.name, nic.address, nic.model, nic.rdma) for nic in m.nics],
+        [("0000:19:00.0", "0000:19:00.0", "ConnectX-7", True)]),
+    "the tree comes from the secondary buses of bridges": (SERVER, lambda m: [bridge.address for bridge in above(m, "0000:18:00.0")],
+        ["0000:17:00.0", "0000:16:00.0", "0000:15:01.0"]),
+    "a root port": (SERVER, lambda m: (at(m, "0000:15:01.0").parent, "pci/0000:15:01.0/parent" in m.unknown), (None, False)),
+    "links are read now and at most": (SERVER, lambda m: [at(m, f"0000:{address}.0").link for address in ("18:00", "19:00", "00:00")],
+        [PcieLink(16.0, 8, 32.0, 16), PcieLink(32.0, 16, 32.0, 16), PcieLink()]),
+    "access control by the bits that are on": (SERVER,
+        lambda m: [at(m, address).acs for address in ("0000:15:01.0", "0000:17:00.0", "0000:18:00.0")],
+        [("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"), (), None]),
+    "GPUs by ids in brackets, in domains": (NUMBERED, lambda m: [(gpu.address, gpu.vendor, gpu.model) for gpu in m.gpus],
+        [("0001:00:00.0", "nvidia", "A100-SXM4-80GB"), ("0000:c1:00.0", "amd", "MI300X")]),
+    "other functions by ids in brackets": (NUMBERED,
+        lambda m: (at(m, "0005:00:00.0").kind, at(m, "0000:00:02.0").kind, ids(m, "0101:00:00.0")[:2]),
+        ("nvswitch", "other", (0x15B3, 0x101C))),
+    "numbers alone": ("19:00.0 0302: 10de:2330 (rev a1)\n", lambda m: [(each.kind, each.class_id, each.device_id) for each in m.pci],
+        [("gpu", 0x030200, 0x2330)]),
+    "without buses parents and links are unknown": (NUMBERED,
+        lambda m: ("`lspci -vvv`" in m.unknown["pci/0001:00:00.0/parent"], m.unknown["pci/0001:00:00.0/link"]),
+        (True, "lspci does not print it")),
+    "an endpoint whose bridge is not in the text is not at a root": (SERVER.replace("17:01.0", "27:01.0").replace("secondary=19",
+        "secondary=29"), lambda m: (at(m, "0000:19:00.0").parent, "the bridge above it" in m.unknown["pci/0000:19:00.0/parent"]),
+        (None, True)),
+    "without root capabilities are unknown": (function(H100, "Capabilities: <access denied>"),
+        lambda m: ["without root" in m.unknown[f"pci/0000:02:00.0/{fact}"] for fact in ("acs", "link")], [True, True]),
+    "a link of unknown speed and no width": (function(H100, *express("Endpoint", now="unknown, Width x0")), lambda m: m.pci[0].link,
+        PcieLink(None, None, 32.0, 16)),
+    "virtual functions beside their physical one are no ports": (PHYSICAL + VIRTUAL, lambda m: [nic.virtual for nic in m.nics],
+        [None, "a virtual function"]),
+    "a guest's only NIC": (VIRTUAL, lambda m: [nic.virtual for nic in m.nics], [None]),
+    "circles of bridges are not believed": (CIRCLE,
+        lambda m: ([device.parent for device in m.pci], has_doubt(m, "0000:02:00.0: its secondary bus 01 ")),
+        ([None, "0000:01:00.0"], True)),
+    "a bus below two bridges is below neither": (SERVER.replace("secondary=19", "secondary=18"),
+        lambda m: (at(m, "0000:18:00.0").parent, has_doubt(m, "0000:17:00.0 and 0000:17:01.0 both claim bus 18")), (None, True)),
+    "a link that runs at more than it can": (function(H100, *express("Endpoint", "8GT/s, Width x4", "8GT/s, Width x16")),
+        lambda m: has_doubt(m, "0000:02:00.0: its link runs on 16 lanes"), True),
+}  # fmt: skip
 
 
-def test_access_control_names_the_bits_that_are_on() -> None:
-    machine = lspci.read(SERVER, "m")
-    assert at(machine, "0000:15:01.0").acs == ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
-    assert at(machine, "0000:17:00.0").acs == () and at(machine, "0000:18:00.0").acs is None
-
-
-def test_ids_in_brackets_and_domains() -> None:
-    machine = lspci.read(NUMBERED, "m")
-    assert [(gpu.address, gpu.vendor, gpu.model) for gpu in machine.gpus] == [
-        ("0001:00:00.0", "nvidia", "A100-SXM4-80GB"), ("0000:c1:00.0", "amd", "MI300X"),
-    ]  # fmt: skip
-    assert at(machine, "0005:00:00.0").kind == "nvswitch" and at(machine, "0000:00:02.0").kind == "other"
-    assert (at(machine, "0101:00:00.0").vendor_id, at(machine, "0101:00:00.0").device_id) == (0x15B3, 0x101C)
-    bare = lspci.read("19:00.0 0302: 10de:2330 (rev a1)\n", "m")
-    assert (bare.pci[0].kind, bare.pci[0].class_id, bare.pci[0].device_id) == ("gpu", 0x030200, 0x2330)
-
-
-def test_without_buses_parents_are_unknown_with_the_reason() -> None:
-    machine = lspci.read(NUMBERED, "m")
-    assert "`lspci -vvv`" in machine.unknown["pci/0001:00:00.0/parent"]
-    assert machine.unknown["pci/0001:00:00.0/link"] == "lspci does not print it"
-
-
-def test_an_endpoint_whose_bridge_is_not_in_the_text_is_not_at_a_root() -> None:
-    machine = lspci.read(SERVER.replace("17:01.0", "27:01.0").replace("secondary=19", "secondary=29"), "m")
-    assert at(machine, "0000:19:00.0").parent is None
-    assert "the bridge above it" in machine.unknown["pci/0000:19:00.0/parent"]
-
-
-def test_without_root_capabilities_are_unknown() -> None:
-    machine = lspci.read(function("18:00.0 3D controller: NVIDIA Corporation Device 2330", "Capabilities: <access denied>"), "m")
-    assert "without root" in machine.unknown["pci/0000:18:00.0/acs"] and "without root" in machine.unknown["pci/0000:18:00.0/link"]
+@pytest.mark.parametrize(("text", "facts", "expected"), CASES.values(), ids=CASES)
+def test_a_fact(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(lspci.read(text, "m")) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,36 +151,6 @@ def test_links_of_virtual_parts_mean_nothing(head: str, kind: str) -> None:
     assert "means nothing" in machine.unknown[f"pci/{machine.pci[0].address}/link"]
 
 
-def test_a_link_of_unknown_speed_and_no_width_is_unknown() -> None:
-    text = function("02:00.0 3D controller: NVIDIA Corporation Device 2330", *express("Endpoint", now="unknown, Width x0"))
-    assert lspci.read(text, "m").pci[0].link == PcieLink(None, None, 32.0, 16)
-
-
-def test_virtual_functions_beside_their_physical_one_are_no_ports() -> None:
-    physical = "19:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n"
-    virtual = "19:00.2 Ethernet controller: Mellanox Technologies ConnectX Family mlx5Gen Virtual Function\n"
-    assert [nic.virtual for nic in lspci.read(physical + virtual, "m").nics] == [None, "a virtual function"]
-    assert [nic.virtual for nic in lspci.read(virtual, "m").nics] == [None]  # a guest's only NIC
-
-
-def test_circles_of_bridges_are_not_believed() -> None:
-    text = function(f"01:00.0 {BRIDGE}", bus("01", "02", "02")) + function(f"02:00.0 {BRIDGE}", bus("02", "01", "01"))
-    machine = lspci.read(text, "m")
-    assert at(machine, "0000:02:00.0").parent == "0000:01:00.0" and at(machine, "0000:01:00.0").parent is None
-    assert len(machine.doubts) == 1 and "0000:02:00.0: its secondary bus 01 " in machine.doubts[0]
-
-
-def test_a_bus_below_two_bridges_is_below_neither() -> None:
-    machine = lspci.read(SERVER.replace("secondary=19", "secondary=18"), "m")
-    assert at(machine, "0000:18:00.0").parent is None
-    assert len(machine.doubts) == 1 and "0000:17:00.0 and 0000:17:01.0 both claim bus 18" in machine.doubts[0]
-
-
-def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
-    text = function("02:00.0 3D controller: NVIDIA Corporation Device 2330", *express("Endpoint", "8GT/s, Width x4", "8GT/s, Width x16"))
-    assert len(lspci.read(text, "m").doubts) == 1 and "0000:02:00.0: its link runs on 16 lanes" in lspci.read(text, "m").doubts[0]
-
-
 def test_captured_excerpts_are_read_below_their_devices_and_refused_without() -> None:
     text = captures.text("lspci-downtrained", "lspci.txt")
     with pytest.raises(Unreadable, match="link lines"):
@@ -187,28 +164,17 @@ ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ Egress
 OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
 
 
-def test_ports_are_counted() -> None:
+def test_access_control_that_is_on_is_counted_and_a_note() -> None:
     assert lspci.looks_like_acs_lines(ON * 3 + OFF, "x")
-    system = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt").system
-    assert (system.acs_ports, system.acs_on) == (4, 3)
-
-
-def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
     machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
-    assert found(machine, "CB2108").severity == "note"
-    assert "3 of 4 ports" in found(machine, "CB2108").what
-    assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == []
-    assert codes(with_system(machine, virtualization="kvm")) == []
+    assert (machine.system.acs_ports, machine.system.acs_on) == (4, 3)
+    assert found(machine, "CB2108").severity == "note" and "3 of 4 ports" in found(machine, "CB2108").what
+    assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == codes(with_system(machine, virtualization="kvm")) == []
+    whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
+    assert lspci.looks_like(whole, "x") and not lspci.looks_like_acs_lines(whole, "x")
 
 
 def test_that_access_control_was_read_is_known() -> None:
-    gpus = (Gpu("gpu0"), Gpu("gpu1"))
-    read = with_system(Machine(gpus=gpus), acs_ports=4, acs_on=0)
-    assert not any(text.startswith("ACS") for text in unexamined_parts([read]))
-    assert any(text.startswith("ACS") for text in unexamined_parts([Machine(gpus=gpus)]))
-
-
-def test_a_whole_lspci_is_read_as_lspci() -> None:
-    whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
-    assert not lspci.looks_like_acs_lines(whole, "x")
-    assert lspci.looks_like(whole, "x")
+    without = Machine(gpus=(Gpu("gpu0"), Gpu("gpu1")))
+    read = with_system(without, acs_ports=4, acs_on=0)
+    assert [any(text.startswith("ACS") for text in unexamined_parts([machine])) for machine in (read, without)] == [False, True]

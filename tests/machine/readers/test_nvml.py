@@ -115,30 +115,24 @@ def test_a_gpu_with_the_facts_that_nvml_has():
     assert (machine.sources, machine.system.driver) == (("NVML",), "570.86.10")
     facts = {"address": KEY, "vendor": "nvidia", "model": "NVIDIA H200", "architecture": "sm_90", "memory_bytes": 150_754_820_096}
     assert machine.gpus == (Gpu(KEY, 0, **facts, links_off=0, uuid="GPU-19:00.0"),)
-
-
-def test_an_idle_gpus_link_is_reported_as_it_is_now_and_as_the_gpu_could():
-    device = nvml.read(FakePynvml([card("19")])).pci[0]
-    assert device.link == PcieLink(2.5, 16, 32.0, 16)
+    (device,) = machine.pci  # an idle GPU's link as it is now and as the GPU could
     assert (device.address, device.kind, device.vendor_id, device.device_id) == (KEY, "gpu", 0x10DE, 0x2335)
+    assert device.link == PcieLink(2.5, 16, 32.0, 16)
 
 
 @pytest.mark.parametrize(
-    ("facts", "clique"),
+    ("facts", "errors", "clique"),
     [
-        ({"cluster": CLUSTER, "clique": 32766}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
-        ({}, None),
-        ({"cluster": CLUSTER, "fabric_state": 2}, None),
-        ({"cluster": CLUSTER, "fabric_status": 3}, None),
+        ({"cluster": CLUSTER, "clique": 32766}, {}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
+        ({}, {}, None),
+        ({"cluster": CLUSTER, "fabric_state": 2}, {}, None),
+        ({"cluster": CLUSTER, "fabric_status": 3}, {}, None),
+        ({}, {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}, None),
     ],
 )
-def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique_once_its_fabric_is_ready(facts, clique):
-    assert nvml.read(FakePynvml([card("19", **facts)])).gpus[0].clique == clique
-
-
-def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
-    machine = nvml.read(FakePynvml([card("19")], {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}))
-    assert machine.gpus[0].clique is None
+def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique_once_its_fabric_is_ready(facts, errors, clique):
+    machine = nvml.read(FakePynvml([card("19", **facts)], errors))
+    assert machine.gpus[0].clique == clique
     assert not any("clique" in path for path in machine.unknown)
 
 
@@ -147,42 +141,22 @@ NO_SPEED = ("gpu_links/0000:19:00.0>switch/bytes_per_s", "speed of an NVLink")
 # The cards; of the first one its links, how many there are and how many are off; which fact is unknown, or doubted, and why.
 LINKS = {
     "to a switch, summed, at the raw speed in MB/s": ([card("19", ["switch"] * 18)], [link(SWITCH, 18)], 18, 0, None),
-    "to each peer of a mesh": (
-        [card("19", ["44"] * 4 + ["84"] * 4, 25000), card("44"), card("84")],
-        [link("0000:44:00.0", 4, 25e9), link("0000:84:00.0", 4, 25e9)],
-        8,
-        0,
-        None,
-    ),
-    "partly off, as of an H100 PCIe with bridges": (
-        [card("19", ["3b"] * 12 + [None] * 6), card("3b")],
-        [link("0000:3b:00.0", 12)],
-        12,
-        6,
-        None,
-    ),
+    "to each peer of a mesh": ([card("19", ["44"] * 4 + ["84"] * 4, 25000), card("44"), card("84")],
+        [link("0000:44:00.0", 4, 25e9), link("0000:84:00.0", 4, 25e9)], 8, 0, None),
+    "partly off, as of an H100 PCIe with bridges": ([card("19", ["3b"] * 12 + [None] * 6), card("3b")], [link("0000:3b:00.0", 12)], 12, 6,
+        None),
     "all off, which is known": ([card("19", [None] * 18)], [link(None, 0, None)], 0, 18, None),
     "not supported": ([card("19", past_the_last="Not Supported")], [], None, None, (LINKS_OFF, ": Not Supported")),
     "no half count after an error": ([card("19", ALL, past_the_last="GPU is lost")], [], None, None, (LINKS_OFF, "GPU is lost")),
     "to a peer that this container does not show": ([card("19", ["3b"] * 12)], [link(None, 12)], 12, 0, None),
-    "to a CPU, not between GPUs": (
-        [card("19", ["cpu"] * 3 + ["05"] * 3, 25781), card("05")],
-        [link("0000:05:00.0", 3, 25.781e9)],
-        3,
-        0,
-        None,
-    ),
+    "to a CPU, not between GPUs": ([card("19", ["cpu"] * 3 + ["05"] * 3, 25781), card("05")], [link("0000:05:00.0", 3, 25.781e9)], 3, 0,
+        None),
     "one speed for all, of an older driver": ([card("19", ALL, speeds={(90, 0): 25781})], [link(SWITCH, 2, 25.781e9)], 2, 0, None),
     "no speed": ([card("19", ALL, speeds={})], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
     "a speed that cannot be": ([card("19", ALL, 10**18)], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
-    "different speeds": (
-        [card("19", ALL, speeds={(164, 0): 26562, (164, 1): 13281})],
-        [link(SWITCH, 2, None)],
-        2,
-        0,
-        ("doubt", "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s"),
-    ),
-}
+    "different speeds": ([card("19", ALL, speeds={(164, 0): 26562, (164, 1): 13281})], [link(SWITCH, 2, None)], 2, 0,
+        ("doubt", "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("cards", "links", "count", "off", "why"), LINKS.values(), ids=LINKS)
@@ -194,11 +168,6 @@ def test_links(cards, links, count, off, why):
     path, text = why or ("", "")
     assert text in (machine.doubts[0] if path == "doubt" else machine.unknown[path] if path else "")
     assert len(machine.doubts) == (path == "doubt")
-
-
-def test_peer_access_uses_nvidia_smis_words():
-    machine = nvml.read(FakePynvml([card("01"), card("c1")], peers={("01:00.0", "c1:00.0"): 2, ("c1:00.0", "01:00.0"): 1}))
-    assert machine.peer_access == {("0000:01:00.0", "0000:c1:00.0"): "GNS", ("0000:c1:00.0", "0000:01:00.0"): "CNS"}
 
 
 FACTS = {
@@ -226,11 +195,23 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
 
 
 def test_a_lost_gpu_is_listed_with_the_reason_and_nvml_is_closed_again():
-    library = FakePynvml([card("19"), None])
+    library = FakePynvml([card("19", name=b"NVIDIA\x1b[31m H200"), None])
     machine = nvml.read(library)
     assert library.open == 0
-    assert [gpu.key for gpu in machine.gpus] == ["0000:19:00.0", "gpu1"]
+    assert [(gpu.key, gpu.model) for gpu in machine.gpus] == [(KEY, "NVIDIA?[31m H200"), ("gpu1", None)]
     assert ": GPU is lost" in machine.unknown["gpus/gpu1/address"]
+
+
+def test_peer_access_uses_nvidia_smis_words():
+    machine = nvml.read(FakePynvml([card("01"), card("c1")], peers={("01:00.0", "c1:00.0"): 2, ("c1:00.0", "01:00.0"): 1}))
+    assert machine.peer_access == {("0000:01:00.0", "0000:c1:00.0"): "GNS", ("0000:c1:00.0", "0000:01:00.0"): "CNS"}
+
+
+def test_the_live_driver_or_the_reason_for_none_and_without_the_package_the_reason(monkeypatch):
+    machine = nvml.read()
+    assert machine.gpus or "NVIDIA driver" in machine.unknown["gpus"] or "not installed" in machine.unknown["gpus"]
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
 
 
 @pytest.mark.parametrize(
@@ -243,20 +224,6 @@ def test_a_lost_gpu_is_listed_with_the_reason_and_nvml_is_closed_again():
 )
 def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
     assert nvml.read(FakePynvml([], {"nvmlInit": error})) == Machine(unknown={"gpus": why})
-
-
-def test_without_the_package_the_machine_is_empty_and_gives_the_reason(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
-
-
-def test_names_come_without_control_characters_and_may_be_bytes():
-    assert nvml.read(FakePynvml([card("19", name=b"NVIDIA\x1b[31m H200")])).gpus[0].model == "NVIDIA?[31m H200"
-
-
-def test_the_live_driver_or_the_reason_for_none():
-    machine = nvml.read()
-    assert machine.gpus or "NVIDIA driver" in machine.unknown["gpus"] or "not installed" in machine.unknown["gpus"]
 
 
 def test_pynvml_has_every_name_that_is_asked_for():

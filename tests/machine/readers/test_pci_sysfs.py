@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink
 from collbench.machine.readers import pci_sysfs
+from tests.machine.machines import has_doubt
 from tests.machine.trees import Tree, pci, tree
 
 BRIDGE = {"class": "0x060400", "vendor": "0x1000", "device": "0xc030"}
@@ -42,23 +43,12 @@ def only(**facts: Any) -> PciDevice:
     return device
 
 
-def test_every_function_has_its_parent_from_its_real_path_in_the_order_of_addresses() -> None:
-    assert {address: device.parent for address, device in by_address(box()).items()} == {
-        "0000:15:00.0": None, "0000:15:01.0": None, "0000:16:00.0": "0000:15:01.0", "0000:17:00.0": "0000:16:00.0",
-        "0000:17:02.0": "0000:16:00.0", "0000:18:00.0": "0000:17:00.0", "0000:19:00.0": "0000:17:02.0",
-    }  # fmt: skip
-    assert list(by_address(box())) == sorted(by_address(box()))
-
-
-def test_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
-    assert [device.kind for device in by_address(box()).values()] == ["other", "bridge", "switch", "switch", "switch", "gpu", "nic"]
-
-
-def test_a_lone_bridge_to_a_boards_vga_is_no_switch() -> None:
-    port, converter = "pci0000:00/0000:00:1c.0", "pci0000:00/0000:00:1c.0/0000:04:00.0"
-    vga = pci(f"{converter}/0000:05:00.0", **{"class": "0x030000"}, vendor="0x1a03", device="0x2000")
-    found = by_address(tree(pci(port, **BRIDGE), pci(converter, **BRIDGE), vga))
-    assert [device.kind for device in found.values()] == ["bridge", "bridge", "other"]
+def test_every_function_has_its_parent_from_its_real_path_and_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
+    assert [(device.address, device.parent, device.kind) for device in pci_sysfs.read(box()).pci] == [
+        ("0000:15:00.0", None, "other"), ("0000:15:01.0", None, "bridge"), ("0000:16:00.0", "0000:15:01.0", "switch"),
+        ("0000:17:00.0", "0000:16:00.0", "switch"), ("0000:17:02.0", "0000:16:00.0", "switch"), ("0000:18:00.0", "0000:17:00.0", "gpu"),
+        ("0000:19:00.0", "0000:17:02.0", "nic"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -73,22 +63,65 @@ def test_a_kind_is_of_class_and_vendor(class_id: str, vendor: str, kind: str) ->
     assert only(**{"class": class_id}, vendor=vendor).kind == kind
 
 
-def test_ids_and_driver_come_from_uevent_in_one_read_and_else_from_files() -> None:
-    event = "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041"
-    of_event, of_files = only(uevent=event), only(**NDR)
-    assert (of_event.vendor_id, of_event.device_id, of_event.class_id, of_event.driver) == (0x15B3, 0x1021, 0x020700, "mlx5_core")
-    assert (of_files.vendor_id, of_files.device_id, of_files.class_id, of_files.driver) == (0x15B3, 0x1021, 0x020700, None)
+PLACE = "pci0000:00/0000:01:00.0"
+EVENT = "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041"
+PORT, CONVERTER, PHYSICAL = "pci0000:00/0000:00:1c.0", "pci0000:00/0000:00:1c.0/0000:04:00.0", "pci0000:15/0000:15:01.0/0000:18:00.0"
+VGA = pci(f"{CONVERTER}/0000:05:00.0", **{"class": "0x030000"}, vendor="0x1a03", device="0x2000")
+VMBUS = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001/pci0001:00/0001:00:00.0"
+VMD = pci("pci0000:00/0000:00:0e.0", **{"class": "0x010400"}), pci("pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0", **BRIDGE)
+FIRST, SECOND = "0000:01:00.0", "0000:02:00.0"
+ASTRAY = Tree(
+    pci("pci0000:00/0000:00:01.0", **BRIDGE)[0], {"/sys/bus/pci/devices/0000:09:00.0": "../../../devices/pci0000:00/0000:00:01.0"}
+)
+DRIVER = {"/sys/bus/pci/drivers/nvidia/uevent": ""}, {f"/sys/devices/{PLACE}/driver": "../../../bus/pci/drivers/nvidia"}
+PHYSFN = {}, {f"/sys/devices/{PHYSICAL[:-1]}1/physfn": "../0000:18:00.0"}
 
 
-def test_a_driver_is_where_its_link_leads() -> None:
-    link = {"/sys/devices/pci0000:00/0000:01:00.0/driver": "../../../bus/pci/drivers/nvidia"}
-    files = tree(pci("pci0000:00/0000:01:00.0", **H100), ({"/sys/bus/pci/drivers/nvidia/uevent": ""}, link))
-    assert [device.driver for device in pci_sysfs.read(files).pci] == ["nvidia"]
+def ids(machine: Machine) -> list[tuple[int | None, int | None, int | None, str | None]]:
+    return [(device.vendor_id, device.device_id, device.class_id, device.driver) for device in machine.pci]
 
 
-def test_a_link_is_read_now_and_at_most() -> None:
-    downtrained = GEN5 | {"current_link_speed": "2.5 GT/s PCIe", "current_link_width": "8"}
-    assert only(**H100, **downtrained).link == PcieLink(2.5, 8, 32.0, 16)
+def parents(machine: Machine) -> dict[str, str | None]:
+    return {device.address: device.parent for device in machine.pci}
+
+
+TREES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
+    "a lone bridge to a board's VGA is no switch": (tree(pci(PORT, **BRIDGE), pci(CONVERTER, **BRIDGE), VGA),
+        lambda m: [device.kind for device in m.pci], ["bridge", "bridge", "other"]),
+    "ids and driver in one read": (tree(pci(PLACE, uevent=EVENT)), ids, [(0x15B3, 0x1021, 0x020700, "mlx5_core")]),
+    "ids from files": (tree(pci(PLACE, **NDR)), ids, [(0x15B3, 0x1021, 0x020700, None)]),
+    "a driver is where its link leads": (tree(pci(PLACE, **H100), DRIVER), lambda m: [device.driver for device in m.pci], ["nvidia"]),
+    "a link is read now and at most": (tree(pci(PLACE, **H100,
+        **(GEN5 | {"current_link_speed": "2.5 GT/s PCIe", "current_link_width": "8"}))), lambda m: m.pci[0].link,
+        PcieLink(2.5, 8, 32.0, 16)),
+    "more lanes than there are": (tree(pci(PLACE, **H100, **(GEN5 | {"max_link_width": "8"}))),
+        lambda m: has_doubt(m, f"{FIRST}: its link runs on 16 lanes"), True),
+    "a virtual function by the host's word": (tree(pci("pci0000:15/0000:15:01.0", **BRIDGE), pci(PHYSICAL, **NDR),
+        pci(f"{PHYSICAL[:-1]}1", **NDR, **GEN5), PHYSFN),
+        lambda m: ([(device.address, device.virtual) for device in m.pci[1:]], m.pci[2].link),
+        ([("0000:18:00.0", False), ("0000:18:00.1", True)], PcieLink())),
+    "a virtual function by a guest's id": (tree(pci(PLACE, **(NDR | {"device": "0x101c"}))), lambda m: m.pci[0].virtual, True),
+    "a physical function in a guest": (tree(pci(PLACE, **(NDR | {"device": "0x101b"}))), lambda m: m.pci[0].virtual, False),
+    "other domains keep their addresses and are roots of their own": (tree(pci(VMBUS, **H100), *VMD),
+        lambda m: (parents(m), m.doubts, m.unknown), (dict.fromkeys(("0000:00:0e.0", "0001:00:00.0", "10000:e0:06.0")), (), {})),
+    "without the real paths parents are unknown": (Tree({"/sys/bus/pci/devices/0004:05:00.0/class": "0x030000"}),
+        lambda m: ([(path, "what it hangs from" in why) for path, why in m.unknown.items()], m.doubts),
+        ([("pci/0004:05:00.0/parent", True)], ())),
+    "no PCI bus": (Tree({}), lambda m: (m.pci, [(path, "/sys/bus/pci/devices lists nothing" in why) for path, why in m.unknown.items()]),
+        ((), [("pci", True)])),
+    "parents in a circle are cut where they go up": (tree(pci(f"pci0000:00/{SECOND}/{FIRST}", **BRIDGE),
+        pci(f"pci0000:00/{FIRST}/{SECOND}", **BRIDGE)), lambda m: (parents(m), has_doubt(m, f"{FIRST}: its path leads through {SECOND}, ")),
+        ({FIRST: None, SECOND: FIRST}, True)),
+    "an entry that leads to another function": (ASTRAY, lambda m: has_doubt(m, "0000:09:00.0: its entry leads to 0000:00:01.0"), True),
+    "names that are no addresses": (Tree({"/sys/bus/pci/devices/..%2f\x1b[31m/class": "0x030200"}), lambda m: m.pci, ()),
+    **{f"NUMA node {text!r}": (tree(pci(PLACE, **(H100 | {"numa_node": text}))), lambda m: m.pci[0].numa, numa)
+        for text, numa in (("0", 0), ("8", 8), ("-1", None), ("", None), ("two", None), ("99999", None))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "facts", "expected"), TREES.values(), ids=TREES)
+def test_a_tree(files: Tree, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(pci_sysfs.read(files)) == expected
 
 
 @pytest.mark.parametrize("speed", ["Unknown", "", "Unknown speed", "-8 GT/s", "1000000000000000000 GT/s", "0 GT/s", "7 GT/s"])
@@ -96,16 +129,6 @@ def test_a_link_is_read_now_and_at_most() -> None:
 def test_what_the_kernel_does_not_know_of_a_link_is_unknown(speed: str, width: str) -> None:
     facts = {"current_link_speed": speed, "current_link_width": width, "max_link_speed": speed, "max_link_width": width}
     assert only(**H100, **facts).link == PcieLink()
-
-
-def test_more_lanes_than_there_are_is_doubted() -> None:
-    found = pci_sysfs.read(tree(pci("pci0000:00/0000:01:00.0", **H100, **(GEN5 | {"max_link_width": "8"}))))
-    assert len(found.doubts) == 1 and "0000:01:00.0: its link runs on 16 lanes" in found.doubts[0]
-
-
-@pytest.mark.parametrize(("text", "numa"), [("0", 0), ("8", 8), ("-1", None), ("", None), ("two", None), ("99999", None)])
-def test_minus_one_is_an_unknown_numa_node_and_not_node_0(text: str, numa: int | None) -> None:
-    assert only(**(H100 | {"numa_node": text})).numa == numa
 
 
 @pytest.mark.parametrize(
@@ -118,50 +141,9 @@ def test_minus_one_is_an_unknown_numa_node_and_not_node_0(text: str, numa: int |
 )  # fmt: skip
 def test_bridges_of_hypervisors_are_virtual_and_have_no_link(vendor: str, device: str, speed: str, virtual: bool) -> None:
     link = {"current_link_speed": speed, "current_link_width": "1", "max_link_speed": speed, "max_link_width": "1"}
-    found = only(**{"class": "0x060400"}, vendor=vendor, device=device, **link)
-    assert found.virtual is virtual
-    assert (found.link == PcieLink()) is virtual
-    unknown = pci_sysfs.read(tree(pci("pci0000:00/0000:01:00.0", **{"class": "0x060400"}, vendor=vendor, device=device, **link))).unknown
-    assert ("pci/0000:01:00.0/link" in unknown) is virtual
-
-
-def test_virtual_functions_are_virtual_by_the_hosts_word_or_a_guests_id() -> None:
-    physical = "pci0000:15/0000:15:01.0/0000:18:00.0"
-    links = {f"/sys/devices/{physical[:-1]}1/physfn": "../0000:18:00.0"}
-    files = tree(pci("pci0000:15/0000:15:01.0", **BRIDGE), pci(physical, **NDR), pci(f"{physical[:-1]}1", **NDR, **GEN5), ({}, links))
-    found = by_address(files)
-    assert [found[f"0000:18:00.{number}"].virtual for number in (0, 1)] == [False, True]
-    assert found["0000:18:00.1"].link == PcieLink()
-    assert only(**(NDR | {"device": "0x101c"})).virtual
-    assert not only(**(NDR | {"device": "0x101b"})).virtual
-
-
-def test_other_domains_keep_their_addresses_and_are_roots_of_their_own() -> None:
-    vmbus = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001/pci0001:00/0001:00:00.0"
-    behind_vmd = "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0"
-    found = pci_sysfs.read(tree(pci(vmbus, **H100), pci("pci0000:00/0000:00:0e.0", **{"class": "0x010400"}), pci(behind_vmd, **BRIDGE)))
-    assert {device.address: device.parent for device in found.pci} == dict.fromkeys(("0000:00:0e.0", "0001:00:00.0", "10000:e0:06.0"))
-    assert not found.doubts
-    assert not found.unknown
-
-
-def test_a_tree_without_the_real_paths_has_unknown_parents() -> None:
-    found = pci_sysfs.read(Tree({"/sys/bus/pci/devices/0004:05:00.0/class": "0x030000"}))
-    assert list(found.unknown) == ["pci/0004:05:00.0/parent"] and "what it hangs from" in found.unknown["pci/0004:05:00.0/parent"]
-    assert not found.doubts
-
-
-def test_no_pci_bus_is_an_unknown_one() -> None:
-    found = pci_sysfs.read(Tree({}))
-    assert found.pci == ()
-    assert list(found.unknown) == ["pci"] and "/sys/bus/pci/devices lists nothing" in found.unknown["pci"]
-
-
-def test_parents_in_a_circle_are_cut_where_they_go_up() -> None:
-    a, b = "0000:01:00.0", "0000:02:00.0"
-    found = pci_sysfs.read(tree(pci(f"pci0000:00/{b}/{a}", **BRIDGE), pci(f"pci0000:00/{a}/{b}", **BRIDGE)))
-    assert {device.address: device.parent for device in found.pci} == {a: None, b: a}
-    assert len(found.doubts) == 1 and f"{a}: its path leads through {b}, " in found.doubts[0]
+    machine = pci_sysfs.read(tree(pci(PLACE, **{"class": "0x060400"}, vendor=vendor, device=device, **link)))
+    assert [(found.virtual, found.link == PcieLink()) for found in machine.pci] == [(virtual, virtual)]
+    assert ("pci/0000:01:00.0/link" in machine.unknown) is virtual
 
 
 @pytest.mark.parametrize(
@@ -178,16 +160,6 @@ def test_a_parent_that_cannot_be_is_unknown_with_a_doubt(path: str, others: list
     assert next(device.parent for device in found.pci if device.kind == "gpu") is None
     assert [why in doubt for doubt in found.doubts] == [True]
     assert "pci/0000:01:00.0/parent" in found.unknown
-
-
-def test_an_entry_that_leads_to_another_function_is_doubted() -> None:
-    files, _ = pci("pci0000:00/0000:00:01.0", **BRIDGE)
-    found = pci_sysfs.read(Tree(files, {"/sys/bus/pci/devices/0000:09:00.0": "../../../devices/pci0000:00/0000:00:01.0"}))
-    assert len(found.doubts) == 1 and "0000:09:00.0: its entry leads to 0000:00:01.0" in found.doubts[0]
-
-
-def test_names_that_are_no_addresses_are_left_out() -> None:
-    assert pci_sysfs.read(Tree({"/sys/bus/pci/devices/..%2f\x1b[31m/class": "0x030200"})).pci == ()
 
 
 TEXTS = st.one_of(st.text(max_size=40), st.sampled_from(["0x060400", "0x030200", "0x10de", "-1", "8.0 GT/s", "16", "10DE:2330", "\x00"]))
@@ -231,29 +203,36 @@ PAIR = nodes(CPU, gpu(0x0500), gpu(0x2600))
 A, B = "0000:05:00.0", "0000:26:00.0"
 
 
-def test_nodes_with_simds_are_gpus_at_the_address_of_their_location() -> None:
-    banks = {f"{NODES}/1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 206141652992\nwidth 8192"}
-    assert pci_sysfs.read_kfd(Tree(PAIR | banks)).gpus == (
-        Gpu(A, 0, A, "amd", architecture="gfx942", memory_bytes=206141652992),
-        Gpu(B, 1, B, "amd", architecture="gfx942"),
-    )
+def bank(size: int) -> dict[str, str]:
+    return {f"{NODES}/1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {size}\nwidth 8192"}
 
 
-def test_memory_that_no_gpu_has_is_unknown() -> None:
-    banks = {f"{NODES}/1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {10**18}"}
-    assert pci_sysfs.read_kfd(Tree(PAIR | banks)).gpus[0].memory_bytes is None
+KFD: dict[str, tuple[dict[str, str], Callable[[Machine], Any], Any]] = {
+    "nodes with SIMDs are GPUs at the address of their location": (PAIR | bank(206141652992), lambda m: m.gpus,
+        (Gpu(A, 0, A, "amd", architecture="gfx942", memory_bytes=206141652992), Gpu(B, 1, B, "amd", architecture="gfx942"))),
+    "memory that no GPU has": (PAIR | bank(10**18), lambda m: m.gpus[0].memory_bytes, None),
+    "a pair has links from both ends": (PAIR | links(1, link(2)) | links(2, link(1)), lambda m: m.gpu_links,
+        (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))),
+    "links to processors and over PCIe are not counted": (PAIR | links(1, link(0), link(2, PCIE)), lambda m: m.gpu_links, ()),
+    "partitions of one GPU are counted once": (nodes(CPU, gpu(0x0500), gpu(0x0500)),
+        lambda m: ([each.key for each in m.gpus], has_doubt(m, f"{A}: the driver lists it in several partitions")), ([A], True)),
+    "a node that may not be read is no GPU": ({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)}, lambda m: m.gpus, ()),
+    "no nodes": ({}, lambda m: m, Machine()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "facts", "expected"), KFD.values(), ids=KFD)
+def test_amds_topology(files: dict[str, str], facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(pci_sysfs.read_kfd(Tree(files))) == expected
 
 
 @pytest.mark.parametrize(
     ("location", "domain", "address"),
     [
-        (0x0500, 0, "0000:05:00.0"),
-        (0xC1FB, 0, "0000:c1:1f.3"),
-        (0x0100, 2, "0002:01:00.0"),
-        (0x0100, 0x10000, "10000:01:00.0"),
+        (0x0500, 0, "0000:05:00.0"), (0xC1FB, 0, "0000:c1:1f.3"), (0x0100, 2, "0002:01:00.0"), (0x0100, 0x10000, "10000:01:00.0"),
         (0, 0, None),
     ],
-)
+)  # fmt: skip
 def test_a_location_is_bus_device_and_function(location: int, domain: int, address: str | None) -> None:
     assert pci_sysfs.address({"location_id": location, "domain": domain}) == address
 
@@ -265,15 +244,6 @@ def test_a_location_is_bus_device_and_function(location: int, domain: int, addre
 )  # fmt: skip
 def test_an_architecture_is_named_with_hexadecimal_digits(version: int | None, name: str | None) -> None:
     assert pci_sysfs.architecture(version) == name
-
-
-def test_a_pair_has_links_from_both_ends() -> None:
-    files = Tree(PAIR | links(1, link(2)) | links(2, link(1)))
-    assert pci_sysfs.read_kfd(files).gpu_links == (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))
-
-
-def test_links_to_processors_and_over_pcie_are_not_counted() -> None:
-    assert pci_sysfs.read_kfd(Tree(PAIR | links(1, link(0), link(2, PCIE)))).gpu_links == ()
 
 
 @pytest.mark.parametrize(
@@ -297,17 +267,6 @@ def test_bandwidths_that_do_not_fit_together_are_doubted(one: int, most: int) ->
     found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most))))
     assert [each.count for each in found.gpu_links] == [1]
     assert found.doubts == (f"an xGMI link of {most} MB/s made of links of {one} MB/s: counted as one",)
-
-
-def test_partitions_of_one_gpu_are_counted_once() -> None:
-    found = pci_sysfs.read_kfd(Tree(nodes(CPU, gpu(0x0500), gpu(0x0500))))
-    assert [each.key for each in found.gpus] == [A]
-    assert len(found.doubts) == 1 and f"{A}: the driver lists it in several partitions" in found.doubts[0]
-
-
-def test_a_node_that_may_not_be_read_is_no_gpu() -> None:
-    assert pci_sysfs.read_kfd(Tree({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)})).gpus == ()
-    assert pci_sysfs.read_kfd(Tree({})) == Machine()
 
 
 WORDS = st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to", "min_bandwidth", "max_bandwidth", "gfx_target_version"])

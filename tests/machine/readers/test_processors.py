@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,85 +42,71 @@ def read(*parts: Mapping[str, str]) -> linux.Processors:
     return linux.read_processors(Tree({path: text for part in parts for path, text in part.items()}))
 
 
-def test_sockets_cores_and_threads_are_counted_apart() -> None:
-    found = read({"/proc/cpuinfo": INTEL}, cpus((0, [0, 4]), (0, [1, 5]), (1, [2, 6]), (1, [3, 7])))
-    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 4, 8)
-    assert (found.system.cpu_model, found.system.cpu_vendor) == ("Intel(R) Xeon(R) Platinum 8480C", "GenuineIntel")
+POWER_CPUS = (0, 1, 2, 3, 40, 41)
+OF_POWER = {"/proc/cpuinfo": POWER, f"{CPU}/online": "0-3,40-41"}
+OF_POWER |= {f"{CPU}/cpu{cpu}/topology/thread_siblings": "0000000f" if cpu < 4 else "00000f00,00000000" for cpu in POWER_CPUS}
+OF_POWER |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" if cpu < 4 else "8" for cpu in POWER_CPUS}
+BLOCKS = "\n\n".join(f"processor\t: {cpu}\nphysical id\t: {cpu % 2}\ncore id\t\t: {cpu // 2 % 2}" for cpu in range(8))
+STATUS = "/proc/driver/nvidia/gpus/0004:05:00.0/numa_status"
 
 
-def test_threads_that_are_offline_do_not_count() -> None:
-    files = cpus((0, [0, 2]), (0, [1, 3])) | {f"{CPU}/online": "0-1"}
-    assert (read(files).system.cores, read(files).system.threads) == (2, 2)
+def memory(kilobytes: int) -> dict[str, str]:
+    return {"/proc/meminfo": f"MemTotal: {kilobytes} kB"}
+
+
+def counts(found: linux.Processors) -> tuple[int | None, int | None, int | None]:
+    return found.system.sockets, found.system.cores, found.system.threads
+
+
+def names(found: linux.Processors) -> tuple[str | None, str | None, str | None]:
+    return found.system.cpu_model, found.system.cpu_vendor, found.platform
+
+
+def numa_ids(found: linux.Processors) -> list[int]:
+    return [each.id for each in found.numa_nodes]
+
+
+CASES: dict[str, tuple[list[Mapping[str, str]], Callable[[linux.Processors], Any], Any]] = {
+    "sockets, cores and threads": ([{"/proc/cpuinfo": INTEL}, cpus((0, [0, 4]), (0, [1, 5]), (1, [2, 6]), (1, [3, 7]))], counts, (2, 4, 8)),
+    "names": ([{"/proc/cpuinfo": INTEL}], names, ("Intel(R) Xeon(R) Platinum 8480C", "GenuineIntel", None)),
+    "threads that are offline do not count": ([cpus((0, [0, 2]), (0, [1, 3])), {f"{CPU}/online": "0-1"}], lambda found: counts(found)[1:],
+        (2, 2)),
+    "sockets of POWER are not counted from 0 up": ([OF_POWER], counts, (2, 2, 6)),
+    "POWER has other fields": ([OF_POWER], names, ("POWER9, altivec supported", None, "PowerNV")),
+    "Arm names its designer alone": ([{"/proc/cpuinfo": GRACE}],
+        lambda found: (names(found)[:2], found.system.threads, found.unknown["system/cpu_model"]),
+        ((None, "ARM"), 1, "/proc/cpuinfo names none")),
+    "without sysfs cpuinfo counts": ([{"/proc/cpuinfo": BLOCKS}], counts, (2, 4, 8)),
+    "nothing there": ([], lambda found: (found.system, found.numa_nodes, set(found.unknown)),
+        (System(), (), {"system/cpu_model", "system/sockets", "numa_nodes"})),
+    "NUMA nodes have their CPUs and memory": ([memory(300), node(0, "0-3,8-11", 200), node(1, "4-7,12-15", 100)],
+        lambda found: (found.numa_nodes, found.system.memory_bytes),
+        ((NumaNode(0, "0-3,8-11", 200 * KIB), NumaNode(1, "4-7,12-15", 100 * KIB)), 300 * KIB)),
+    "NUMA ids may have gaps and are in order of numbers": ([node(10, "2", 1), node(8, "1", 1), node(0, "0", 1)], numa_ids, [0, 8, 10]),
+    "nodes of memory alone stay and empty ones go": ([node(0, "0-3", 100), node(1, "", 500), node(2, "", 0), node(3, "4-7", 0)],
+        lambda found: found.numa_nodes, (NumaNode(0, "0-3", 100 * KIB), NumaNode(1, "", 500 * KIB), NumaNode(3, "4-7", 0))),
+    "a node of which nothing is readable": ([{f"{NODE}/node0/distance": "10"}], lambda found: found.numa_nodes, (NumaNode(0),)),
+    "CPUs come from the mask where there is no list, without those that are offline": ([{f"{NODE}/node0/cpumap": "00000001,0000000f",
+        f"{CPU}/online": "0-1,32"}], lambda found: found.numa_nodes, (NumaNode(0, "0-1,32"),)),
+    "memory of GPUs is neither a NUMA node nor main memory": ([memory(316),
+        {STATUS: "Node:      255\nStatus:    online\nAddress:   40000000000"}, node(0, "0-3", 200), node(8, "4-7", 100), node(255, "", 16)],
+        lambda found: (numa_ids(found), found.system.memory_bytes), ([0, 8], 300 * KIB)),
+    "a node with CPUs is never taken for a GPU's": ([memory(100), {STATUS: "Node: 0\nStatus: offline"}, node(0, "0-3", 90)],
+        lambda found: (numa_ids(found), found.system.memory_bytes), ([0], 100 * KIB)),
+    "more memory than a machine has": ([memory(10**15)], lambda found: found.system.memory_bytes, None),
+    "less memory than a machine has": ([memory(-5)], lambda found: found.system.memory_bytes, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "facts", "expected"), CASES.values(), ids=CASES)
+def test_processors_and_memory(files: list[Mapping[str, str]], facts: Callable[[linux.Processors], Any], expected: Any) -> None:
+    assert facts(read(*files)) == expected
 
 
 def test_cores_cost_two_reads_each_however_many_threads_they_have() -> None:
     tree = Tree(cpus(*((0, range(8 * core, 8 * core + 8)) for core in range(32))))
     assert linux.read_processors(tree).system.threads == 256
     assert sum(count for path, count in tree.reads.items() if "topology" in path) == 2 * 32
-
-
-def test_power_has_other_fields_and_sockets_that_are_not_counted_from_0_up() -> None:
-    siblings = {f"{CPU}/cpu{cpu}/topology/thread_siblings": "0000000f" if cpu < 4 else "00000f00,00000000" for cpu in (0, 1, 2, 3, 40, 41)}
-    package = {f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" if cpu < 4 else "8" for cpu in (0, 1, 2, 3, 40, 41)}
-    found = read({"/proc/cpuinfo": POWER, f"{CPU}/online": "0-3,40-41"}, siblings, package)
-    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 2, 6)
-    assert (found.system.cpu_model, found.system.cpu_vendor, found.platform) == ("POWER9, altivec supported", None, "PowerNV")
-
-
-def test_arm_names_its_designer_alone() -> None:
-    found = read({"/proc/cpuinfo": GRACE})
-    assert (found.system.cpu_model, found.system.cpu_vendor, found.system.threads) == (None, "ARM", 1)
-    assert found.unknown["system/cpu_model"] == "/proc/cpuinfo names none"
-
-
-def test_without_sysfs_cpuinfo_counts() -> None:
-    block = "processor\t: {}\nphysical id\t: {}\ncore id\t\t: {}"
-    text = "\n\n".join(block.format(cpu, cpu % 2, cpu // 2 % 2) for cpu in range(8))
-    found = read({"/proc/cpuinfo": text})
-    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 4, 8)
-
-
-def test_nothing_there_is_all_unknown() -> None:
-    found = read({})
-    assert (found.system, found.numa_nodes) == (System(), ())
-    assert set(found.unknown) == {"system/cpu_model", "system/sockets", "numa_nodes"}
-
-
-def test_numa_nodes_have_their_cpus_and_memory() -> None:
-    found = read({"/proc/meminfo": "MemTotal: 300 kB"}, node(0, "0-3,8-11", 200), node(1, "4-7,12-15", 100))
-    assert found.numa_nodes == (NumaNode(0, "0-3,8-11", 200 * KIB), NumaNode(1, "4-7,12-15", 100 * KIB))
-    assert found.system.memory_bytes == 300 * KIB
-
-
-def test_numa_ids_may_have_gaps_and_are_in_order_of_numbers() -> None:
-    assert [each.id for each in read(node(10, "2", 1), node(8, "1", 1), node(0, "0", 1)).numa_nodes] == [0, 8, 10]
-
-
-def test_nodes_of_memory_alone_stay_and_empty_ones_go() -> None:
-    found = read(node(0, "0-3", 100), node(1, "", 500), node(2, "", 0), node(3, "4-7", 0))
-    assert found.numa_nodes == (NumaNode(0, "0-3", 100 * KIB), NumaNode(1, "", 500 * KIB), NumaNode(3, "4-7", 0))
-
-
-def test_a_node_of_which_nothing_is_readable_is_there_with_unknown_facts() -> None:
-    assert read({f"{NODE}/node0/distance": "10"}).numa_nodes == (NumaNode(0),)
-
-
-def test_cpus_come_from_the_mask_where_there_is_no_list_and_offline_ones_are_left_out() -> None:
-    found = read({f"{NODE}/node0/cpumap": "00000001,0000000f", f"{CPU}/online": "0-1,32"})
-    assert found.numa_nodes == (NumaNode(0, "0-1,32"),)
-
-
-def test_memory_of_gpus_is_neither_a_numa_node_nor_main_memory() -> None:
-    gpus = {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node:      255\nStatus:    online\nAddress:   40000000000"}
-    found = read({"/proc/meminfo": "MemTotal: 316 kB"}, gpus, node(0, "0-3", 200), node(8, "4-7", 100), node(255, "", 16))
-    assert [each.id for each in found.numa_nodes] == [0, 8]
-    assert found.system.memory_bytes == 300 * KIB
-
-
-def test_a_node_with_cpus_is_never_taken_for_a_gpus() -> None:
-    gpus = {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 0\nStatus: offline"}
-    found = read({"/proc/meminfo": "MemTotal: 100 kB"}, gpus, node(0, "0-3", 90))
-    assert ([each.id for each in found.numa_nodes], found.system.memory_bytes) == ([0], 100 * KIB)
 
 
 NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
@@ -139,11 +126,6 @@ def test_a_devices_node_is_the_one_with_just_its_local_cpus(files: dict[str, str
 
 def test_a_single_node_shows_nothing_about_a_device() -> None:
     assert linux.node_of(Tree({"/device/local_cpulist": "0-3"}), "/device", NODES[:1]) is None
-
-
-def test_memory_that_no_machine_has_is_unknown() -> None:
-    assert read({"/proc/meminfo": "MemTotal: 1000000000000000 kB"}).system.memory_bytes is None
-    assert read({"/proc/meminfo": "MemTotal: -5 kB"}).system.memory_bytes is None
 
 
 PATHS = [

@@ -112,44 +112,20 @@ def test_a_device_and_its_port() -> None:
 DOWN, NO_MANAGER = {"state": "down", "rate_bits_per_s": None}, {"state": "init", "sm_lid": 0, "lid": None, "rate_bits_per_s": 400e9}
 PORTS: dict[str, tuple[Callable[..., Machine], Changes, dict[str, Any], tuple[str, str] | None]] = {
     "rate only with -v": (ibv, ((VERBOSE, ""),), {"rate_bits_per_s": None}, (RATE, "only with -v")),
-    "Ethernet borrows the names and not the coding": (
-        ibv,
-        (("InfiniBand\n", "Ethernet\n"), ("100.0 Gbps (128)", "10.0 Gbps (4)")),
-        {"rate_bits_per_s": 40e9, "link_layer": "ethernet", "lid": None, "sm_lid": None},
-        None,
-    ),
-    "down": (
-        ibv,
-        (("PORT_ACTIVE (4)", "PORT_DOWN (1)"), ("LINK_UP (5)", "POLLING (2)")),
-        {**DOWN, "phys_state": "polling", "mtu_bytes": None, "rate_text": "400 Gb/sec (4X NDR)"},
-        (RATE, "the port is down"),
-    ),
-    "disabled, ibstat": (
-        ibstat,
-        (("Active", "Down"), ("LinkUp", "Disabled")),
-        {**DOWN, "phys_state": "disabled", "rate_text": "400"},
-        (RATE, "the port is down"),
-    ),
+    "Ethernet borrows the names and not the coding": (ibv, (("InfiniBand\n", "Ethernet\n"), ("100.0 Gbps (128)", "10.0 Gbps (4)")),
+        {"rate_bits_per_s": 40e9, "link_layer": "ethernet", "lid": None, "sm_lid": None}, None),
+    "down": (ibv, (("PORT_ACTIVE (4)", "PORT_DOWN (1)"), ("LINK_UP (5)", "POLLING (2)")),
+        {**DOWN, "phys_state": "polling", "mtu_bytes": None, "rate_text": "400 Gb/sec (4X NDR)"}, (RATE, "the port is down")),
+    "disabled, ibstat": (ibstat, (("Active", "Down"), ("LinkUp", "Disabled")), {**DOWN, "phys_state": "disabled", "rate_text": "400"},
+        (RATE, "the port is down")),
     "polling, ibstat": (ibstat, (("Active", "Down"), ("LinkUp", "Polling")), {**DOWN, "phys_state": "polling"}, (RATE, "the port is down")),
-    "no subnet manager": (
-        ibv,
-        (("PORT_ACTIVE (4)", "PORT_INIT (2)"), ("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535")),
-        NO_MANAGER,
-        (f"{PORT}/lid", "a LID"),
-    ),
-    "no subnet manager, ibstat": (
-        ibstat,
-        (("Active", "Initializing"), ("Base lid: 47", "Base lid: 65535"), ("SM lid: 1", "SM lid: 0")),
-        NO_MANAGER,
-        (f"{PORT}/lid", "a LID"),
-    ),
-    "Amazon's adapter has no link layer": (
-        ibv,
-        (("0x02c9", "0x1d0f"), ("4129", "61344"), ("InfiniBand\n", "Unspecified\n")),
-        {"link_layer": None},
-        None,
-    ),
-}
+    "no subnet manager": (ibv, (("PORT_ACTIVE (4)", "PORT_INIT (2)"), ("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535")),
+        NO_MANAGER, (f"{PORT}/lid", "a LID")),
+    "no subnet manager, ibstat": (ibstat, (("Active", "Initializing"), ("Base lid: 47", "Base lid: 65535"), ("SM lid: 1", "SM lid: 0")),
+        NO_MANAGER, (f"{PORT}/lid", "a LID")),
+    "Amazon's adapter has no link layer": (ibv, (("0x02c9", "0x1d0f"), ("4129", "61344"), ("InfiniBand\n", "Unspecified\n")),
+        {"link_layer": None}, None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("read", "changes", "facts", "unknown"), PORTS.values(), ids=PORTS)
@@ -164,17 +140,13 @@ def test_a_port(read: Callable[..., Machine], changes: Changes, facts: dict[str,
 @pytest.mark.parametrize(
     ("width", "speed", "text", "data"),
     [
-        ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9),
-        ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
-        ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9),
-        ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
-        ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9),
-        ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
-        ("4X (2)", "invalid speed (0)", None, None),
-        ("invalid width (99)", "100.0 Gbps (128)", None, None),
+        ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9), ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
+        ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9), ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
+        ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9), ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
+        ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
         ("3X (2)", "100.0 Gbps (128)", None, None),
     ],
-)
+)  # fmt: skip
 def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
     width: str, speed: str, text: str | None, data: float | None
 ) -> None:
@@ -225,81 +197,55 @@ def test_several_devices_and_ports() -> None:
     assert ports(read_ibstat(text, "x")) == [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]
 
 
-def test_a_device_listed_twice_counts_once_with_a_doubt() -> None:
-    machine = read_ibv_devinfo(DEVINFO + DEVINFO, "ibv.txt")
-    assert len(machine.nics) == len(machine.doubts) == 1 and "mlx5_0 is listed twice in ibv.txt" in machine.doubts[0]
+ONE_PORT = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
+NO_DEVICE = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
+DEVICES: dict[str, tuple[Callable[[str, str], Machine], str, Callable[[Machine], Any], Any]] = {
+    "a device listed twice counts once": (read_ibv_devinfo, DEVINFO + DEVINFO,
+        lambda m: (len(m.nics), ["mlx5_0 is listed twice in x" in doubt for doubt in m.doubts]), (1, [True])),
+    "another maker's": (read_ibv_devinfo, changed(DEVINFO, ("0x02c9", "0x1d0f"), ("4129", "61344")), lambda m: m.nics[0].model,
+        "Elastic Fabric Adapter"),
+    "software RDMA": (read_ibv_devinfo, changed(DEVINFO, ("mlx5_0", "rxe0")), lambda m: m.nics[0].virtual, "software RDMA (rxe)"),
+    "software RDMA, ibstat": (read_ibstat, changed(IBSTAT, ("mlx5_0", "siw0")), lambda m: m.nics[0].virtual, "software RDMA (siw)"),
+    "a name with control characters": (read_ibstat, changed(IBSTAT, ("mlx5_0", "mlx\x1b[0m")), lambda m: m.nics[0].name, "mlx?[0m"),
+    "no devices": (read_ibv_devinfo, "No IB devices found\n", lambda m: m, Machine(sources=("ibv_devinfo x",), unknown=NO_DEVICE)),
+    "a device without ports": (read_ibv_devinfo, DEVINFO_DEVICE,
+        lambda m: (m.nics[0].ports, [(path, "no port" in why) for path, why in m.unknown.items()]), ((), [("nics/mlx5_0/ports", True)])),
+    "a port asked for by number is printed without indentation": (read_ibstat, ONE_PORT,
+        lambda m: [(nic.name, nic.ports[0].rate_bits_per_s, nic.ports[0].lid) for nic in m.nics], [("mlx5_2", 200e9, 3)]),
+    "ibstatus names the rate": (read_ibstat, STATUS, lambda m: [(nic.name, nic.ports) for nic in m.nics],
+        [("mlx5_0", (replace(UP, rate_bits_per_s=200e9, rate_text="200 Gb/sec (2X NDR)"),))]),
+    "ibstatus prints the rate before line coding": (read_ibstat, changed(STATUS, ("200 Gb/sec (2X NDR)", "40 Gb/sec (4X QDR)")),
+        lambda m: m.nics[0].ports[0].rate_bits_per_s, 32e9),
+}  # fmt: skip
 
 
-def test_devices_of_other_makers_software_rdma_and_names_with_control_characters() -> None:
-    assert ibv(("0x02c9", "0x1d0f"), ("4129", "61344")).nics[0].model == "Elastic Fabric Adapter"
-    assert ibv(("mlx5_0", "rxe0")).nics[0].virtual == "software RDMA (rxe)"
-    assert ibstat(("mlx5_0", "siw0")).nics[0].virtual == "software RDMA (siw)"
-    assert ibstat(("mlx5_0", "mlx\x1b[0m")).nics[0].name == "mlx?[0m"
+@pytest.mark.parametrize(("read", "text", "facts", "expected"), DEVICES.values(), ids=DEVICES)
+def test_a_device(read: Callable[[str, str], Machine], text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert read != read_ibv_devinfo or looks_like_ibv_devinfo(text, "x")
+    assert facts(read(text, "x")) == expected
 
 
-def test_a_machine_without_devices_and_a_device_without_ports_report_it() -> None:
-    assert looks_like_ibv_devinfo("No IB devices found\n", "ibv.txt")
-    unknown = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
-    assert read_ibv_devinfo("No IB devices found\n", "ibv.txt") == Machine(sources=("ibv_devinfo ibv.txt",), unknown=unknown)
-    machine = read_ibv_devinfo(DEVINFO_DEVICE, "ibv.txt")
-    assert machine.nics[0].ports == ()
-    assert list(machine.unknown) == ["nics/mlx5_0/ports"] and "no port" in machine.unknown["nics/mlx5_0/ports"]
+CODED = {
+    "10 Gb/sec (4X SDR)": 8e9, "2.5 Gb/sec (1X SDR)": 2e9, "20 Gb/sec (4X DDR)": 16e9, "40 Gb/sec (4X QDR)": 32e9, "2.5 Gb/sec (1X)": 2e9,
+    "40 Gb/sec (4X FDR10)": 40e9, "56 Gb/sec (4X FDR)": 54.5e9, "100 Gb/sec (4X EDR)": 100e9, "25 Gb/sec (1X EDR)": 25e9,
+    "200 Gb/sec (4X HDR)": 200e9, "100 Gb/sec (2X HDR)": 100e9, "400 Gb/sec (4X NDR)": 400e9, "200 Gb/sec (2X NDR)": 200e9,
+    "800 Gb/sec (4X XDR)": 800e9, "120 Gb/sec (12X QDR)": 96e9, " 400 Gb/sec (4X NDR)\n": 400e9,
+}  # fmt: skip
+ETHERNET = {"10 Gb/sec (1X QDR)": 10e9, "40 Gb/sec (4X QDR)": 40e9, "56 Gb/sec (4X FDR)": 56e9, "25 Gb/sec (1X EDR)": 25e9}
+# A rate that contradicts itself, one that is not in the kernel yet, and texts of others
+NO_RATE = [
+    "400 Gb/sec (4X HDR)", "1600 Gb/sec (4X GDR)", "", "400", "Gb/sec (4X NDR)", "-400 Gb/sec (4X NDR)",
+    "1000000000000000000 Gb/sec (4X NDR)", "0 Gb/sec (0X NDR)", "300 Gb/sec (3X NDR)", "400 Gb/sec (4X NDR) and more",
+    "٤٠٠ Gb/sec (4X NDR)", "nan Gb/sec (4X NDR)", "400 Gb/sec\x00(4X NDR)",
+]  # fmt: skip
 
 
-def test_one_port_asked_for_by_number_is_printed_without_indentation() -> None:
-    text = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
-    (nic,) = read_ibstat(text, "x").nics
-    assert (nic.name, nic.ports[0].rate_bits_per_s, nic.ports[0].lid) == ("mlx5_2", 200e9, 3)
-
-
-def test_ibstatus_names_the_rate() -> None:
-    (nic,) = read_ibstat(STATUS, "x").nics
-    assert (nic.name, nic.ports) == ("mlx5_0", (replace(UP, rate_bits_per_s=200e9, rate_text="200 Gb/sec (2X NDR)"),))
-    assert read_ibstat(changed(STATUS, ("200 Gb/sec (2X NDR)", "40 Gb/sec (4X QDR)")), "x").nics[0].ports[0].rate_bits_per_s == 32e9
-
-
-@pytest.mark.parametrize(
-    ("text", "bits"),
-    [
-        ("10 Gb/sec (4X SDR)", 8e9),
-        ("2.5 Gb/sec (1X SDR)", 2e9),
-        ("20 Gb/sec (4X DDR)", 16e9),
-        ("40 Gb/sec (4X QDR)", 32e9),
-        ("2.5 Gb/sec (1X)", 2e9),  # older kernels do not name SDR
-        ("40 Gb/sec (4X FDR10)", 40e9),
-        ("56 Gb/sec (4X FDR)", 54.5e9),
-        ("100 Gb/sec (4X EDR)", 100e9),
-        ("25 Gb/sec (1X EDR)", 25e9),
-        ("200 Gb/sec (4X HDR)", 200e9),
-        ("100 Gb/sec (2X HDR)", 100e9),
-        ("400 Gb/sec (4X NDR)", 400e9),
-        ("200 Gb/sec (2X NDR)", 200e9),
-        ("800 Gb/sec (4X XDR)", 800e9),
-        ("120 Gb/sec (12X QDR)", 96e9),
-        (" 400 Gb/sec (4X NDR)\n", 400e9),
-        ("", None),
-        ("400", None),
-        ("Gb/sec (4X NDR)", None),
-        ("-400 Gb/sec (4X NDR)", None),
-        ("1000000000000000000 Gb/sec (4X NDR)", None),
-        ("0 Gb/sec (0X NDR)", None),
-        ("300 Gb/sec (3X NDR)", None),
-        ("400 Gb/sec (4X HDR)", None),  # contradicts itself
-        ("1600 Gb/sec (4X GDR)", None),  # not in the kernel yet
-        ("400 Gb/sec (4X NDR) and more", None),
-        ("٤٠٠ Gb/sec (4X NDR)", None),
-        ("nan Gb/sec (4X NDR)", None),
-        ("400 Gb/sec\x00(4X NDR)", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "bits"), [*CODED.items(), *((text, None) for text in NO_RATE)])
 def test_the_kernels_text_for_a_rate_is_the_data_rate_after_line_coding_or_unknown(text: str, bits: float | None) -> None:
     assert port_rate(text) == bits
 
 
-@pytest.mark.parametrize(
-    ("text", "bits"),
-    [("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("56 Gb/sec (4X FDR)", 56e9), ("25 Gb/sec (1X EDR)", 25e9)],
-)
+@pytest.mark.parametrize(("text", "bits"), ETHERNET.items())
 def test_ethernet_borrows_the_names_and_not_the_coding(text: str, bits: float) -> None:
     assert port_rate(text, "ethernet") == bits
 
@@ -350,29 +296,29 @@ PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down
 
 
 def port(text: str) -> Port:
-    """The port that is read."""
     assert rdma_tools.looks_like_ibportstate(text, "x")
     (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
     return nic.ports[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "rate", "lanes"),
-    [(NDR, 400e9, 4), (QDR, 32e9, 4), (FDR10, 40e9, 4), (NARROW, 100e9, 1)],
-    ids=["NDR", "QDR", "FDR10", "one lane of NDR"],
-)  # fmt: skip
-def test_rate_and_lanes(text: str, rate: float, lanes: int) -> None:
+SET = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
+TITLED = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE).replace("Lid 21 port 1", "Lid 22 port 2")
+STATES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "NDR": (NDR, (1, "active", 400e9, 4, 21)),
+    "QDR": (QDR, (1, "active", 32e9, 4, 21)),
+    "FDR10": (FDR10, (1, "active", 40e9, 4, 21)),
+    "one lane of NDR": (NARROW, (1, "active", 100e9, 1, 21)),
+    "down": (PORT_DOWN, (1, "down", None, None, 21)),
+    "after a change the port is as it is now": (SET, (1, "active", 400e9, 4, 21)),
+    "old versions have the LID in the title": (TITLED, (2, "active", 400e9, 4, 22)),
+}
+
+
+@pytest.mark.parametrize(("text", "facts"), STATES.values(), ids=STATES)
+def test_the_state_of_a_port(text: str, facts: tuple[Any, ...]) -> None:
     seen = port(text)
-    assert (seen.rate_bits_per_s, seen.lanes, seen.max_lanes, seen.lid, seen.sm_lid, seen.state) == (rate, lanes, 4, 21, 4, "active")
-
-
-def test_a_port_that_is_down_has_no_rate() -> None:
-    assert (port(PORT_DOWN).rate_bits_per_s, port(PORT_DOWN).lanes, port(PORT_DOWN).phys_state) == (None, None, "polling")
-
-
-def test_after_a_change_the_port_is_as_it_is_now() -> None:
-    changed = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
-    assert port(changed).lanes == 4
+    assert (seen.number, seen.state, seen.rate_bits_per_s, seen.lanes, seen.lid) == facts
+    assert (seen.max_lanes, seen.sm_lid, seen.phys_state) == (4, 4, "polling" if text == PORT_DOWN else "linkup")
 
 
 def test_it_is_the_device_that_another_source_names() -> None:
@@ -410,40 +356,24 @@ Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
 NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
 
 
-def test_every_adapters_cable():
-    machine = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt")
-    assert machine.sources == ("iblinkinfo links.txt",)
-    assert machine.fabric == (
-        NODE1,
-        FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8),
-        FabricLink("node2", "mlx5_1", 2, None, None, None, None),  # no cable
-    )
+CABLES = NODE1, FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8), FabricLink("node2", "mlx5_1", 2, None, None, None, None)
+UNNAMED = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
+MANY = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in ADAPTERS.splitlines()[2:4])
+FABRICS: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
+    "every adapter's cable, one without": (ADAPTERS, lambda m: (m.sources, m.fabric), (("iblinkinfo x",), CABLES)),
+    "a link below what both ends could": (ADAPTERS, lambda m: ["'Could be 106.25 Gbps'" in doubt for doubt in m.doubts], [True]),
+    "cables with one note share a doubt": (MANY,
+        lambda m: [doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ") and " and 96 more: " in doubt for doubt in m.doubts],
+        [True]),
+    "a list of switches alone is turned round": (SWITCHES, lambda m: m.fabric, (NODE1,)),
+    "where both are listed each cable counts once": (ADAPTERS + SWITCHES, lambda m: m.fabric, CABLES),
+    "an adapter without its host's name": (UNNAMED, lambda m: m.fabric[0].host, "0x0c42a10300000001"),
+}  # fmt: skip
 
 
-def test_a_link_below_what_both_ends_could_is_reported():
-    (doubt,) = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").doubts
-    assert "'Could be 106.25 Gbps'" in doubt
-
-
-def test_cables_with_one_note_share_a_doubt() -> None:
-    row = ADAPTERS.splitlines()[2:4]
-    text = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in row)
-    (doubt,) = rdma_tools.read_iblinkinfo(text, "x").doubts
-    assert doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
-    assert " and 96 more: " in doubt
-
-
-def test_a_list_of_switches_alone_is_turned_round():
-    assert rdma_tools.read_iblinkinfo(SWITCHES, "links.txt").fabric == (NODE1,)
-
-
-def test_where_both_are_listed_each_cable_counts_once():
-    assert rdma_tools.read_iblinkinfo(ADAPTERS + SWITCHES, "links.txt").fabric == rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").fabric
-
-
-def test_an_adapter_without_its_hosts_name_goes_by_its_guid():
-    text = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
-    assert rdma_tools.read_iblinkinfo(text, "x").fabric[0].host == "0x0c42a10300000001"
+@pytest.mark.parametrize(("text", "facts", "expected"), FABRICS.values(), ids=FABRICS)
+def test_a_fabric(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(rdma_tools.read_iblinkinfo(text, "x")) == expected
 
 
 @pytest.mark.parametrize(
@@ -498,11 +428,3 @@ def test_rdma_link_lists_ports_without_rates(text: str) -> None:
     assert (software.ports[0].state, software.virtual is None) == ("down", False)
     assert [nic.ports[0].rate_bits_per_s for nic in machine.nics] == [None] * 3
     assert "prints no rate" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
-
-
-def test_ibportstate_of_old_versions_has_its_lid_in_the_title() -> None:
-    old = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE)
-    titled = re.search(r"# Port info: Lid (\d+) port (\d+)", old)
-    assert titled is not None and old != NDR
-    (nic,) = rdma_tools.read_ibportstate(old, "port.txt").nics
-    assert (nic.ports[0].lid, nic.ports[0].number) == (int(titled[1]), int(titled[2]))

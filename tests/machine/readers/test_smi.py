@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from collbench.machine.peak.links import uncounted
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 from collbench.report.machine import tree_lines
+from tests.machine.machines import has_doubt
 
 BRIDGED = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -71,22 +74,81 @@ def links(machine: Machine) -> dict:
     return {(link.a, link.b): link.count for link in machine.gpu_links}
 
 
-def test_a_matrix_gives_gpus_nics_paths_and_links() -> None:
-    machine = smi.read(BRIDGED, "topo.txt")
-    assert machine.sources == ("nvidia-smi topo -m topo.txt",)
-    assert [(gpu.key, gpu.index, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [
-        ("gpu0", 0, "nvidia", 0), ("gpu1", 1, "nvidia", 0), ("gpu2", 2, "nvidia", 0), ("gpu3", 3, "nvidia", 1),
-    ]  # fmt: skip
-    assert [(nic.name, nic.rdma, nic.address) for nic in machine.nics] == [("mlx5_0", True, None), ("mlx5_bond_0", True, None)]
-    assert machine.paths["gpu3", "mlx5_bond_0"] == machine.paths["mlx5_bond_0", "gpu3"] == "PIX"
-    assert machine.paths["gpu0", "gpu1"] == "NV12" and machine.paths["gpu2", "mlx5_0"] == "NODE"
-    assert len(machine.paths) == 6 * 5 and machine.doubts == ()
+COHERENT = """\
+        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               2
+GPU1    NV18     X      NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               6
+GPU2    NV18    NV18     X      NV18    SYS     SYS     64-127  1,11-13,15-17           10
+GPU3    NV18    NV18    NV18     X      SYS     SYS     64-127  1,11-13,15-17           14
+NIC0    SYS     SYS     SYS     SYS      X      SYS
+NIC1    SYS     SYS     SYS     SYS     SYS      X
+"""
+OLD_WORDS = "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tPSB\tSOC\t0-7\nGPU1\tPSB\t X \tSOC\t0-7\nGPU2\tSOC\tSOC\t X \t8-15\n"
+LOST = matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18")
+HALF = "\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC")))
+HEADING, ROWS = BRIDGED.split("\n", 1)
+STRAIGHT = smi.read(BRIDGED, "m")
 
 
-def test_links_between_a_bridged_pair_are_counted_and_gpus_without_have_none_which_is_known() -> None:
-    machine = smi.read(BRIDGED, "topo.txt")
-    assert links(machine) == {("gpu0", "gpu1"): 12, ("gpu1", "gpu0"): 12, ("gpu2", None): 0, ("gpu3", None): 0}
-    assert [machine.links_of(gpu.key) for gpu in machine.gpus] == [12, 12, 0, 0] and not machine.switched
+def numas(machine: Machine) -> list[tuple[str, str | None, int | None]]:
+    return [(gpu.key, gpu.vendor, gpu.numa) for gpu in machine.gpus]
+
+
+def upper(machine: Machine) -> dict[tuple[str, str], str]:
+    """The paths of one half of the matrix."""
+    return {pair: word for pair, word in machine.paths.items() if pair[0] < pair[1]}
+
+
+MATRICES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
+    "source and GPUs": (BRIDGED, lambda m: (m.sources, [gpu.index for gpu in m.gpus], numas(m)),
+        (("nvidia-smi topo -m m",), [0, 1, 2, 3],
+        [("gpu0", "nvidia", 0), ("gpu1", "nvidia", 0), ("gpu2", "nvidia", 0), ("gpu3", "nvidia", 1)])),
+    "NICs": (BRIDGED, lambda m: [(nic.name, nic.rdma, nic.address) for nic in m.nics],
+        [("mlx5_0", True, None), ("mlx5_bond_0", True, None)]),
+    "paths in both directions": (BRIDGED,
+        lambda m: ([m.paths[pair] for pair in (("gpu3", "mlx5_bond_0"), ("mlx5_bond_0", "gpu3"), ("gpu0", "gpu1"), ("gpu2", "mlx5_0"))],
+        len(m.paths), m.doubts), (["PIX", "PIX", "NV12", "NODE"], 6 * 5, ())),
+    "links of a bridged pair are counted, and GPUs without have none": (BRIDGED,
+        lambda m: (links(m), [m.links_of(gpu.key) for gpu in m.gpus], m.switched),
+        ({("gpu0", "gpu1"): 12, ("gpu1", "gpu0"): 12, ("gpu2", None): 0, ("gpu3", None): 0}, [12, 12, 0, 0], False)),
+    "a GPU that lost its links has none while the others keep the switch": (LOST,
+        lambda m: [m.links_of(f"gpu{place}") for place in range(8)], [18, 18, 18, 0, 18, 18, 18, 18]),
+    "more links than a GPU has": (matrix(2, lambda a, b: "NV99"), lambda m: has_doubt(m, "NV99"), True),
+    "peer access below the matrix": (BRIDGED + "\n" + ACCESS,
+        lambda m: (m.peer_access["gpu0", "gpu1"], m.peer_access["gpu1", "gpu3"], len(m.peer_access)), ("OK", "CNS", 12)),
+    "peer access alone": (ACCESS,
+        lambda m: (m.peer_access == smi.read(BRIDGED + "\n" + ACCESS, "m").peer_access, [gpu.key for gpu in m.gpus], m.paths,
+        m.links_of("gpu0")), (True, ["gpu0", "gpu1", "gpu2", "gpu3"], {}, None)),
+    "of peer matrices that differ the first is taken": (ACCESS + "\n" + ACCESS.replace("OK", "DR"),
+        lambda m: (m.peer_access["gpu0", "gpu1"], "from gpu0 to gpu1: OK, then DR" in m.doubts[0]), ("OK", True)),
+    "an underlined heading": (f"\x1b[4m{HEADING}\x1b[0m\n{ROWS}", lambda m: m.paths, STRAIGHT.paths),
+    "an underlined heading whose escapes are damaged": (f"[4m{HEADING}[0m\n{ROWS}", lambda m: m.paths, STRAIGHT.paths),
+    "halves that contradict each other": (BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"),
+        lambda m: has_doubt(m, "SYS from gpu0 to gpu3, but NODE from gpu3 to gpu0"), True),
+    "missing rows come from the other half": (HALF,
+        lambda m: (m.paths["gpu3", "gpu0"], m.paths["mlx5_0", "gpu1"], ("gpu3", "mlx5_0") in m.paths, has_doubt(m, "GPU3, NIC0, NIC1")),
+        ("SYS", "PXB", False, True)),
+    "the NUMA node of a missing row": (HALF, lambda m: (m.gpus[3].numa, m.unknown["gpus/gpu3/numa"]), (None, "its row is missing")),
+    "words of old tools have their present names": (OLD_WORDS, upper,
+        {("gpu0", "gpu1"): "PIX", ("gpu0", "gpu2"): "SYS", ("gpu1", "gpu2"): "SYS"}),
+    "AMD's GPUs": (ROCM, numas, [("gpu0", "amd", 0), ("gpu1", "amd", 0), ("gpu2", "amd", 1)]),
+    "xGMI is named but not counted": (ROCM, lambda m: (upper(m), m.gpu_links, "not the number of links" in m.unknown["gpu_links"]),
+        ({("gpu0", "gpu1"): "XGMI", ("gpu0", "gpu2"): "PCIE", ("gpu1", "gpu2"): "PCIE"}, (), True)),
+    "GPUs whose memory is a NUMA node are near the first node of their list": (COHERENT,
+        lambda m: ([gpu.numa for gpu in m.gpus], [gpu.memory_numa for gpu in m.gpus],
+        [path for path in m.unknown if path.startswith("gpus/")], m.switched), ([0, 0, 1, 1], [2, 6, 10, 14], [], True)),
+    "GPUDirect of coherent GPUs is unknown, and they are no finding": (COHERENT,
+        lambda m: ({capability(m, gpu, nic).state for gpu in m.gpus for nic in m.nics}, list(examine([m]))), ({"unknown"}, [])),
+    "a list of nodes without memory of GPUs": (matrix(2, lambda a, b: "SYS").replace("0-31\t0\n", "0-31\t0-1\n"),
+        lambda m: ([gpu.numa for gpu in m.gpus], m.unknown["gpus/gpu0/numa"]), ([None, None], "its NUMA Affinity is 0-1")),
+    "NICs that were found and not shown": ("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED,
+        lambda m: has_doubt(m, "40 NICs and shows 2"), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "facts", "expected"), MATRICES.values(), ids=MATRICES)
+def test_a_matrix(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert facts(smi.read(text, "m")) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,35 +158,6 @@ def test_equal_counts_to_every_peer_are_a_switch_when_no_gpu_has_as_many_links(g
     machine = smi.read(matrix(gpus, lambda a, b: f"NV{count}"), "m")
     assert machine.switched is switched and machine.links_of("gpu0") == per_gpu
     assert (("gpu0", SWITCH) in links(machine)) is switched
-
-
-def test_a_gpu_that_lost_its_links_has_none_while_the_others_keep_the_switch() -> None:
-    machine = smi.read(matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18"), "m")
-    assert [machine.links_of(f"gpu{place}") for place in range(8)] == [18, 18, 18, 0, 18, 18, 18, 18]
-
-
-def test_more_links_than_a_gpu_has_are_doubted() -> None:
-    (doubt,) = smi.read(matrix(2, lambda a, b: "NV99"), "m").doubts
-    assert "NV99" in doubt
-
-
-def test_peer_access_below_the_matrix_and_alone() -> None:
-    both, alone = smi.read(BRIDGED + "\n" + ACCESS, "m"), smi.read(ACCESS, "m")
-    assert both.peer_access == alone.peer_access
-    assert both.peer_access["gpu0", "gpu1"] == "OK" and both.peer_access["gpu1", "gpu3"] == "CNS" and len(both.peer_access) == 12
-    assert [gpu.key for gpu in alone.gpus] == ["gpu0", "gpu1", "gpu2", "gpu3"] and not alone.paths and alone.links_of("gpu0") is None
-
-
-def test_peer_matrices_that_differ_are_doubted_and_the_first_is_taken() -> None:
-    machine = smi.read(ACCESS + "\n" + ACCESS.replace("OK", "DR"), "m")
-    assert machine.peer_access["gpu0", "gpu1"] == "OK"
-    assert "from gpu0 to gpu1: OK, then DR" in machine.doubts[0]
-
-
-def test_underlined_headings_of_terminals_are_read() -> None:
-    heading, rest = BRIDGED.split("\n", 1)
-    assert smi.read(f"\x1b[4m{heading}\x1b[0m\n{rest}", "m").paths == smi.read(BRIDGED, "m").paths
-    assert smi.read(f"[4m{heading}[0m\n{rest}", "m").paths == smi.read(BRIDGED, "m").paths
 
 
 @pytest.mark.parametrize(
@@ -156,18 +189,6 @@ def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str)
         smi.read(BRIDGED.replace(whole, bent), "m")
 
 
-def test_halves_that_contradict_each_other_are_doubted() -> None:
-    machine = smi.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
-    assert len(machine.doubts) == 1 and "SYS from gpu0 to gpu3, but NODE from gpu3 to gpu0" in machine.doubts[0]
-
-
-def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
-    machine = smi.read("\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC"))), "m")
-    assert machine.paths["gpu3", "gpu0"] == "SYS" and machine.paths["mlx5_0", "gpu1"] == "PXB" and ("gpu3", "mlx5_0") not in machine.paths
-    assert machine.gpus[3].numa is None and machine.unknown["gpus/gpu3/numa"] == "its row is missing"
-    assert len(machine.doubts) == 1 and "GPU3, NIC0, NIC1" in machine.doubts[0]
-
-
 @pytest.mark.parametrize(
     ("row", "why"),
     [
@@ -180,21 +201,6 @@ def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
 def test_an_affinity_that_names_no_node_is_unknown_with_its_reason(row: str, why: str) -> None:
     machine = smi.read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X {row}\n", "m")
     assert machine.gpus[0].numa is None and machine.unknown["gpus/gpu0/numa"] == why
-
-
-def test_words_of_old_tools_have_their_present_names() -> None:
-    machine = smi.read(
-        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tPSB\tSOC\t0-7\nGPU1\tPSB\t X \tSOC\t0-7\nGPU2\tSOC\tSOC\t X \t8-15\n", "m"
-    )
-    assert machine.paths["gpu0", "gpu1"] == "PIX" and machine.paths["gpu0", "gpu2"] == "SYS"
-
-
-def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
-    machine = smi.read(ROCM, "m")
-    assert [(gpu.key, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [("gpu0", "amd", 0), ("gpu1", "amd", 0), ("gpu2", "amd", 1)]
-    paths = {pair: word for pair, word in machine.paths.items() if pair[0] < pair[1]}
-    assert paths == {("gpu0", "gpu1"): "XGMI", ("gpu0", "gpu2"): "PCIE", ("gpu1", "gpu2"): "PCIE"}
-    assert machine.gpu_links == () and "not the number of links" in machine.unknown["gpu_links"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -216,90 +222,43 @@ def _machine_or_sentence(text: str) -> Machine | None:
         return None
 
 
-COHERENT = """\
-        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
-GPU0     X      NV18    NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               2
-GPU1    NV18     X      NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               6
-GPU2    NV18    NV18     X      NV18    SYS     SYS     64-127  1,11-13,15-17           10
-GPU3    NV18    NV18    NV18     X      SYS     SYS     64-127  1,11-13,15-17           14
-NIC0    SYS     SYS     SYS     SYS      X      SYS
-NIC1    SYS     SYS     SYS     SYS     SYS      X
-"""
-
-
-def test_gpus_whose_memory_is_a_numa_node_are_near_the_first_node_of_their_list() -> None:
-    machine = smi.read(COHERENT, "topo.txt")
-    assert [gpu.numa for gpu in machine.gpus] == [0, 0, 1, 1]
-    assert [gpu.memory_numa for gpu in machine.gpus] == [2, 6, 10, 14]
-    assert not [path for path in machine.unknown if path.startswith("gpus/")] and machine.switched
-
-
-def test_gpudirect_of_coherent_gpus_is_unknown_and_they_are_no_finding() -> None:
-    machine = smi.read(COHERENT, "topo.txt")
-    assert {capability(machine, gpu, nic).state for gpu in machine.gpus for nic in machine.nics} == {"unknown"}
-    assert not examine([machine])
-
-
-def test_a_list_of_nodes_without_memory_of_gpus_stays_unknown() -> None:
-    text = matrix(2, lambda a, b: "SYS").replace("0-31\t0\n", "0-31\t0-1\n")
-    machine = smi.read(text, "topo.txt")
-    assert [gpu.numa for gpu in machine.gpus] == [None, None] and machine.unknown["gpus/gpu0/numa"] == "its NUMA Affinity is 0-1"
-
-
-def test_nics_that_were_found_and_not_shown_are_a_doubt() -> None:
-    machine = smi.read("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED, "topo.txt")
-    assert len(machine.doubts) == 1 and "40 NICs and shows 2" in machine.doubts[0]
-
-
 UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
 
 
 def status(links: int = 12, off: tuple[int, ...] = (), index: int = 0, speed: str = "25") -> str:
-    """One GPU's part of the output."""
     lines = [f"\t Link {link}: " + ("<inactive>" if link in off else f"{speed} GB/s") for link in range(links)]
     return "\n".join([f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: {UUID})", *lines]) + "\n"
 
 
-def test_links_are_counted_with_their_speed() -> None:
-    machine = smi.read_nvlink_status(status() + status(index=1), "nvlink.txt")
-    assert machine.sources == ("nvidia-smi nvlink -s nvlink.txt",)
-    assert machine.gpus[0] == Gpu("gpu0", index=0, vendor="nvidia", model="NVIDIA A100-SXM4-80GB", links_off=0, uuid=UUID)
-    assert machine.gpu_links == (GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 12, bytes_per_s=25e9))
-    assert machine.doubts == () and machine.unknown == {}
+ALL_OFF = status(0) + "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+C2C = "GPU 0: NVIDIA GB200 (UUID: GPU-00000000-aaaa)\n" + "".join(f"\t C2C Link {link}: 40.5 GB/s\n" for link in range(5))
+STATUSES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
+    "source, doubts and what is unknown": (status(), lambda m: (m.sources, m.doubts, m.unknown), (("nvidia-smi nvlink -s m",), (), {})),
+    "GPU": (status(), lambda m: m.gpus, (Gpu("gpu0", index=0, vendor="nvidia", model="NVIDIA A100-SXM4-80GB", links_off=0, uuid=UUID),)),
+    "links are counted with their speed": (status() + status(index=1), lambda m: m.gpu_links,
+        (GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 12, bytes_per_s=25e9))),
+    "a speed as printed": (status(18, speed="26.562"), lambda m: m.gpu_links[0].bytes_per_s, pytest.approx(26.562e9)),
+    "inactive links are counted apart": (status(18, off=(12, 13, 14, 15, 16, 17), speed="26.562"),
+        lambda m: (m.links_of("gpu0"), m.gpus[0].links_off), (12, 6)),
+    "all links are off": (status(12, off=tuple(range(12))), lambda m: m.links_of("gpu0"), 0),
+    "all links are off, in the tool's words": (ALL_OFF, lambda m: m.links_of("gpu0"), 0),
+    "no link lines": ("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", lambda m: (m.links_of("gpu0"), m.gpus[0].links_off, set(m.unknown)),
+        (None, None, {"gpus/gpu0/links_off", "gpu_links"})),
+    "different speeds of one GPU": (status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"),
+        lambda m: (m.gpu_links, has_doubt(m, "gpu0 run at different speeds, 12.5 to 25 GB/s")), ((GpuLink("gpu0", None, 12),), True)),
+    "cut off in the second GPU": (status() + status(3, index=1), lambda m: "the file may be cut" in m.doubts[0], True),
+    "a line is missing": (status() + status(index=1).replace("\t Link 4: 25 GB/s\n", ""), lambda m: "the file may be cut" in m.doubts[0],
+        True),
+    "links to the CPU": (C2C, lambda m: (m.gpus[0].c2c_links, m.gpus[0].c2c_bytes_per_s, m.gpu_links, m.unknown["gpu_links"]),
+        (5, 40.5e9, (), "the file lists no NVLinks")),
+    "links to the CPU and to GPUs": (C2C + C2C.replace("C2C ", ""), lambda m: (m.links_of("gpu0"), m.gpus[0].c2c_links), (5, 5)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("printed", "bytes_per_s"), [("26.562", 26.562e9), ("25.781", 25.781e9), ("53.125", 53.125e9)])
-def test_speeds_are_kept_as_printed(printed: str, bytes_per_s: float) -> None:
-    assert smi.read_nvlink_status(status(18, speed=printed), "m").gpu_links[0].bytes_per_s == pytest.approx(bytes_per_s)
-
-
-def test_inactive_links_are_counted_apart() -> None:
-    machine = smi.read_nvlink_status(status(18, off=(12, 13, 14, 15, 16, 17), speed="26.562"), "m")
-    assert machine.links_of("gpu0") == 12 and machine.gpus[0].links_off == 6
-
-
-@pytest.mark.parametrize(
-    "text", [status(12, off=tuple(range(12))), status(0) + "NVML: Unable to retrieve NVLink information as all links are inActive\n"]
-)
-def test_a_gpu_whose_links_are_all_off_has_none_which_is_known(text: str) -> None:
-    assert smi.read_nvlink_status(text, "m").links_of("gpu0") == 0
-
-
-def test_a_gpu_without_any_link_lines_is_unknown() -> None:
-    machine = smi.read_nvlink_status("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
-    assert machine.links_of("gpu0") is None and machine.gpus[0].links_off is None
-    assert machine.unknown.keys() == {"gpus/gpu0/links_off", "gpu_links"}
-
-
-def test_different_speeds_of_one_gpu_are_doubted_and_none_is_taken() -> None:
-    machine = smi.read_nvlink_status(status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"), "m")
-    assert machine.gpu_links == (GpuLink("gpu0", None, 12),)
-    assert len(machine.doubts) == 1 and "gpu0 run at different speeds, 12.5 to 25 GB/s" in machine.doubts[0]
-
-
-@pytest.mark.parametrize("text", [status() + status(3, index=1), status() + status(index=1).replace("\t Link 4: 25 GB/s\n", "")])
-def test_a_list_that_is_cut_is_doubted(text: str) -> None:
-    assert "the file may be cut" in smi.read_nvlink_status(text, "m").doubts[0]
+@pytest.mark.parametrize(("text", "facts", "expected"), STATUSES.values(), ids=STATUSES)
+def test_an_nvlink_status(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
+    assert smi.looks_like_nvlink_status(text, "m") or "Link" not in text
+    assert facts(smi.read_nvlink_status(text, "m")) == expected
 
 
 @pytest.mark.parametrize(
@@ -310,27 +269,15 @@ def test_lines_that_cannot_be_are_refused(line: str) -> None:
         smi.read_nvlink_status(status(6, off=(0,)).replace("\t Link 0: <inactive>", line), "m")
 
 
-def test_links_to_the_cpu() -> None:
-    text = "GPU 0: NVIDIA GB200 (UUID: GPU-00000000-aaaa)\n" + "".join(f"\t C2C Link {link}: 40.5 GB/s\n" for link in range(5))
-    assert smi.looks_like_nvlink_status(text, "c2c.txt")
-    machine = smi.read_nvlink_status(text, "c2c.txt")
-    assert (machine.gpus[0].c2c_links, machine.gpus[0].c2c_bytes_per_s) == (5, 40.5e9)
-    assert machine.gpu_links == () and machine.unknown["gpu_links"] == "the file lists no NVLinks"
-    both = smi.read_nvlink_status(text + text.replace("C2C ", ""), "both.txt")
-    assert both.links_of("gpu0") == 5 and both.gpus[0].c2c_links == 5
-
-
 A, B, C = "0000:03:00.0", "0000:23:00.0", "0000:43:00.0"
 XGMI, PCIE = {(A, B), (B, A)}, {(A, C), (C, A), (B, C), (C, B)}
 
 
 def word(a: str, b: str) -> str:
-    """The type of a link."""
     return "SELF" if a == b else "XGMI" if (a, b) in XGMI else "PCIE"
 
 
 def table(title: str, cases: dict[tuple[str, str], str]) -> str:
-    """One table of the tool."""
     rows = [f"{a} {' '.join(cases[a, b].ljust(12) for b in (A, B, C))}" for a in (A, B, C)]
     return "\n".join([f"{title} TABLE:", f"             {A} {B} {C}", *rows, ""])
 
@@ -371,15 +318,10 @@ def test_gpus_links_and_access(text: str) -> None:
     assert machine.unknown["gpu_links"].startswith("amd-smi ")
 
 
-def test_the_default_table_shows_which_gpus_xgmi_joins() -> None:
-    lines = [line.text for line in tree_lines(smi.read_amd(TEXT, "topology.txt"))]
-    assert any("xGMI: to GPU 1 (number " in line for line in lines)
-
-
-def test_pcie_is_a_path_whose_distance_is_unknown() -> None:
+def test_xgmi_is_shown_with_the_gpus_that_it_joins_and_pcie_is_a_path_whose_distance_is_unknown() -> None:
     machine = smi.read_amd(TEXT, "topology.txt")
-    assert Distances(machine).path(A, C) == "PCIE"
-    assert Distances(Machine(gpus=machine.gpus)).path(A, C) is None
+    assert any("xGMI: to GPU 1 (number " in line.text for line in tree_lines(machine))
+    assert (Distances(machine).path(A, C), Distances(Machine(gpus=machine.gpus)).path(A, C)) == ("PCIE", None)
 
 
 PCIE_MATRIX = "".join(f"GPU{row} {' '.join('0' if row == column else 'PCIE' for column in range(3))}\n" for row in range(3))

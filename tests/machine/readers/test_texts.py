@@ -34,15 +34,8 @@ TEXTS = [
     ("NCCL topology XML", '<graphs version="1"><graph id="0"/></graphs>'),
 ]
 OF_NO_READER = [
-    "",
-    "hello\n",
-    "\n" * 70_000,
-    "-[0000:00]-+-00.0\n",
-    "GPU 0: NVIDIA A100\n",
-    "<html/>",
-    "<topology/>",
-    '{"machines": []}',
-]
+    "", "hello\n", "\n" * 70_000, "-[0000:00]-+-00.0\n", "GPU 0: NVIDIA A100\n", "<html/>", "<topology/>", '{"machines": []}',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "text"), TEXTS)
@@ -113,24 +106,8 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(kind: str, text: str, wh
 
 
 PIECES = [
-    "",
-    "\t",
-    " ",
-    '"',
-    "-1",
-    "9" * 30,
-    "\x00",
-    "\n",
-    "X",
-    "NV4",
-    "PIX",
-    "Port 1:",
-    "\n\t\tport:\t1\n",
-    "<gpu/>",
-    "<net/>",
-    "</pci>",
-    "x16",
-]
+    "", "\t", " ", '"', "-1", "9" * 30, "\x00", "\n", "X", "NV4", "PIX", "Port 1:", "\n\t\tport:\t1\n", "<gpu/>", "<net/>", "</pci>", "x16",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)

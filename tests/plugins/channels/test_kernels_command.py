@@ -1,7 +1,5 @@
 """`collbench kernels` on the fake GPU (a test double: its rates mean nothing), from the command line to the last check."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What probe --measure prints: "x of y (z %)" or n/a and why, one row a channel, and the same as JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 
@@ -27,7 +25,7 @@ def printed(*channels: Channel, format: str = "table") -> str:
     return stream.getvalue()
 
 
-def test_a_page_of_one_host() -> None:
+def test_pages_of_one_and_of_several_hosts() -> None:
     assert printed(MEMORY, GPU, NONE).splitlines() == [
         "channel            from   to                    GB/s  95 % interval  limited by",
         "host memory, copy  numa1  numa1                 88.0              –  memory copy by 32 CPUs · no interval",
@@ -36,41 +34,26 @@ def test_a_page_of_one_host() -> None:
         "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median",
         *explain(["no_interval"]),
     ]
-
-
-def test_several_hosts_are_named() -> None:
     lines = [line.text for line in table_lines(frame([GPU, NIC]))]
     assert lines[1].startswith("host to GPU    node1 numa0  node1 gpu3  ")
     assert lines[2].startswith("TCP, 1 stream  node1        node2       1.10 of 1.18 (93 %)      1.09–1.12  NIC eth0")
 
 
-def test_wrong_data_is_not_to_be_overlooked() -> None:
+def test_wrong_and_doubtful_figures_are_marked() -> None:
     line = list(table_lines(frame([WRONG])))[1]
     assert line.style == "wrong" and "  WRONG: byte 7 " in line.text
-
-
-def test_above_the_link_there_is_no_percentage() -> None:
     above = NIC.replace(bytes_per_s=1.5e9, flags=("above_bound",))
     assert (rate(above), above.percent) == ("1.50 of 1.18", None)
     assert list(table_lines(frame([above])))[1].style == "doubtful"
-
-
-def test_a_doubtful_interval_is_marked() -> None:
     assert interval(NIC.replace(flags=("drift",))) == "? 1.09–1.12"
     assert interval(NONE) == "–"
-
-
-def test_names() -> None:
     assert [name(NIC.replace(channel=word)) for word in ("tcp_8", "h2d_d2h", "nic_gpu_memory_gdr_off")] == [
         "TCP, 8 streams", "host and GPU, both ways", "NIC from GPU memory, GPUDirect RDMA off",
     ]  # fmt: skip
-
-
-def test_a_reason_cannot_move_the_cursor() -> None:
     assert "\x1b" not in printed(NONE.replace(na="\x1b[2J"))
 
 
-def test_json_has_the_documented_shape() -> None:
+def test_json_and_tables_of_external_tools_have_the_documented_shape() -> None:
     document = json.loads(printed(NIC, NONE, format="json"))
     assert document["schema"] == 1
     measured, none = document["channels"]
@@ -81,23 +64,14 @@ def test_json_has_the_documented_shape() -> None:
     }  # fmt: skip
     assert none["na"] == "CUDA shows one GPU here"
     assert {none[key] for key in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent", "limited_by")} == {None}
-
-
-def test_another_tools_row_has_its_commands() -> None:
+    assert json.loads(printed(NIC.replace(of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
+    with pytest.raises(UsageError, match=r"--format 'csv': .*table, json"):
+        printed(NIC, format="csv")
     theirs = NIC.replace(
         channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
     )
     assert json.loads(printed(theirs, format="json"))["channels"][0]["tool"] == {"size_bytes": 8, "tool": {"version": "3.12"}}
     assert printed(theirs).splitlines()[1].startswith("TCP, 1 stream (iperf3)  node1  node2  1.10 of 1.18 (93 %)              –  NIC eth0")
-
-
-def test_what_is_no_finite_number_is_null() -> None:
-    assert json.loads(printed(NIC.replace(of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
-
-
-def test_another_format() -> None:
-    with pytest.raises(UsageError, match=r"--format 'csv': .*table, json"):
-        printed(NIC, format="csv")
 
 
 @given(st.integers(40, 200))

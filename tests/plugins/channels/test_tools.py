@@ -1,7 +1,5 @@
 """`collbench pairs --tools` and `probe --measure --tools`: rows of external tools, and tools that fail. Most tools are test doubles."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -98,12 +96,10 @@ def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_pat
 
 
 BROKEN = [
-    ("print('\\x1b[2Jgarbage')", "pass", "?[2Jgarbage"),
-    ("sys.exit('out of memory')", "pass", "out of memory"),
-    (f"{GOOD}; sys.exit('later')", "pass", "code 1: later"),
-    ("time.sleep(60)", "pass", "6 s"),
+    ("print('\\x1b[2Jgarbage')", "pass", "?[2Jgarbage"), ("sys.exit('out of memory')", "pass", "out of memory"),
+    (f"{GOOD}; sys.exit('later')", "pass", "code 1: later"), ("time.sleep(60)", "pass", "6 s"),
     (GOOD, "sys.exit('the port is taken')", "the port is taken"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.often("garbage")

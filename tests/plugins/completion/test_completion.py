@@ -1,10 +1,9 @@
 """`collbench completion`: after Tab a shell offers what the parsers accept."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
+import sys
 from argparse import SUPPRESS
 from pathlib import Path
 
@@ -60,23 +59,15 @@ def long_options(command: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("collbench allr", {"allreduce"}),
-        ("collbench allreduce --si", {"--sizes"}),
-        ("collbench allreduce --device c", {"cpu", "cuda"}),
-        ("collbench allreduce --sizes 8 --mode gra", {"graph"}),
-        ("collbench allreduce --dtype bf", {"bfloat16"}),
-        ("collbench peak allr", {"allreduce"}),
-        ("collbench baseline sh", {"show"}),
-        ("collbench completion ", set(SHELLS)),
-        ("collbench nothing-like-it", set()),
-        pytest.param("collbench emit slurm --nodes 2 -- allr", {"allreduce"}, marks=needs_plugin("deploy")),
-        pytest.param("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}, marks=needs_plugin("deploy")),
-        pytest.param("collbench emit slurm --site site.toml --wri", {"--write"}, marks=needs_plugin("deploy")),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("collbench allr", {"allreduce"}), ("collbench allreduce --si", {"--sizes"}), ("collbench allreduce --device c", {"cpu", "cuda"}),
+    ("collbench allreduce --sizes 8 --mode gra", {"graph"}), ("collbench allreduce --dtype bf", {"bfloat16"}),
+    ("collbench peak allr", {"allreduce"}), ("collbench baseline sh", {"show"}), ("collbench completion ", set(SHELLS)),
+    ("collbench nothing-like-it", set()),
+    pytest.param("collbench emit slurm --nodes 2 -- allr", {"allreduce"}, marks=needs_plugin("deploy")),
+    pytest.param("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}, marks=needs_plugin("deploy")),
+    pytest.param("collbench emit slurm --site site.toml --wri", {"--write"}, marks=needs_plugin("deploy")),
+])  # fmt: skip
 def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
     assert offered(bash_script, line) == words
 
@@ -145,16 +136,10 @@ def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("collbench allr", {"allreduce"}),
-        ("collbench allreduce --siz", {"--sizes"}),
-        ("collbench allreduce --mode gra", {"graph"}),
-        ("collbench peak allr", {"allreduce"}),
-        ("collbench completion ", set(SHELLS)),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("collbench allr", {"allreduce"}), ("collbench allreduce --siz", {"--sizes"}), ("collbench allreduce --mode gra", {"graph"}),
+    ("collbench peak allr", {"allreduce"}), ("collbench completion ", set(SHELLS)),
+])  # fmt: skip
 def test_fish_completes(line: str, words: set[str], tmp_path: Path) -> None:
     fish = shutil.which("fish") or cannot("no fish here: apt-get install fish")
     (tmp_path / "collbench.fish").write_text(script("fish"))
@@ -173,11 +158,13 @@ def test_the_head_says_what_it_is_and_nothing_else(shell: str) -> None:
     assert not lines[1].startswith("#") and "Copy this" not in script(shell)
 
 
-def test_another_shell_is_rejected(tmp_path: Path) -> None:
+def test_without_shtab_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert one_sentence(run_here(tmp_path, "completion", "bash")) == "shell completion needs shtab: pip install 'collbench[completion]'"
+
+
+def test_another_shell_is_rejected_and_no_other_command_imports_shtab(tmp_path: Path) -> None:
     assert one_sentence(run_here(tmp_path, "completion", "tcsh")).startswith("'tcsh' ")
-
-
-def test_no_other_command_imports_shtab(tmp_path: Path) -> None:
     profile = {"PYTHONPROFILEIMPORTTIME": "1"}
     assert "shtab" not in imported(run(tmp_path, "explain", env=profile).stderr)
     actual = run(tmp_path, "completion", "bash", env=profile)

@@ -1,7 +1,5 @@
 """Batch scripts in tests: emit them, read their directives, and run them by bash with a double of srun."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import dataclass
@@ -24,19 +22,16 @@ exit "${{CODE:-0}}"
 
 
 def emit(folder: Path, *told: str, command: tuple[str, ...] = SWEEP) -> str:
-    """The script."""
     done = run_here(folder, "emit", "slurm", *told, "--", *command)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
 
 def asked(script: str) -> dict[str, str]:
-    """The #SBATCH lines by option."""
     return {name: value for name, _, value in (line.partition("=") for line in re.findall(r"^#SBATCH --(.*)$", script, re.MULTILINE))}
 
 
 def program(folder: Path, name: str, text: str) -> Path:
-    """A program of this text."""
     path = folder / name
     path.write_text(text)
     path.chmod(0o755)
@@ -56,7 +51,6 @@ class Called:
 
 
 def play(folder: Path, script: str, env: dict[str, str] | None = None) -> Called:
-    """Runs the script in the folder, as job 77."""
     bin_ = folder / "bin"
     bin_.mkdir(exist_ok=True)
     program(bin_, "srun", SRUN)

@@ -1,7 +1,5 @@
 """Kubernetes' side of a manifest: whether it would be taken, field by field, and what its pods are started with."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,6 @@ Document = dict[str, Any]
 
 
 def documents(text: str) -> list[Document]:
-    """What a manifest holds."""
     return list(yaml.load_all(text, yaml.CSafeLoader))
 
 
@@ -49,7 +46,6 @@ def _validator(schema: Document) -> jsonschema.Draft7Validator:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema, but with no field beyond those that it names."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,5 @@
 """Playbooks, played by Ansible itself over the hosts of a bed: what takes ssh's place reaches them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,11 +15,9 @@ PLAY = BIN / "ansible-playbook"
 def inventory(bed: Hosts, more: Sequence[str] = ()) -> str:
     """The bed's hosts in the group `nodes`, then others that are not there."""
     settings = {
-        "ansible_ssh_executable": bed.rsh,
-        "ansible_python_interpreter": str(BIN / "python"),
-        "ansible_ssh_args": "''",
+        "ansible_ssh_executable": bed.rsh, "ansible_python_interpreter": str(BIN / "python"), "ansible_ssh_args": "''",
         "ansible_control_path": "none",
-    }
+    }  # fmt: skip
     lines = ["[nodes]", *bed.names, *more, "[nodes:vars]", *(f"{name}={value}" for name, value in settings.items())]
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,5 @@
 """Run an emitted shell script by bash, with a double of its launcher that stores its arguments."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +24,10 @@ class Recorded:
     env: dict[str, str]
 
     def after(self, option: str) -> str:
-        """The word behind an option."""
         return self.words[self.words.index(option) + 1]
 
 
 def text(kind: LauncherKind, said: Mapping[str, Value], command: Sequence[str] = COMMAND) -> str:
-    """The file."""
     return kind.render(job_of(kind, tuple(command), said))
 
 

@@ -1,7 +1,5 @@
 """Playbooks: one launch over ssh, or a command on every host with collected output, read by Ansible itself."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tests.plugins.deploy.playing import PLAY
 from tests.plugins.deploy.texts import HOSTILE, texts
 
 pytest.importorskip("ansible")
+pytestmark = pytest.mark.contract  # Ansible itself reads them, and starts programs of the system when it is imported
 
 
 def emitted(*command: str, **said: Any) -> str:
@@ -25,7 +24,6 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the plays, as Ansible reads them."""
     from ansible.parsing.dataloader import DataLoader
 
     (folder / "playbook.yml").write_text(text)
@@ -34,7 +32,6 @@ def as_ansible_reads(text: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def filled_in(part: Any, **variables: Any) -> Any:
-    """Return it with the templates filled in, as Ansible sends it to a host."""
     from ansible.parsing.dataloader import DataLoader
     from ansible.template import Templar
 
@@ -90,11 +87,9 @@ class TestJinjaAndYaml:
 
 
 class TestOneLaunch:
-    def test_the_first_hosts_of_the_group_are_used(self, tmp_path: Path) -> None:
+    def test_each_of_the_first_hosts_starts_one_process_that_becomes_its_ranks_before_the_playbook_waits(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", nodes=4, group="gpu"), tmp_path)
         assert (one["hosts"], one["any_errors_fatal"]) == ("gpu[0:3]", True)
-
-    def test_each_host_starts_one_process_that_becomes_its_ranks(self, tmp_path: Path) -> None:
         text = emitted("allreduce", "--sizes", "1K", nodes=2, gpus_per_node=8)
         assert argv(text, START, tmp_path) == ["collbench", "allreduce", "--sizes", "1K", "--ranks-per-node", "8", "--out", "RUN"]
         found = task(text, START, tmp_path)["environment"]
@@ -108,8 +103,6 @@ class TestOneLaunch:
         )
         assert actual == {"RANK": 1, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "COLLBENCH_SECRET_FILE": "/h/s"}
         assert filled_in(found["MASTER_ADDR"], first="a", hostvars={"a": {"ansible_host": "10.0.0.1"}}) == "10.0.0.1"
-
-    def test_all_hosts_start_before_the_playbook_waits(self, tmp_path: Path) -> None:
         text = emitted("allreduce", minutes=10)
         assert (task(text, START, tmp_path)["async"], task(text, START, tmp_path)["poll"]) == (600, 0)
         wait = task(text, "Wait for their end", tmp_path)
@@ -121,17 +114,11 @@ class TestOneLaunch:
         assert as_ansible_reads(text, tmp_path)[0]["vars"]["run"] == "x"
         assert argv(text, START, tmp_path).count("--out") == words.startswith("--out x")
 
-    def test_variables_for_the_address_of_rank_0_are_kept(self, tmp_path: Path) -> None:
+    def test_variables_for_the_address_of_rank_0_are_kept_and_the_secret_is_not_logged(self, tmp_path: Path) -> None:
         said = ("MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234", "COLLBENCH_SECRET_FILE=/run/secret")
         found = task(emitted("allreduce", env=said), START, tmp_path)["environment"]
         assert {name: found[name] for name in found if name not in ("RANK", "WORLD_SIZE")} == dict(pair.split("=") for pair in said)
         assert task(emitted("allreduce", port=4000), START, tmp_path)["environment"]["MASTER_PORT"] == "4000"
-
-    @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-    def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
-        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
-
-    def test_the_secret_is_not_logged(self, tmp_path: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce"), tmp_path)
         (draws,) = (task for task in one["tasks"] if "secret" in task.get("ansible.builtin.set_fact", {}))
         assert draws["no_log"] is True and draws["run_once"] is True
@@ -139,22 +126,22 @@ class TestOneLaunch:
         assert handed["no_log"] is True and handed["ansible.builtin.copy"]["mode"] == "0600"
         assert "secret: " not in emitted("allreduce", env=("COLLBENCH_SECRET=0123456789abcdef",))
 
+    @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+    def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
+        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
+
 
 class TestOnEachHost:
-    def test_every_host_by_default(self, tmp_path: Path) -> None:
+    def test_every_host_by_default_prints_json(self, tmp_path: Path) -> None:
         assert as_ansible_reads(emitted("probe"), tmp_path)[0]["hosts"] == "all"
         assert as_ansible_reads(emitted("doctor", group="gpu"), tmp_path)[0]["hosts"] == "gpu"
         assert as_ansible_reads(emitted("probe", nodes=2), tmp_path)[0]["hosts"] == "all[0:1]"
-
-    def test_the_command_prints_json(self, tmp_path: Path) -> None:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_outputs_that_would_stay_on_the_hosts_are_rejected(self) -> None:
+    def test_outputs_that_would_stay_on_the_hosts_are_rejected_and_the_committed_playbook_is_what_is_written(self) -> None:
         assert refusal("probe", "--format", "table").endswith(" --format")
         assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
-
-    def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 

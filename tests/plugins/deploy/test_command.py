@@ -1,7 +1,5 @@
 """collbench emit: options, site files, where the file is written; every mistake is one sentence."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -28,24 +26,21 @@ def refused(folder: Path, *words: str, env: dict[str, str] | None = None, inner:
 
 
 class TestTheJob:
-    def test_options_may_be_on_either_side_of_the_kind(self, tmp_path: Path) -> None:
+    def test_options_have_variables_and_any_place_and_the_last_one_counts(self, tmp_path: Path) -> None:
         assert text(tmp_path, "slurm", "--nodes", "4") == text(tmp_path, "--nodes", "4", "slurm")
         assert "#SBATCH --nodes=4\n" in text(tmp_path, "slurm", "--nodes", "4")
-
-    def test_every_option_has_a_variable_and_a_typed_option_wins(self, tmp_path: Path) -> None:
         env = {"COLLBENCH_NODES": "5", "COLLBENCH_GPUS_PER_NODE": "8", "COLLBENCH_ENV": "A=1"}
         found = text(tmp_path, "slurm", "--nodes", "4", env=env)
         assert found == text(tmp_path, "slurm", "--nodes", "4", "--gpus-per-node", "8", "--env", "A=1")
-
-    def test_the_last_of_repeated_options_counts_but_variables_add_up(self, tmp_path: Path) -> None:
         assert text(tmp_path, "reframe", "--nodes", "4", "--nodes", "3") == text(tmp_path, "reframe", "--nodes", "3")
         found = text(tmp_path, "reframe", "--env", "A=1", "--env", "B=2", "--env", "A=3")
         assert re.findall(r"export (\w=\d)", found) == ["A=3", "B=2"]
 
-    def test_words_after_the_dashes_are_the_command_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_words_after_the_dashes_are_the_command_and_a_check_is_not_resumed(self, tmp_path: Path) -> None:
         found = text(tmp_path, "reframe", inner=("--", "allreduce", "--seed", "4", "--allocation", "{{ x }} $(id) #"))
         assert '"--seed",\n        "4",\n        "--allocation",\n        "\'{{ x }} $(id) #\'",\n' in found
         assert "COLLBENCH" not in text(tmp_path, "reframe", env={"COLLBENCH_SEED": "3"})
+        assert "--resume-if-exists" not in text(tmp_path, "slurm", inner=("--", "check"))
 
     @pytest.mark.parametrize("kind", list(kinds()))
     @pytest.mark.parametrize("words", ["check", "osu_allreduce", "latency --mode pipelined", "pairs", "hunt", "workload ddp", "run quick"])
@@ -55,32 +50,15 @@ class TestTheJob:
             tmp_path, kind, *more, inner=("--", *words.split())
         )
 
-    def test_a_check_is_not_resumed(self, tmp_path: Path) -> None:
-        assert "--resume-if-exists" not in text(tmp_path, "slurm", inner=("--", "check"))
-
 
 class TestMistakes:
-    @pytest.mark.parametrize(
-        ("words", "value"),
-        [
-            ("", "KIND"),
-            ("slrum", "did you mean slurm?"),
-            ("xyz", ", ".join(kinds())),
-            ("slurm --nodes 0", "--nodes: '0'"),
-            ("slurm --nodes -1", "--nodes: '-1'"),
-            ("slurm --nodes=", "--nodes: ''"),
-            ("slurm --node 2", "did you mean --nodes?"),
-            ("slurm --sizes 8", "--sizes"),
-            ("ansible --image a:b", "--image "),
-            ("ansible --partition x", "--partition "),
-            ("slurm --partition=", "--partition: ''"),
-            ("slurm --name a/b", "--name: 'a/b'"),
-            ("slurm --env A", "--env: 'A'"),
-            ("slurm --site nowhere", "--site nowhere: "),
-            ("ansible --submit", "--submit "),
-            ("slurm slurm", "'slurm'"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("words", "value"), [
+        ("", "KIND"), ("slrum", "did you mean slurm?"), ("xyz", ", ".join(kinds())), ("slurm --nodes 0", "--nodes: '0'"),
+        ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"), ("slurm --node 2", "did you mean --nodes?"),
+        ("slurm --sizes 8", "--sizes"), ("ansible --image a:b", "--image "), ("ansible --partition x", "--partition "),
+        ("slurm --partition=", "--partition: ''"), ("slurm --name a/b", "--name: 'a/b'"), ("slurm --env A", "--env: 'A'"),
+        ("slurm --site nowhere", "--site nowhere: "), ("ansible --submit", "--submit "), ("slurm slurm", "'slurm'"),
+    ])  # fmt: skip
     def test_before_the_dashes(self, words: str, value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, *words.split())
 
@@ -88,23 +66,15 @@ class TestMistakes:
     def test_images_with_blanks_and_quotes(self, image: str, tmp_path: Path) -> None:
         assert refused(tmp_path, "slurm", f"--image={image}").startswith(f"--image: {image!r} ")
 
-    @pytest.mark.parametrize(
-        ("inner", "value"),
-        [
-            ((), "missing command"),
-            (("--",), "missing command"),
-            (("--", "allredcue"), "after --: 'allredcue'"),
-            (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"),
-            (("--", "emit", "slurm"), "after --: 'emit'"),
-            (("--", "collbench", "allreduce"), "after --: 'collbench'"),
-            (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
-            (("--", "allreduce", "8"), "after --: '8'"),
-            (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
-            (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
-            (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
-            (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("inner", "value"), [
+        ((), "missing command"), (("--",), "missing command"), (("--", "allredcue"), "after --: 'allredcue'"),
+        (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"), (("--", "emit", "slurm"), "after --: 'emit'"),
+        (("--", "collbench", "allreduce"), "after --: 'collbench'"), (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
+        (("--", "allreduce", "8"), "after --: '8'"), (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
+        (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
+        (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
+        (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
+    ])  # fmt: skip
     def test_after_the_dashes(self, inner: tuple[str, ...], value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, "slurm", inner=inner)
 
@@ -127,25 +97,21 @@ class TestASite:
     def site(self, tmp_path: Path) -> None:
         (tmp_path / "site.toml").write_text(SITE)
 
-    def test_its_keys_are_the_options(self, tmp_path: Path) -> None:
+    def test_a_site_has_the_options_as_keys_and_a_typed_one_wins(self, tmp_path: Path) -> None:
         found = text(tmp_path, "slurm", "--site", "site.toml", "--partition", "h100", "--env", "B=2")
         typed = ["--account", "infra", "--env", "A=1", "--gpus-per-node", "8", "--partition", "h100", "--env", "B=2"]
         assert found == text(tmp_path, "slurm", *typed)
         assert found == text(tmp_path, "slurm", "--partition", "h100", "--env", "B=2", env={"COLLBENCH_SITE": "site.toml"})
-
-    def test_a_typed_option_wins(self, tmp_path: Path) -> None:
         found = text(tmp_path, "slurm", "--site", "site.toml", "--partition", "h100", "--gpus-per-node", "4", "--account", "me")
         assert "#SBATCH --account=me\n" in found and "#SBATCH --ntasks-per-node=4\n" in found
+        (tmp_path / "site.toml").write_text("schema = 1\n[partitions.h100]\ngpus_per_node = 8\n")
+        said = refused(tmp_path, "slurm", "--site", "site.toml")
+        assert said.startswith("site.toml: [partitions.h100]: ") and "'gpus_per_node'" in said
 
     def test_for_other_launchers_the_partition_is_the_tables_name_alone(self, tmp_path: Path) -> None:
         found = text(tmp_path, "ansible", "--site", "site.toml", "--partition", "h100")
         assert found == text(tmp_path, "ansible", "--gpus-per-node", "8", "--env", "A=1")
         assert "'h200'" in refused(tmp_path, "ansible", "--site", "site.toml", "--partition", "h200")
-
-    def test_a_misspelt_key(self, tmp_path: Path) -> None:
-        (tmp_path / "site.toml").write_text("schema = 1\n[partitions.h100]\ngpus_per_node = 8\n")
-        said = refused(tmp_path, "slurm", "--site", "site.toml")
-        assert said.startswith("site.toml: [partitions.h100]: ") and "'gpus_per_node'" in said
 
 
 class TestOutput:

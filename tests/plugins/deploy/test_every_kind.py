@@ -4,8 +4,6 @@ A shell script is run by bash, with doubles of launchers that store their argume
 PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ranks that its file starts.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -35,13 +33,9 @@ NODES, RANKS = 3, 4
 NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun", "collbench")
 IN_A_JOB = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "n[1-3]",
-    "SLURM_JOB_NUM_NODES": "3",
-    "SLURM_NNODES": "3",
-    "SLURM_NODEID": "0",
+    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0",
     "SLURM_PROCID": "0",
-}
+}  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
 
 Words = list[str]
@@ -85,7 +79,6 @@ def of_check(text: str) -> list[Words]:
 
 
 def found(text: str, name: str) -> Any:
-    """The value of a variable of the check."""
     (value,) = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
     return ast.literal_eval(value)
 
@@ -102,7 +95,6 @@ Playbook.add_constructor("!unsafe", literally)
 
 
 def lists_of_texts(part: Any) -> Iterator[Words]:
-    """All lists of strings of a document."""
     if isinstance(part, list) and part and all(isinstance(each, str) for each in part):
         yield part
     for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -117,7 +109,6 @@ def as_given(text: str, *, playbook: bool) -> str:
 
 
 def holds(lines: Sequence[Words], wanted: Words) -> bool:
-    """Return whether one of the lines has these words in sequence."""
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
@@ -180,7 +171,6 @@ def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None
 
 
 def number(pattern: str, text: str) -> int:
-    """The one number that the pattern finds."""
     (value,) = set(re.findall(pattern, text, re.MULTILINE))
     return int(value)
 
@@ -196,15 +186,10 @@ STARTS: dict[str, Callable[[str], int]] = {
 
 
 @each_kind
-@pytest.mark.parametrize(
-    ("said", "ranks"),
-    [
-        ({}, NODES * RANKS),
-        ({"nodes": 1}, RANKS),
-        ({"gpus-per-node": 8, "ranks-per-node": 8}, 24),
-        ({"nodes": 512, "ranks-per-node": 8}, 4096),
-    ],
-)
+@pytest.mark.parametrize(("said", "ranks"), [
+    ({}, NODES * RANKS), ({"nodes": 1}, RANKS), ({"gpus-per-node": 8, "ranks-per-node": 8}, 24),
+    ({"nodes": 512, "ranks-per-node": 8}, 4096),
+])  # fmt: skip
 def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], ranks: int) -> None:
     assert kind.name in STARTS, f"add the number of ranks that the file of {kind.name} starts to STARTS"
     assert STARTS[kind.name](emitted(kind, ORDINARY, **said)) == ranks
@@ -263,16 +248,10 @@ def test_bash_reads_the_same_words(words: list[str]) -> None:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=20))
 @example(HOSTILE_LIST)
-def test_yaml_reads_the_same_strings(words: list[str]) -> None:
+def test_yaml_and_python_read_the_same_strings(words: list[str]) -> None:
     assert yaml.safe_load(f"a: {files.yamls(words)}  # and a remark") == {"a": words}
     for word in words:
         assert yaml.safe_load(f"- {files.yaml(word)}  # and a remark") == [word]
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.lists(texts, max_size=20))
-@example(HOSTILE_LIST)
-def test_python_reads_the_same_strings(words: list[str]) -> None:
     assert [ast.literal_eval(files.python(word)) for word in words] == words
 
 
@@ -304,16 +283,11 @@ def test_text_that_is_not_fully_quoted_is_rejected() -> None:
     assert not isinstance(f"{quoted}; rm", Quoted)
 
 
-@pytest.mark.parametrize(
-    ("text", "shell", "pod", "ansible"),
-    [
-        ("plain", "plain", '"plain"', '"plain"'),
-        ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
-        ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'),
-        ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
-        ("no", "no", '"no"', '"no"'),
-    ],
-)
+@pytest.mark.parametrize(("text", "shell", "pod", "ansible"), [
+    ("plain", "plain", '"plain"', '"plain"'), ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
+    ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'), ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
+    ("no", "no", '"no"', '"no"'),
+])  # fmt: skip
 def test_how_each_language_is_quoted(text: str, shell: str, pod: str, ansible: str) -> None:
     assert (files.sh(text), files.pod(text), files.ansible(text)) == (shell, pod, ansible)
     assert files.line([text, "x"]) == f"{shell} x" and files.pods([text]) == f"[{pod}]"

@@ -1,7 +1,5 @@
 """Manifests: accepted by Kubernetes, arguments passed unchanged, and errors in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,6 @@ def container(text: str) -> Any:
 
 
 def words(text: str) -> list[str]:
-    """Return the command line of a manifest without a volume, the program first."""
     return [expanded(word, {}) for word in container(text)["args"]]
 
 
@@ -66,7 +63,7 @@ def test_the_check_detects_an_unknown_field() -> None:
         assert refused({**document, "spec": {}}) or kind == "jobset"  # a JobSet may be empty
 
 
-def test_a_job_has_a_pod_for_each_node_and_gives_them_names() -> None:
+def test_jobs_have_a_pod_for_each_node_and_mpijobs_start_every_rank() -> None:
     service, job = documents(emitted({"nodes": 4, "name": "fabric", "namespace": "bench", "minutes": 20}))
     assert service["spec"] == {
         "clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"batch.kubernetes.io/job-name": "fabric"},
@@ -79,9 +76,17 @@ def test_a_job_has_a_pod_for_each_node_and_gives_them_names() -> None:
     assert rule["labelSelector"]["matchLabels"] == {"batch.kubernetes.io/job-name": "fabric"}
     env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert env == {"COLLBENCH_PODS": "4", "MASTER_ADDR": "fabric-0.fabric", "COLLBENCH_SECRET": None, "COLLBENCH_TIMEOUT": "600"}
+    (job,) = documents(emitted({"kind": "mpijob", "ranks-per-node": 2, "env": ("A=$(B)",)}))
+    spec, (launcher, worker) = job["spec"], (job["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
+    assert (spec["slotsPerWorker"], worker["replicas"], spec["launcherCreationPolicy"]) == (2, 2, "WaitForWorkersReady")
+    assert worker["template"]["spec"]["containers"][0]["command"][:2] == ["/usr/sbin/sshd", "-De"]
+    assert [expanded(word, {"B": "x"}) for word in launcher["template"]["spec"]["containers"][0]["args"]] == [
+        "mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile", "--map-by", "ppr:2:node", "--bind-to", "core", "env", "A=$(B)",
+        "collbench", "allreduce", "--format", "json", "--out", "/tmp/collbench-run",
+    ]  # fmt: skip
 
 
-def test_the_pods_request_the_hardware_and_may_pin_memory() -> None:
+def test_pods_request_their_hardware_and_get_their_name_alone() -> None:
     (box,) = indexed(emitted(EVERYTHING))["template"]["spec"]["containers"]
     assert box["resources"] == {
         "limits": {
@@ -95,24 +100,16 @@ def test_the_pods_request_the_hardware_and_may_pin_memory() -> None:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         {"name": "results", "persistentVolumeClaim": {"claimName": "results.claim"}},
     ]
-
-
-def test_a_plain_job_requests_nothing_else() -> None:
     spec = indexed(emitted({"nodes": 1}, "allreduce", "--timeout", "30"))["template"]["spec"]
     (box,) = spec["containers"]
     assert sorted(spec) == ["containers", "restartPolicy"]
     assert (sorted(box), [each["name"] for each in box["env"]]) == (["args", "command", "env", "image", "name"], ["COLLBENCH_PODS"])
-
-
-def test_an_mpijob_starts_every_rank_by_mpirun_and_its_workers_wait_for_ssh() -> None:
-    (job,) = documents(emitted({"kind": "mpijob", "ranks-per-node": 2, "env": ("A=$(B)",)}))
-    spec, (launcher, worker) = job["spec"], (job["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
-    assert (spec["slotsPerWorker"], worker["replicas"], spec["launcherCreationPolicy"]) == (2, 2, "WaitForWorkersReady")
-    assert worker["template"]["spec"]["containers"][0]["command"][:2] == ["/usr/sbin/sshd", "-De"]
-    assert [expanded(word, {"B": "x"}) for word in launcher["template"]["spec"]["containers"][0]["args"]] == [
-        "mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile", "--map-by", "ppr:2:node", "--bind-to", "core", "env", "A=$(B)",
-        "collbench", "allreduce", "--format", "json", "--out", "/tmp/collbench-run",
-    ]  # fmt: skip
+    box = container(emitted({"volume": "v", "env": ("HOME=/root",)}, "p2p", "--sizes", "$(HOME)"))
+    fields = {"metadata.name": "collbench-{index}-abcde", "metadata.labels['batch.kubernetes.io/controller-uid']": "0" * 36}
+    first, second = pods(box, 2, fields)
+    assert first.words == ["collbench", "p2p", "--sizes", "$(HOME)", "--out", "/results/runs/collbench-0-abcde"]
+    assert (second.env["JOB_COMPLETION_INDEX"], second.env["POD_NAME"]) == ("1", "collbench-1-abcde")
+    assert first.env["COLLBENCH_SECRET"] == second.env["COLLBENCH_SECRET"] == "0" * 36
 
 
 @pytest.mark.parametrize(
@@ -151,15 +148,6 @@ def test_arguments_with_a_meaning_in_yaml_or_kubernetes_are_passed_unchanged(kin
     else:
         actual = {each["name"]: expanded(each["value"], {}) for each in container(text)["env"] if "value" in each}
         assert [actual[f"V{number}"] for number in range(len(tricky))] == tricky
-
-
-def test_only_the_name_of_the_pod_is_filled_in() -> None:
-    box = container(emitted({"volume": "v", "env": ("HOME=/root",)}, "p2p", "--sizes", "$(HOME)"))
-    fields = {"metadata.name": "collbench-{index}-abcde", "metadata.labels['batch.kubernetes.io/controller-uid']": "0" * 36}
-    first, second = pods(box, 2, fields)
-    assert first.words == ["collbench", "p2p", "--sizes", "$(HOME)", "--out", "/results/runs/collbench-0-abcde"]
-    assert (second.env["JOB_COMPLETION_INDEX"], second.env["POD_NAME"]) == ("1", "collbench-1-abcde")
-    assert first.env["COLLBENCH_SECRET"] == second.env["COLLBENCH_SECRET"] == "0" * 36
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """emit mpirun: the arguments of each library's mpirun, from a run of the script with a double of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +15,9 @@ pytestmark = pytest.mark.system
 
 LIBRARIES = ("openmpi", "mpich", "intel")
 REASONS: list[tuple[dict[str, Value], str]] = [
-    ({}, "moves between cores"),
-    ({"gpus-per-node": 8}, "NCCL binds its threads"),
-    ({"bind": "none"}, "as requested"),
+    ({}, "moves between cores"), ({"gpus-per-node": 8}, "NCCL binds its threads"), ({"bind": "none"}, "as requested"),
     ({"bind": "numa"}, "NUMA node of its memory"),
-]
+]  # fmt: skip
 IN_A_JOB = {"SLURM_JOB_ID": "8"}
 
 
@@ -50,11 +46,8 @@ class TestRanks:
         assert start(library, ranks_per_node=4).words[:6] == ["-n", "8", "-ppn", "4", "-f", "hosts"]
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    def test_one_per_gpu(self, library: str, start: Callable[..., Recorded]) -> None:
+    def test_ranks_follow_gpus_and_the_script_does_not_grow_with_the_number_of_nodes(self, library, start):
         assert start(library, gpus_per_node=8).after("-n") == "16"
-
-    @pytest.mark.parametrize("library", LIBRARIES)
-    def test_the_script_does_not_grow_with_the_number_of_nodes(self, library: str) -> None:
         said = {"library": library, "hosts": "hosts", "ranks-per-node": 8}
         few, many = (text(KIND, {**said, "nodes": nodes}) for nodes in (512, 99_999))
         assert len(many) - len(few) < 20
@@ -65,9 +58,10 @@ class TestRanks:
         found = recorded(tmp_path, KIND, {"library": library, "hosts": "hosts", "nodes": 2})
         assert (found.code, found.words) == (2, []) and found.said.startswith("hosts ") and " 2 hosts" in found.said
 
-    def test_a_missing_host_file_starts_nothing(self, tmp_path: Path) -> None:
+    def test_a_missing_host_file_starts_nothing_and_one_node_needs_none(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"hosts": "none", "nodes": 1})
         assert (found.code, found.words) == (2, []) and "none: No such file" in found.said
+        assert recorded(tmp_path, KIND, {"nodes": 1}).after("-n") == "1"
 
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_hosts_of_the_scheduler(self, library: str, tmp_path: Path) -> None:
@@ -77,35 +71,21 @@ class TestRanks:
         assert not {"-f", "--hostfile", "-hosts"} & set(words)
         assert ("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT" in words) == (library == "intel")
 
-    def test_one_node_needs_neither(self, tmp_path: Path) -> None:
-        assert recorded(tmp_path, KIND, {"nodes": 1}).after("-n") == "1"
-
 
 class TestBinding:
-    @pytest.mark.parametrize(
-        ("library", "said", "words"),
-        [
-            ("openmpi", {}, ["--bind-to", "core"]),
-            ("openmpi", {"gpus_per_node": 8}, ["--bind-to", "none"]),
-            ("openmpi", {"bind": "numa"}, ["--bind-to", "numa"]),
-            ("mpich", {}, ["-bind-to", "core"]),
-            ("mpich", {"cpus_per_rank": 4, "gpus_per_node": 8}, ["-bind-to", "core:4"]),
-            ("mpich", {"bind": "numa"}, ["-bind-to", "numa"]),
-            ("intel", {}, ["-genv", "I_MPI_PIN_DOMAIN", "core"]),
-            ("intel", {"gpus_per_node": 8}, ["-genv", "I_MPI_PIN", "0"]),
-            ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
-        ],
-    )
-    def test_the_options_that_bind_ranks(
-        self, library: str, said: dict[str, Value], words: list[str], start: Callable[..., Recorded]
-    ) -> None:
+    @pytest.mark.parametrize(("library", "said", "words"), [
+        ("openmpi", {}, ["--bind-to", "core"]), ("openmpi", {"gpus_per_node": 8}, ["--bind-to", "none"]),
+        ("openmpi", {"bind": "numa"}, ["--bind-to", "numa"]), ("mpich", {}, ["-bind-to", "core"]),
+        ("mpich", {"cpus_per_rank": 4, "gpus_per_node": 8}, ["-bind-to", "core:4"]), ("mpich", {"bind": "numa"}, ["-bind-to", "numa"]),
+        ("intel", {}, ["-genv", "I_MPI_PIN_DOMAIN", "core"]), ("intel", {"gpus_per_node": 8}, ["-genv", "I_MPI_PIN", "0"]),
+        ("intel", {"cpus_per_rank": 4}, ["-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_DOMAIN", "4:compact"]),
+    ])  # fmt: skip
+    def test_the_options_that_bind_ranks(self, library, said, words, start):
         found = start(library, **said).words
         assert found[(at := found.index(words[0])) : at + len(words)] == words
 
-    def test_cores_of_open_mpi_belong_to_its_mapping(self, start: Callable[..., Recorded]) -> None:
+    def test_cores_belong_to_the_mapping_of_open_mpi_and_mpich_binds_nothing_by_default(self, start: Callable[..., Recorded]) -> None:
         assert start("openmpi", cpus_per_rank=4, ranks_per_node=2).after("--map-by") == "ppr:2:node:PE=4"
-
-    def test_mpich_binds_nothing_by_default(self, start: Callable[..., Recorded]) -> None:
         assert "-bind-to" not in start("mpich", gpus_per_node=8).words
 
     @pytest.mark.parametrize("bind", ["numa", "none"])
@@ -131,22 +111,28 @@ class TestOtherOptions:
         assert words[(at := words.index(wanted[0])) : at + len(wanted)] == wanted
         assert "eth0" not in start(library).words
 
-    def test_mpich_leaves_the_other_ranks_time_to_report_a_killed_one(self, start: Callable[..., Recorded]) -> None:
+    def test_mpich_lets_ranks_report_a_killed_one_and_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         assert "-disable-auto-cleanup" in start("mpich").words
-
-    def test_open_mpi_gets_the_paths_of_programs_and_libraries(self, tmp_path: Path) -> None:
-        without = recorded(tmp_path, KIND, {"nodes": 1}).words
-        assert without[without.index("-x") : without.index("-x") + 3] == ["-x", "PATH", "collbench"]
-        words = recorded(tmp_path, KIND, {"nodes": 1}, env={"LD_LIBRARY_PATH": "/site/lib"}).words
-        assert words[words.index("-x") : words.index("-x") + 5] == ["-x", "PATH", "-x", "LD_LIBRARY_PATH", "collbench"]
-
-    def test_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         variables = tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))
         words = start("openmpi", env=variables).words
         assert words[-2 * len(variables) :] == [word for each in variables for word in ("-x", each)]
         for library in ("mpich", "intel"):
             words = start(library, env=variables).words
             assert words[-3 * len(variables) :] == [word for each in variables for word in ("-genv", *each.split("=", 1))]
+
+    def test_open_mpi_gets_paths_and_its_launcher_by_its_full_path(self, tmp_path: Path) -> None:
+        without = recorded(tmp_path, KIND, {"nodes": 1}).words
+        assert without[without.index("-x") : without.index("-x") + 3] == ["-x", "PATH", "collbench"]
+        words = recorded(tmp_path, KIND, {"nodes": 1}, env={"LD_LIBRARY_PATH": "/site/lib"}).words
+        assert words[words.index("-x") : words.index("-x") + 5] == ["-x", "PATH", "-x", "LD_LIBRARY_PATH", "collbench"]
+        words = recorded(tmp_path, KIND, {"nodes": 1, "runs": "/data/my runs", "name": "nightly"}).words
+        assert words[-2] == "--out" and words[-1].startswith("/data/my runs/20") and words[-1].endswith("Z-nightly")
+        for command in (("probe",), ("allreduce", "--out", "x"), ("allreduce", "--resume", "x")):
+            assert recorded(tmp_path, KIND, {"nodes": 1}, command=command).words[-len(command) :] == list(command)
+        env = {"BASH_FUNC_module%%": '() { echo "$@" >&2; }'}
+        assert recorded(tmp_path, KIND, {"nodes": 1, "module": ("gcc/14", "openmpi/5.0")}, env=env).said == "load gcc/14 openmpi/5.0\n"
+        missing = recorded(tmp_path, KIND, {"nodes": 1, "module": ("openmpi/5.0",)}, env={"BASH_FUNC_module%%": "() { false; }"})
+        assert (missing.code, missing.words) == (2, [])
 
     def test_the_launcher_is_started_by_its_full_path(self, tmp_path: Path) -> None:
         """Open MPI then finds its daemon at the same place on nodes with another PATH."""
@@ -159,21 +145,8 @@ class TestOtherOptions:
         found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tmp_path)} | bash_alone(tmp_path))
         assert found.code == 2 and words in found.said
 
-    def test_the_run_folder(self, tmp_path: Path) -> None:
-        words = recorded(tmp_path, KIND, {"nodes": 1, "runs": "/data/my runs", "name": "nightly"}).words
-        assert words[-2] == "--out" and words[-1].startswith("/data/my runs/20") and words[-1].endswith("Z-nightly")
-        for command in (("probe",), ("allreduce", "--out", "x"), ("allreduce", "--resume", "x")):
-            assert recorded(tmp_path, KIND, {"nodes": 1}, command=command).words[-len(command) :] == list(command)
-
-    def test_a_module_is_loaded_first(self, tmp_path: Path) -> None:
-        env = {"BASH_FUNC_module%%": '() { echo "$@" >&2; }'}
-        assert recorded(tmp_path, KIND, {"nodes": 1, "module": ("gcc/14", "openmpi/5.0")}, env=env).said == "load gcc/14 openmpi/5.0\n"
-        missing = recorded(tmp_path, KIND, {"nodes": 1, "module": ("openmpi/5.0",)}, env={"BASH_FUNC_module%%": "() { false; }"})
-        assert (missing.code, missing.words) == (2, [])
-
 
 def bash_alone(folder: Path) -> dict[str, str]:
-    """Return a PATH with only the programs that the script needs."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("bash", "date", "grep"):

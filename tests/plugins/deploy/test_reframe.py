@@ -1,7 +1,5 @@
 """A check that passes where every byte arrived right: as it is written, as ReFrame reads it, and on a real Slurm."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
@@ -28,7 +26,6 @@ def emitted(*command: str, **said: Any) -> str:
 
 
 def variables(text: str) -> dict[str, Any]:
-    """Return the variables of the check's class, by name."""
     (check,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     return {ast.unparse(node.targets[0]): ast.literal_eval(node.value) for node in check.body if isinstance(node, ast.Assign)}
 
@@ -41,12 +38,8 @@ def class_name(name: str) -> str:
 def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed: SlurmBed | None = None, site: Path = SITE) -> Finished:
     """Run ReFrame on the check in the folder; it writes nothing elsewhere."""
     quiet = {
-        "RFM_ENABLE_RESULTS_STORAGE": "n",
-        "RFM_SAVE_LOG_FILES": "n",
-        "TMPDIR": str(folder),
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(folder),
-    }
+        "RFM_ENABLE_RESULTS_STORAGE": "n", "RFM_SAVE_LOG_FILES": "n", "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "HOME": str(folder),
+    }  # fmt: skip
     line = [str(REFRAME), "-c", str(folder / "check.py"), "-C", str(site), "--prefix", str(folder), "--nocolor", *words]
     actual = environment({**quiet, **(env or {})})
     if bed:
@@ -55,27 +48,25 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
 
 
 class TestTheCheck:
-    def test_it_has_the_settings_of_the_job(self) -> None:
+    def test_it_has_the_settings_of_the_job_and_a_class_that_shadows_nothing(self) -> None:
         actual = variables(
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
         assert (actual["num_tasks"], actual["num_tasks_per_node"], actual["num_gpus_per_node"], actual["num_cpus_per_task"]) == (
-            32,
-            8,
-            8,
-            6,
-        )
+            32, 8, 8, 6,
+        )  # fmt: skip
         assert (actual["time_limit"], actual["valid_systems"], actual["modules"], actual["exclusive_access"]) == (
-            "45m",
-            ["*:gpu"],
-            ["cuda/13", "ompi"],
-            True,
-        )
-
-    def test_it_has_no_other_settings(self) -> None:
+            "45m", ["*:gpu"], ["cuda/13", "ompi"], True,
+        )  # fmt: skip
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
+        actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
+        assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
+        names = ("collbench", "night-2.x", "Path", "None", "1st", "_a", "collbench-gpu")
+        assert [class_name(name) for name in names if name[0] != "_"] == [
+            "Collbench", "CollbenchNight2X", "CollbenchPath", "CollbenchNone", "Collbench1st", "CollbenchGpu",
+        ]  # fmt: skip
 
-    def test_the_rows_are_read_from_the_run_folder(self) -> None:
+    def test_the_rows_are_read_from_the_run_folder_of_a_command_that_measures(self) -> None:
         actual = variables(emitted("allreduce"))
         assert actual["executable_opts"] == ["allreduce", "--out", "run"]
         assert actual["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
@@ -83,25 +74,13 @@ class TestTheCheck:
         actual = variables(emitted("pairs", "--out", "/x/a b", program="/opt/c b"))
         assert actual["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in actual
         assert actual["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
-
-    def test_a_command_that_measures_nothing_has_no_rows(self) -> None:
         text = emitted("doctor")
         assert variables(text)["postrun_cmds"] == ["echo $? >exit_code"] and "rows" not in text
-
-    def test_its_name_is_a_class_that_shadows_nothing(self) -> None:
-        names = ("collbench", "night-2.x", "Path", "None", "1st", "_a", "collbench-gpu")
-        assert [class_name(name) for name in names if name[0] != "_"] == [
-            "Collbench", "CollbenchNight2X", "CollbenchPath", "CollbenchNone", "Collbench1st", "CollbenchGpu",
-        ]  # fmt: skip
 
     @pytest.mark.parametrize("text", ["", "-x", "a b", 'a"', "a,b", "a\n", "{{ x }}"])
     def test_invalid_systems(self, text: str) -> None:
         with pytest.raises(UsageError, match="system of ReFrame"):
             system(text)
-
-    def test_reframe_does_not_run_the_value_of_a_variable(self) -> None:
-        actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
-        assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
 
 
 HERE = """site_configuration = {
@@ -126,14 +105,8 @@ case $1 in
 esac
 """
 ROW = {
-    "operation": "allreduce",
-    "size_bytes": 1024,
-    "backend": "gloo",
-    "dtype": "float32",
-    "redop": "sum",
-    "mode": "isolated",
-    "root": None,
-}
+    "operation": "allreduce", "size_bytes": 1024, "backend": "gloo", "dtype": "float32", "redop": "sum", "mode": "isolated", "root": None,
+}  # fmt: skip
 RIGHT = {**ROW, "wrong": 0, "busbw_bytes_per_s": 2.5e9}
 
 

@@ -1,7 +1,5 @@
 """The kinds, found by their files, their settings, and the holes of their templates."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,16 @@ from collbench.plugins.deploy.kinds import kinds, knowing, settings
 FILES = sorted(path.stem for path in (Path(__file__).parents[3] / "collbench/plugins/deploy/kinds").glob("*.py") if path.stem != "__init__")
 
 
-def test_every_file_is_a_kind_of_its_name() -> None:
+def test_every_file_is_a_kind_and_kinds_share_settings() -> None:
     assert list(kinds()) == FILES
     assert {"ansible", "kubernetes", "mpirun", "reframe", "slurm", "torchrun"} <= set(kinds())
+    taken = {"launcher", "site", "write", "submit", "inner", "call", "command", "version", "help"}
+    assert not taken & set(settings())
+    for kind in kinds().values():
+        for setting in kind.settings:
+            assert settings()[setting.name] is setting, f"{kind.name} has a --{setting.name} of its own"
+    assert knowing(settings()["nodes"]) == FILES
+    assert "slurm" in knowing(settings()["partition"]) and "ansible" not in knowing(settings()["partition"])
 
 
 @pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
@@ -29,27 +34,11 @@ def test_a_kind_has_the_texts_for_users(kind: LauncherKind) -> None:
     assert {"nodes", "gpus-per-node", "ranks-per-node", "program", "env", "name"} <= set(names)
 
 
-def test_no_setting_takes_a_name_that_the_command_line_itself_needs() -> None:
-    taken = {"launcher", "site", "write", "submit", "inner", "call", "command", "version", "help"}
-    assert not taken & set(settings())
-
-
-def test_kinds_that_share_a_settings_name_share_the_setting() -> None:
-    for kind in kinds().values():
-        for setting in kind.settings:
-            assert settings()[setting.name] is setting, f"{kind.name} has a --{setting.name} of its own"
-
-
 @pytest.mark.parametrize("setting", settings().values(), ids=lambda setting: setting.name)
 def test_a_default_is_a_value_that_could_have_been_typed(setting: JobSetting) -> None:
     if setting.default is not None and not setting.many:
         assert setting.parse(str(setting.default)) == setting.default
     assert setting.summary and "\n" not in setting.summary and not setting.summary.endswith(".")
-
-
-def test_the_kinds_that_have_a_setting() -> None:
-    assert knowing(settings()["nodes"]) == FILES
-    assert "slurm" in knowing(settings()["partition"]) and "ansible" not in knowing(settings()["partition"])
 
 
 # A template's holes: whole numbers and quoted text; all else is our own error, which no file is written with.
@@ -67,9 +56,17 @@ def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return filled
 
 
-def test_numbers_and_quoted_text_are_written(fill: Any) -> None:
+def test_quoted_text_is_written_and_a_misspelt_name_is_an_error(fill: Any) -> None:
     assert fill("{{ n }} {{ w|sh }} {{ ws|line }}\n", n=3, w="a b", ws=["c", "d e"]) == "3 'a b' c 'd e'\n"
     assert fill("{{ w }}", w=sh("a b")) == "'a b'"
+    from jinja2 import UndefinedError
+
+    with pytest.raises(UndefinedError, match="nodse"):
+        fill("{{ nodse|sh }}", nodes=2)
+    with pytest.raises(TypeError):
+        fill("{{ nodse }}", nodes=2)
+    text = '<% if n > 1 %>\nhosts: "{{ all }}" # {% x %} {# y #}\nn: << n >>\n<% endif %>\n'
+    assert fill(text, "ansible-x.j2", n=2) == 'hosts: "{{ all }}" # {% x %} {# y #}\nn: 2\n'
 
 
 @pytest.mark.parametrize("value", ["text", "", 1.5, True, None, ["a"], b"a"], ids=repr)
@@ -82,20 +79,6 @@ def test_any_other_filter_is_rejected(fill: Any, value: object) -> None:
 def test_nothing_that_was_done_to_quoted_text_passes_for_it(fill: Any, hole: str) -> None:
     with pytest.raises(TypeError, match="is not quoted"):
         fill(f"{{{{ {hole} }}}}", w="a")
-
-
-def test_a_misspelt_name_is_an_error(fill: Any) -> None:
-    from jinja2 import UndefinedError
-
-    with pytest.raises(UndefinedError, match="nodse"):
-        fill("{{ nodse|sh }}", nodes=2)
-    with pytest.raises(TypeError):
-        fill("{{ nodse }}", nodes=2)
-
-
-def test_ansible_keeps_its_own_braces(fill: Any) -> None:
-    text = '<% if n > 1 %>\nhosts: "{{ all }}" # {% x %} {# y #}\nn: << n >>\n<% endif %>\n'
-    assert fill(text, "ansible-x.j2", n=2) == 'hosts: "{{ all }}" # {% x %} {# y #}\nn: 2\n'
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.j2")), ids=lambda file: file.name)

@@ -1,7 +1,5 @@
 """Attacks 75 to 92: hostile words in each option of `emit` that takes text, for every kind of file."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 from collections.abc import Iterator
@@ -21,17 +19,13 @@ OPTIONS = {
     **{84: "module", 85: "hosts", 86: "interface", 87: "system", 88: "account", 89: "qos", 90: "gpu-type", 91: "endpoint", 92: "partition"},
 }
 WORDS = (
-    "x$(touch injected)",
-    "x`touch injected`;touch injected|touch injected",
-    "x'\"; touch injected; '\"$(HOME)",
-    "x{{ lookup('pipe', 'touch injected') }}",
-    "x\ntouch injected\n#SBATCH --wrap=injected",
-)
+    "x$(touch injected)", "x`touch injected`;touch injected|touch injected", "x'\"; touch injected; '\"$(HOME)",
+    "x{{ lookup('pipe', 'touch injected') }}", "x\ntouch injected\n#SBATCH --wrap=injected",
+)  # fmt: skip
 FORMS = {"env": "HOSTILE={}", "rdma": "{}=1"}
 
 
 def texts(part: Any) -> Iterator[str]:
-    """All strings of a document."""
     if isinstance(part, str):
         yield part
     for each in [*part, *part.values()] if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -39,7 +33,6 @@ def texts(part: Any) -> Iterator[str]:
 
 
 def calls(text: str) -> set[str]:
-    """What a Python file calls."""
     return {ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}
 
 

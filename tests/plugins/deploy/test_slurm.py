@@ -1,7 +1,5 @@
 """The batch script: its directives and commands, and user input that stays inside its quotes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -30,11 +28,13 @@ print(json.dumps({**known, "hosts": len(found.hosts), "first": found.hosts[0], "
 
 
 class TestDirectives:
-    def test_of_a_plain_job(self, tmp_path: Path) -> None:
+    def test_of_a_plain_job_and_one_too_short_for_a_signal(self, tmp_path: Path) -> None:
         assert asked(emit(tmp_path)) == {
             "job-name": "collbench", "output": "%x-%j.out", "time": "30", "nodes": "2", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
             "requeue": "", "signal": "TERM@60",
         }  # fmt: skip
+        # Slurm sends it up to a minute early: a job of two minutes would get it at its start.
+        assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
 
     @pytest.mark.parametrize("command", [("probe",), ("allreduce", "--resume", "runs/1")])
     def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
@@ -56,10 +56,6 @@ class TestDirectives:
     def test_of_options(self, options: str, directives: dict[str, str], tmp_path: Path) -> None:
         assert directives.items() <= asked(emit(tmp_path, *options.split())).items()
 
-    def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
-        """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""
-        assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
-
 
 class TestSrun:
     def started(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
@@ -67,19 +63,17 @@ class TestSrun:
         assert (called.code, called.errors) == (0, "")
         return called
 
-    def test_by_a_plain_job(self, tmp_path: Path) -> None:
+    def test_srun_gets_mpi_cores_variables_and_gives_the_exit_code(self, tmp_path: Path) -> None:
         actual = self.started(tmp_path)
         assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
         assert actual.command == ["collbench", *SWEEP, "--out", "runs/77"]
         assert actual.env == {"SLURM_KILL_BAD_EXIT": "1"}
-
-    def test_of_mpi_and_cores(self, tmp_path: Path) -> None:
         actual = self.started(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
         assert actual.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
-
-    def test_without_mpi_the_script_has_a_hint(self, tmp_path: Path) -> None:
         script = emit(tmp_path)
         assert "--mpi=" not in re.sub("#.*", "", script) and "`srun --mpi=list`, `collbench doctor --launch`" in script
+        assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
+        assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
 
     @pytest.mark.parametrize(
         "command", [(*SWEEP, "--out", "mine"), (*SWEEP, "--out=mine"), ("probe",), ("run", "quick", "--resume", "old")]
@@ -87,64 +81,45 @@ class TestSrun:
     def test_no_folder_is_added_to_a_command_that_has_one_or_needs_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
         assert self.started(tmp_path, command=command).command == ["collbench", *command]
 
-    def test_variables_reach_the_ranks(self, tmp_path: Path) -> None:
-        assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
-
-    def test_its_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
-        assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
-
     def test_modules_are_loaded_first(self, tmp_path: Path) -> None:
         script = emit(tmp_path, "--module", "gcc/13.2", "--module", "openmpi/5.0", "--env", "X=1")
         assert re.findall(r"^(?:module|set|export X).*$", script, re.MULTILINE) == [
-            "module load gcc/13.2 || exit 2",
-            "module load openmpi/5.0 || exit 2",
-            "set -euo pipefail",
-            "export X=1",
-        ]
+            "module load gcc/13.2 || exit 2", "module load openmpi/5.0 || exit 2", "set -euo pipefail", "export X=1",
+        ]  # fmt: skip
         assert script.startswith("#!/bin/bash -l\n") and emit(tmp_path).startswith("#!/bin/bash\n")
         called = play(tmp_path, script.replace("module load gcc/13.2", "false"))
         assert (called.code, called.command) == (2, [])
 
 
 class TestContainers:
-    @pytest.mark.parametrize(
-        ("image", "as_pyxis_wants_it"),
-        [
-            ("nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("docker://nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("nvcr.io#nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
-            ("host:5000/a/b@sha256:0a", "host:5000#a/b@sha256:0a"),
-            ("localhost/a", "localhost#a"),
-            ("docker.io/library/debian:12", "library/debian:12"),
-            ("someone/collbench:1", "someone/collbench:1"),
-            ("debian", "debian"),
-            ("collbench.sqsh", "./collbench.sqsh"),
-            ("/images/collbench.sqsh", "/images/collbench.sqsh"),
-        ],
-    )
+    @pytest.mark.parametrize(("image", "as_pyxis_wants_it"), [
+        ("nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"), ("docker://nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
+        ("nvcr.io#nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"), ("host:5000/a/b@sha256:0a", "host:5000#a/b@sha256:0a"),
+        ("localhost/a", "localhost#a"), ("docker.io/library/debian:12", "library/debian:12"),
+        ("someone/collbench:1", "someone/collbench:1"), ("debian", "debian"), ("collbench.sqsh", "./collbench.sqsh"),
+        ("/images/collbench.sqsh", "/images/collbench.sqsh"),
+    ])  # fmt: skip
     def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
         actual = play(tmp_path, emit(tmp_path, "--image", image))
         assert actual.code == 0
         assert actual.options[2:] == [
-            f"--container-image={as_pyxis_wants_it}",
-            f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
-            f"--container-workdir={tmp_path}",
-            "--no-container-mount-home",
-        ]
+            f"--container-image={as_pyxis_wants_it}", f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
+            f"--container-workdir={tmp_path}", "--no-container-mount-home",
+        ]  # fmt: skip
         assert actual.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
         assert (tmp_path / "runs").is_dir()  # a mounted folder must exist
 
-    def test_enroot_adds_the_driver_on_gpu_nodes(self, tmp_path: Path) -> None:
+    def test_enroot_adds_the_driver_and_a_hook_and_apptainer_runs_its_files(self, tmp_path: Path) -> None:
         actual = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
         assert actual.env["NVIDIA_VISIBLE_DEVICES"] == "all"
         present = list(Path("/sys/bus/pci/drivers").glob("mlx?_core/*/infiniband_verbs"))
         assert actual.env.get("MELLANOX_VISIBLE_DEVICES") == ("all" if present else None)  # the hook fails where there is none
         actual = play(tmp_path, emit(tmp_path, "--image", "a/b"))
         assert "NVIDIA_VISIBLE_DEVICES" not in actual.env
-
-    def test_mpi_needs_a_hook_of_enroot(self, tmp_path: Path) -> None:
         actual = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
         assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in actual] == [True, False, False]
+        actual = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
+        assert actual.command[:2] == ["apptainer", "exec"] and "x.sqsh" in actual.command
 
     @pytest.mark.parametrize("gpus", [0, 8])
     def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
@@ -155,10 +130,6 @@ class TestContainers:
         inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/images/collbench.sif"]
         own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
         assert actual.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
-
-    def test_apptainer_runs_the_files_of_enroot_too(self, tmp_path: Path) -> None:
-        actual = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
-        assert actual.command[:2] == ["apptainer", "exec"] and "x.sqsh" in actual.command
 
 
 class TestQuoting:

@@ -1,7 +1,5 @@
 """emit torchrun: the arguments of each node's torchrun, from a run of the script with a double of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -42,28 +40,24 @@ class TestRendezvous:
     def test_the_arguments(self, said: dict[str, Value], node: str, words: str, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, said, *filter(None, [node])).words[:-1] == [*words.split(), *END]
 
-    def test_static_by_slurm(self, tmp_path: Path) -> None:
+    def test_static_by_slurm_or_on_one_node(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, STATIC, env={"SLURM_NODEID": "1", "SLURM_JOB_ID": "8"})
         assert (found.after("--node-rank"), found.after("--rdzv-id")) == ("1", "collbench-8")
+        words = recorded(tmp_path, KIND, {"nodes": 1, "rendezvous": "static"}).words
+        assert words[words.index("--master-addr") + 1] == "localhost" and "--node-rank" not in words
 
     @pytest.mark.parametrize(("said", "remedy"), [(STATIC, "number of this node"), ({"nodes": 2}, "--endpoint HOST")])
     def test_without_a_number_or_an_endpoint_nothing_starts(self, said: dict[str, Value], remedy: str, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, said)
         assert found.code and not found.words and remedy in found.said
 
-    def test_one_node_static(self, tmp_path: Path) -> None:
-        words = recorded(tmp_path, KIND, {"nodes": 1, "rendezvous": "static"}).words
-        assert words[words.index("--master-addr") + 1] == "localhost" and "--node-rank" not in words
-
 
 class TestEndpoint:
-    def test_at_the_first_host_of_a_file(self, tmp_path: Path) -> None:
+    def test_the_endpoint_is_the_first_host_of_a_file_or_of_slurms_job(self, tmp_path: Path) -> None:
         (tmp_path / "hosts").write_text("# ours\n\n  n7 slots=8\nn8\n")
         assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
         (tmp_path / "hosts").write_text("n7:8\nn8:8\n")
         assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
-
-    def test_at_the_first_node_of_slurms_job(self, tmp_path: Path) -> None:
         scontrol(tmp_path)
         found = recorded(tmp_path, KIND, {"nodes": 20_000}, env={"SLURM_JOB_NODELIST": "n[1-20000]"})
         assert (found.code, found.after("--rdzv-endpoint")) == (0, "n1:29500")
@@ -81,28 +75,18 @@ class TestEndpoint:
 
 
 class TestOtherOptions:
-    def test_threads(self, tmp_path: Path) -> None:
+    def test_ranks_get_threads_variables_and_no_restart(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT).env["OMP_NUM_THREADS"] == "1"
         assert recorded(tmp_path, KIND, {**AT, "cpus-per-rank": 4}, env={"OMP_NUM_THREADS": "9"}).env["OMP_NUM_THREADS"] == "4"
-
-    def test_variables_are_passed_unchanged(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "env": tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))})
         assert [found.env[f"A{number}"] for number in range(len(HOSTILE))] == list(HOSTILE)
-
-    def test_torchrun_beside_collbench_is_preferred(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {**AT, "program": f"{tmp_path}/a b/collbench"})
         assert found.env["PATH"].startswith(f"{tmp_path}/a b:{tmp_path}:") and f"{tmp_path}/a b/collbench" in found.words
-
-    def test_a_program_by_its_name_alone_changes_no_path(self) -> None:
-        assert "PATH" not in text(KIND, AT)
-
-    def test_no_folder_is_added_to_a_command_without_a_run(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT, command=("probe", "--measure")).words[-2:] == ["probe", "--measure"]
-
-    def test_a_site_that_lets_torchrun_restart_is_overruled(self, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, AT, env={"PET_MAX_RESTARTS": "3"}).after("--max-restarts") == "0"
 
-    def test_the_file_begins_with_the_start_on_each_node(self) -> None:
+    def test_the_file_begins_with_the_start_on_each_node_and_changes_no_path_for_a_plain_name(self) -> None:
+        assert "PATH" not in text(KIND, AT)
         static = text(KIND, {**AT, "rendezvous": "static", "nodes": 4, "hosts": "my hosts"}).splitlines()
         assert static[1] == "# collbench by torchrun; nodes: 4, ranks on each: 1."
         assert static[3] == "#   srun --nodes=4 --ntasks-per-node=1 FILE"

@@ -1,7 +1,5 @@
 """The machine's picture: well-formed, small, readable without colours, and true."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,6 @@ def drawn(machine: Machine, *limiting: str) -> Element:
 
 
 def texts(root: Element) -> list[str]:
-    """Return the texts in it, without titles."""
     return [(each.findtext(f"{SVG}title") and each[0].tail) or each.text or "" for each in root.iter(f"{SVG}text")]
 
 
@@ -71,7 +68,7 @@ def test_cards_do_not_cover_each_other(name: str) -> None:
             assert apart
 
 
-def test_what_a_screen_reader_reports() -> None:
+def test_a_screen_reader_a_dark_page_and_a_report_can_have_the_picture() -> None:
     root = drawn(dgx())
     assert root.get("role") == "img"
     assert (root[0].tag, root[0].text) == (f"{SVG}title", "dgx01")
@@ -79,19 +76,13 @@ def test_what_a_screen_reader_reports() -> None:
     assert (root[1].text or "").startswith(
         "2 NUMA nodes, 8 GPUs, 8 NICs. GPU 0: H100 80GB HBM3. NVLink: 18 to a switch, each 26.6 GB/s. GPU 1: H100"
     )
-
-
-def test_dark_pages() -> None:
     assert "@media (prefers-color-scheme:dark)" in picture(laptop())
-
-
-def test_a_large_node_is_small_enough_for_a_report() -> None:
     machine = dgx()
     more = tuple(Nic(f"eno{number}", f"0000:e{number}:00.0", numa=1, ports=(ethernet(100),)) for number in range(4))
     assert len(picture(replace(machine, nics=(*machine.nics, *more))).encode()) < 60 << 10
 
 
-def test_faster_links_are_wider() -> None:
+def test_wider_and_limiting_links() -> None:
     def width(link: PcieLink) -> float:
         machine = laptop()
         pci = tuple(replace(device, link=link) for device in machine.pci)
@@ -99,95 +90,67 @@ def test_faster_links_are_wider() -> None:
 
     links = [PcieLink(speed, lanes, speed, lanes) for speed, lanes in ((2.5, 1), (8.0, 4), (8.0, 16), (16.0, 16), (32.0, 16), (64.0, 16))]
     assert [width(link) for link in links] == sorted({width(link) for link in links})
+    root = drawn(dgx(), "mlx5_0", "mlx5_7", "0000:18:00.0>switch")
+    assert texts(root).count("limits") == 3
+    assert len(with_class(root, "rect", "limit")) == 2
 
 
-def test_a_downtrained_link_is_dashed_and_reports_it() -> None:
+def test_slow_idle_and_downed_links_and_ports() -> None:
     root = drawn(pcie_box())
     slow = with_class(root, "path", "slow")
     assert [each.findtext(f"{SVG}title") for each in slow] == ["PCIe Gen4 x8 of Gen4 x16 (downtrained)"]
     assert {"Gen4 x8", "of Gen4 x16"} <= set(texts(root))
-
-
-def test_an_idle_gpu_is_not_accused() -> None:
     machine = dgx()
     pci = tuple(replace(device, link=PcieLink(2.5, 16, 32.0, 16)) if device.kind == "gpu" else device for device in machine.pci)
     root = drawn(replace(machine, pci=pci))
     assert with_class(root, "path", "slow") == []
     assert texts(root).count("idle") == 8
-
-
-def test_a_port_that_is_down_is_hatched_and_reports_it() -> None:
     root = drawn(pcie_box())
     assert len(with_class(root, "rect", "hatch")) == len(with_class(root, "rect", "down")) == 1
     assert "down" in texts(root)
 
 
-def test_an_unknown_link_is_dotted() -> None:
+def test_unknown_links_are_dotted_or_have_their_maximum() -> None:
     root = drawn(Machine(numa_nodes=(NumaNode(0),), nics=(Nic("eth0"),)))
     assert [each.findtext(f"{SVG}title") for each in with_class(root, "path", "dim")] == ["PCIe unknown"]
     assert {"?", "ports unknown"} <= set(texts(root))
     assert "limits" not in texts(root)
-
-
-def test_the_maximum_of_a_device_is_shown_if_its_state_is_unknown() -> None:
     machine = laptop()
     pci = tuple(replace(device, link=PcieLink(None, None, 32.0, 16)) for device in machine.pci)
     assert "≤Gen5 x16" in texts(drawn(replace(machine, pci=pci)))
 
 
-def test_switched_links_and_a_gpu_that_lost_some() -> None:
+def test_nvlinks_of_switches_meshes_and_unknown_ends() -> None:
     machine = dgx()
     assert "NVSwitch: 18 NVLinks per GPU, each 26.6 GB/s" in texts(drawn(machine))
     assert texts(drawn(machine)).count("×18") == 8
     fewer = replace(machine, gpu_links=(*machine.gpu_links[:7], replace(machine.gpu_links[7], count=16)))
     assert "16 of 18" in texts(drawn(fewer))
     assert len(with_class(drawn(fewer), "path", "slow")) == 1
-
-
-def test_a_mesh_has_a_line_per_pair() -> None:
     root = drawn(mesh())
     assert len(with_class(root, "path", "nv")) == 6
     assert "4 NVLinks per pair, each 25 GB/s" in texts(root)
     assert "Without GPU or NIC: NUMA nodes 0, 2, 4, 6." in texts(root)
-
-
-def test_a_mesh_with_different_counts_shows_them() -> None:
     machine = mesh()
     a, b, c, _ = (gpu.key for gpu in machine.gpus)
     root = drawn(replace(machine, gpu_links=(GpuLink(a, b, 2), GpuLink(b, c, 1), GpuLink(c, c, 1))))
     assert "NVLinks: counts on the lines" in texts(root)
     assert len(with_class(root, "path", "nv")) == 2
     assert {"1", "2"} <= set(texts(root))
-
-
-def test_links_with_unknown_ends_are_a_sentence() -> None:
-    machine = mesh()
     root = drawn(replace(machine, gpu_links=tuple(GpuLink(gpu.key, None, 12) for gpu in machine.gpus)))
     assert "12 NVLinks per GPU, far ends unknown" in texts(root)
     assert with_class(root, "path", "nv") == []
 
 
-@pytest.mark.parametrize(
-    ("machine", "limiting"),
-    [
-        (dgx(), "mlx5_3"),
-        (pcie_box(), "0000:82:00.0"),
-        (dgx(), "0000:16:00.0"),
-        (dgx(), "0000:18:00.0>switch"),
-        (mesh(), "0000:83:00.0>0000:03:00.0"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "limiting"), [
+    (dgx(), "mlx5_3"), (pcie_box(), "0000:82:00.0"), (dgx(), "0000:16:00.0"), (dgx(), "0000:18:00.0>switch"),
+    (mesh(), "0000:83:00.0>0000:03:00.0"),
+])  # fmt: skip
 def test_what_limits_is_marked_in_words(machine: Machine, limiting: str) -> None:
     root = drawn(machine, limiting)
     assert texts(root).count("limits") == 1
     assert len(with_class(root, "path", "halo")) + len(with_class(root, "rect", "limit")) == 1
     assert "limits" not in texts(drawn(machine))
-
-
-def test_several_parts_may_limit_together() -> None:
-    root = drawn(dgx(), "mlx5_0", "mlx5_7", "0000:18:00.0>switch")
-    assert texts(root).count("limits") == 3
-    assert len(with_class(root, "rect", "limit")) == 2
 
 
 def test_switches_below_switches() -> None:
@@ -224,25 +187,16 @@ def test_names_that_would_be_markup() -> None:
     assert "<script" not in picture(machine)
 
 
-def test_names_too_long_for_their_box_are_whole_in_their_title() -> None:
+def test_what_has_no_room_no_card_or_no_parts_is_named() -> None:
     name = "a_name_that_is_longer_than_any_card_is_wide"
     root = drawn(Machine(nics=(Nic(name),)))
     text = next(each for each in root.iter(f"{SVG}text") if each.findtext(f"{SVG}title") == name)
     assert (text[0].tail or "").endswith("…")
-
-
-def test_more_than_fits_shows_how_many_are_missing() -> None:
     machine = Machine(
         gpus=tuple(Gpu(f"gpu{index}", index) for index in range(MOST_PARTS)), nics=(Nic("a"), Nic("b"), Nic("c", virtual="veth"))
     )
     assert "2 more GPUs and NICs are not drawn." in texts(drawn(machine))
-
-
-def test_virtual_interfaces_are_named_below() -> None:
     assert "Virtual interfaces are not drawn: docker0." in texts(drawn(laptop()))
-
-
-def test_a_machine_without_parts() -> None:
     virtual = Nic("eth0", virtual="veth")
     assert "no GPU, no physical NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),), nics=(virtual,))))
     assert "no GPU, no NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),))))

@@ -1,7 +1,5 @@
 """The machines in the page: equal ones once, and what limits marked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +30,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
-    """A ceiling that these links set."""
     return Ceiling("topology", rate, limited_by(parts), "ring", "counted", limited_by_parts=parts)
 
 
@@ -49,7 +46,6 @@ def shown(
     rows: Sequence[Row] | None = None,
     also: dict[str, object] | None = None,
 ) -> Section:
-    """Return the section of a run on these machines; `also` replaces entries of topology.json."""
     path = store(folder / "run", rows or [make_row(ceiling=ceiling)], hosts=[machine.hostname for machine in machines])
     (path / "topology.json").write_text(json.dumps({**topology_json(machines), **(also or {})}))
     made = section(Material([read_run(path)], folder / "page.html"))
@@ -98,26 +94,20 @@ def test_marks_are_what_the_ceiling_names(machine: Machine, ceiling: Ceiling, ma
     assert ("Limiting, but not marked in this drawing: " in made.charts[0].caption) == (not marks)
 
 
-def test_a_link_of_another_host_is_not_marked_here(tmp_path: Path) -> None:
+def test_links_of_other_hosts_and_measured_references_limit_nothing_here(tmp_path: Path) -> None:
     slow = replace(pcie_box(), hostname="slow")
     made = shown(tmp_path, [replace(mesh(), hostname="fast"), slow], ceiling_of(1e9, SLOT.of(host="slow")))
     assert [chart.drawing.count(">limits<") for chart in made.charts] == [0, 3]
-
-
-def test_measured_references_limit_no_link(tmp_path: Path) -> None:
-    made = shown(tmp_path, [laptop()], Ceiling("measured", 30e9, "memory copy and sum"))
+    made = shown(tmp_path / "second", [laptop()], Ceiling("measured", 30e9, "memory copy and sum"))
     assert made.charts[0].caption.endswith("None of its links is a limit.")
 
 
-def test_drawings_have_no_style_of_their_own_and_the_first_has_the_pattern(tmp_path: Path) -> None:
+def test_drawings_have_one_style_sheet_and_the_first_has_the_pattern(tmp_path: Path) -> None:
     made = shown(tmp_path, [replace(dgx(), hostname="a"), replace(mesh(), hostname="b")])
     assert all("<style" not in chart.drawing for chart in made.charts)
     assert [chart.drawing.count('<pattern id="probe-hatch"') for chart in made.charts] == [1, 0]
-
-
-def test_the_page_has_the_rules_of_the_drawings_in_its_one_style_sheet(tmp_path: Path) -> None:
-    shown(tmp_path, [dgx()])
-    text = html(Material([read_run(tmp_path / "run")], tmp_path / "page.html"))
+    shown(tmp_path / "second", [dgx()])
+    text = html(Material([read_run(tmp_path / "second" / "run")], tmp_path / "second" / "page.html"))
     assert text.count("<style") == 1
     assert style() in text
 
@@ -126,21 +116,15 @@ def test_runs_that_show_nothing_have_no_section(tmp_path: Path) -> None:
     assert section(Material([read_run(store(tmp_path / "run", [make_row()]))], tmp_path / "page.html")) is None
 
 
-def test_a_foreign_machine_is_a_sentence(tmp_path: Path) -> None:
+def test_foreign_and_many_machines_are_sentences_and_names_no_markup(tmp_path: Path) -> None:
     made = shown(tmp_path, [], also={"machines": [{"hostname": "x"}, 7]})
     assert any("`collbench probe`" in text for text in made.texts)
     assert any("not a machine" in text for text in made.texts)
-
-
-def test_names_that_would_be_markup(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script>\u202e'
-    made = shown(tmp_path, [replace(dgx(), hostname=evil)], ceiling_of(1e9, EIGHT.of(host=evil)))
+    made = shown(tmp_path / "second", [replace(dgx(), hostname=evil)], ceiling_of(1e9, EIGHT.of(host=evil)))
     assert "<script" not in made.charts[0].drawing
     assert all("\u202e" not in text for text in (made.charts[0].title, made.charts[0].caption))
-
-
-def test_many_kinds_are_counted_and_not_drawn(tmp_path: Path) -> None:
-    made = shown(tmp_path, [replace(laptop(), hostname=f"n{number}", doubts=(str(number),)) for number in range(6)])
+    made = shown(tmp_path / "third", [replace(laptop(), hostname=f"n{number}", doubts=(str(number),)) for number in range(6)])
     assert len(made.charts) == 4
     assert made.texts[0].startswith("2 more machines of 2 other kinds are not drawn")
 
@@ -169,7 +153,6 @@ def machines_section(folder: Path, *runs: Run) -> Section:
 
 
 def mark_of(chart: Chart) -> dict[str, str]:
-    """Return the mark of each host in the table of the links."""
     return {row[0]: row[5] for row in chart.table.rows}
 
 
@@ -223,28 +206,22 @@ def test_without_counters_the_interface_chosen_for_the_traffic_is_drawn(tmp_path
     assert ">eth0<" in nodes.drawing
 
 
-def test_one_host_has_no_network(tmp_path: Path) -> None:
+def test_one_host_has_no_network_and_another_machine_is_drawn_apart(tmp_path: Path) -> None:
     (chart,) = machines_section(tmp_path, cluster(tmp_path, {"a": 1e9})).charts
     assert chart.title == "a"
-
-
-def test_another_machine_in_another_run_is_drawn_apart(tmp_path: Path) -> None:
-    runs = [cluster(tmp_path, {"a": 1e9, "b": 1e9}, name=name) for name in ("one", "two")]
+    runs = [cluster(tmp_path / "second", {"a": 1e9, "b": 1e9}, name=name) for name in ("one", "two")]
     topology = json.loads((runs[1].path / "topology.json").read_text())
     topology["machines"][0]["system"]["kernel"] = "7.0"
     (runs[1].path / "topology.json").write_text(json.dumps(topology))
-    made = machines_section(tmp_path, *runs)
+    made = machines_section(tmp_path / "second", *runs)
     assert len(made.charts) == 3 and made.texts == ["not the same machine in all runs (see what differs, below): a, b"]
 
 
 @needs_plugin("hunt")
-@pytest.mark.parametrize(
-    ("run", "host", "caption"),
-    [
-        ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
-        ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
-    ],
-)
+@pytest.mark.parametrize(("run", "host", "caption"), [
+    ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
+    ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
+])  # fmt: skip
 def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: str, tmp_path: Path) -> None:
     network = machines_section(tmp_path, read_run(ROOT / "reports" / run)).charts[0]
     assert network.caption == caption
@@ -252,25 +229,19 @@ def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: s
     assert network.drawing.count(">slow<") == 1
 
 
-def test_a_slow_path_is_a_line_between_its_hosts() -> None:
+def test_paths_and_many_hosts_of_a_network() -> None:
     links = [HostLink(host, "eth0") for host in ("a", "b", "c")]
     paths = [SuspectLink(("a", "c"), True), SuspectLink(("a", "b"), False)]
     assert describe_links(links, paths) == "3 hosts. Slow: the path between a and c. Perhaps slow: the path between a and b."
     drawing = network_picture(links, paths)
     assert (drawing.count(">slow<"), drawing.count(">suspect<")) == (1, 1)
     assert "the path between a and c" in drawing
-
-
-def test_of_many_hosts_equal_ones_are_one_box_and_the_slow_one_is_drawn() -> None:
     links = [HostLink(f"n{number:03}", "eth0", 1e9, 1e9, "slow" if number == 77 else "") for number in range(100)]
     drawing = network_picture(links)
     assert drawing.count('class="nic"') == 2
     assert "n[000-076,078-099]" in drawing and ">n077<" in drawing
     apart = network_picture([replace(link, after=1e9 + number) for number, link in enumerate(links)])
     assert apart.count('class="nic"') == 16 and ">n077<" in apart and "84 more hosts are not drawn." in apart
-
-
-def test_probe_and_doctor_count_interfaces_alike() -> None:
     machine = Machine(hostname="vm", nics=(Nic("eth0", virtual="virtio"), Nic("ifb0", virtual="ifb")))
     assert title(machine).endswith("no NIC, 2 virtual interfaces")
     assert examined_parts([machine]) == "1 machine: 0 GPUs, 0 NICs, 2 virtual interfaces, 0 PCI devices"

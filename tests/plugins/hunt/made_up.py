@@ -5,22 +5,15 @@ A message is as slow as the slower of its ends, a collective as its slowest plac
 (for good) with a second mode 8 % slower that it takes in a fifth of the cases; and one round in ten runs in such a mode as a whole.
 """
 
-from __future__ import annotations
-
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.plugins.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
 
 RATE, LATENCY_S, INSIDE_RATE = 10e9, 20e-6, 40e9
 _MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1
 _PLACES_APART = 0.005
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,99 +27,93 @@ class Scale:
 class MadeUp:
     """n healthy places; make some faulty, then `answer` requests. The seed determines all noise."""
 
-    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015) -> None:
+    def __init__(self, n, seed=0, sigma=0.015):
         self.n, self.sigma, self.drawn = n, sigma, np.random.default_rng(seed)
         self.names = tuple(f"node{number:03d}" for number in range(n))
         self.hosts = self.names
         self.sends, self.receives, self.latency, self.inside = (np.ones(n) for _ in range(4))
         self.apart = self.drawn.normal(0, _PLACES_APART, n)
         self.modal = self.drawn.random((n, n)) < _HAS_MODE
-        self.kinds: dict[int, str] = {}
-        self.paths: dict[tuple[int, int], float] = {}
-        self.scales: dict[int, Scale] = {}
-        self.nics: tuple[str, ...] = ()
-        self.of_nic: dict[tuple[int, str], float] = {}
-        self.dead: dict[int, str] = {}
-        self.corrupting: set[int] = set()
+        self.kinds = {}
+        self.paths = {}
+        self.scales = {}
+        self.nics = ()
+        self.of_nic = {}
+        self.dead = {}
+        self.corrupting = set()
         self.no_latency = False
         self.part_of, self.across = (0,) * n, 1.0
         self._asked = 0
-        self._dies_at: dict[int, tuple[int, str]] = {}
+        self._dies_at = {}
 
-    def log(self) -> HuntLog:
-        """Return an empty log of a hunt among its places."""
+    def log(self):
         return HuntLog(self.names)
 
-    def node(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Make it slow in both directions."""
+    def node(self, place, ratio=0.5):
         return self._slow(place, "node", ratio, ratio)
 
-    def sender(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Make it slow to send."""
+    def sender(self, place, ratio=0.5):
         return self._slow(place, "sender", ratio, 1.0)
 
-    def receiver(self, place: int, ratio: float = 0.5) -> MadeUp:
-        """Make it slow to receive."""
+    def receiver(self, place, ratio=0.5):
         return self._slow(place, "receiver", 1.0, ratio)
 
-    def slow_latency(self, place: int, ratio: float = 0.5) -> MadeUp:
+    def slow_latency(self, place, ratio=0.5):
         """Make only small messages slow: they take 1/ratio as long."""
         self.latency[place], self.kinds[place] = ratio, "latency"
         return self
 
-    def busy(self, place: int, ratio: float = 0.5) -> MadeUp:
+    def busy(self, place, ratio=0.5):
         """Give its CPU other work: messages in both directions, small ones and collectives inside are slow."""
         self.latency[place] = self.inside[place] = ratio
         return self.node(place, ratio)
 
-    def slow_inside(self, place: int, ratio: float = 0.5) -> MadeUp:
+    def slow_inside(self, place, ratio=0.5):
         """Make it slow among its own ranks: messages to others are fast, collectives of groups are slow."""
         self.inside[place], self.kinds[place] = ratio, "inside"
         return self
 
-    def path(self, a: int, b: int, ratio: float = 0.5) -> MadeUp:
+    def path(self, a, b, ratio=0.5):
         """Make the path between two places slow in both directions; both are healthy with others."""
         self.paths[min(a, b), max(a, b)] = ratio
         return self
 
-    def scale(self, place: int, least: int, ratio: float = 0.5) -> MadeUp:
+    def scale(self, place, least, ratio=0.5):
         """Make it slow only in groups of at least `least` places."""
         self.scales[place], self.kinds[place] = Scale(least, ratio), "scale"
         return self
 
-    def rails(self, *nics: str) -> MadeUp:
+    def rails(self, *nics):
         """Give every place these interfaces, each with an equal share of its rate."""
         self.nics = nics
         return self
 
-    def slow_nic(self, place: int, nic: str, ratio: float = 0.5) -> MadeUp:
+    def slow_nic(self, place, nic, ratio=0.5):
         """Make one interface slow; messages over all interfaces wait for the slowest."""
         self.of_nic[place, nic] = ratio
         return self.node(place, ratio)
 
-    def all_slow(self, ratio: float) -> MadeUp:
-        """Make every place equally slow."""
+    def all_slow(self, ratio):
         self.sends *= ratio
         self.receives *= ratio
         return self
 
-    def parts(self, of_place: Sequence[int], ratio: float = 0.5) -> MadeUp:
+    def parts(self, of_place, ratio=0.5):
         """Divide the network: messages between places of different parts are slower, and no place is faulty."""
         self.part_of, self.across = tuple(of_place), ratio
         return self
 
-    def dies(self, place: int, after: int = 0, why: str = "it does not answer any longer") -> MadeUp:
+    def dies(self, place, after=0, why="it does not answer any longer"):
         """Give no figure for any group with it, from the request of that number on."""
         self._dies_at[place] = (after, why)
         return self
 
-    def truly_slow(self, places: tuple[int, ...], kind: str) -> bool:
-        """Return whether these places have this fault."""
+    def truly_slow(self, places, kind):
         if kind == "path":
             return (min(places), max(places)) in self.paths
         return len(places) == 1 and self.kinds.get(places[0]) == kind
 
-    def answer(self, ask: RoundRequest) -> RoundResult:
+    def answer(self, ask):
         """Return figures with new noise; the common part is drawn once per request."""
         for place, (after, why) in self._dies_at.items():
             if self._asked >= after:
@@ -136,7 +123,7 @@ class MadeUp:
         common = self.drawn.normal(0, self.sigma, 2) - in_mode
         return RoundResult(tuple(self._figure(ask, group, common) for group in ask.groups))
 
-    def _figure(self, ask: RoundRequest, group: tuple[int, ...], common: NDArray[np.float64]) -> GroupFigure:
+    def _figure(self, ask, group, common):
         lost = [place for place in group if place in self.dead]
         if lost:
             return GroupFigure(None, na=f"{self.names[lost[0]]}: {self.dead[lost[0]]}")
@@ -154,41 +141,39 @@ class MadeUp:
         low, high = slower * (1 - self.sigma), slower * (1 + self.sigma)
         return GroupFigure(ways[0], ways[1], None if self.no_latency or ask.kind == NIC else latency, low, high, wrong)
 
-    def _message(self, sender: int, receiver: int, nic: str | None) -> float:
+    def _message(self, sender, receiver, nic):
         path = self.paths.get((min(sender, receiver), max(sender, receiver)), 1.0)
         path *= self.across if self.part_of[sender] != self.part_of[receiver] else 1.0
         if nic is not None:
             return RATE / len(self.nics) * path * min(self.of_nic.get((place, nic), 1.0) for place in (sender, receiver))
         return RATE * path * min(float(self.sends[sender]), float(self.receives[receiver]))
 
-    def _group(self, group: tuple[int, ...]) -> float:
+    def _group(self, group):
         slowest = min(min(self.sends[place], self.receives[place], self.inside[place]) for place in group)
         large = [scale.ratio for place, scale in self.scales.items() if place in group and len(group) >= scale.least]
         ring = zip(group, group[1:] + group[:1], strict=True)
         paths = [self.paths.get((min(pair), max(pair)), 1.0) for pair in ring]
         return RATE * min(float(slowest), *large, *paths)
 
-    def _noise(self, places: tuple[int, ...], common: float, wider: float = 1.0) -> float:
+    def _noise(self, places, common, wider=1.0):
         own = wider * self.sigma / np.sqrt(2) * self.drawn.standard_t(4)
         modal = len(places) == 2 and self.modal[places[0], places[1]] and self.drawn.random() < _IN_MODE
         return float(np.exp(min(self.apart[list(places)]) + own + common - _MODE * modal))
 
-    def _slow(self, place: int, kind: str, sends: float, receives: float) -> MadeUp:
+    def _slow(self, place, kind, sends, receives):
         self.sends[place], self.receives[place], self.kinds[place] = sends, receives, kind
         return self
 
 
 @dataclass
-class Played(Generic[T]):
-    """The result of a hunt, and all its requests."""
-
-    result: T
+class Played:
+    result: object
     asks: list[RoundRequest] = field(default_factory=list)
 
 
-def play(conversation: Generator[RoundRequest, RoundResult, T], made: MadeUp) -> Played[T]:
+def play(conversation, made):
     """Answer every request of a generator until it returns; check each request."""
-    asks: list[RoundRequest] = []
+    asks = []
     try:
         ask = next(conversation)
         while True:
@@ -199,7 +184,7 @@ def play(conversation: Generator[RoundRequest, RoundResult, T], made: MadeUp) ->
         return Played(stop.value, asks)
 
 
-def check(ask: RoundRequest, n: int) -> None:
+def check(ask, n):
     """Check a request: existing places, in disjoint groups of the right size."""
     places = [place for group in ask.groups for place in group]
     assert ask.groups, "an empty request"

@@ -4,25 +4,19 @@ The noise of a case is σ·t₄/√2 (heavy tails, as between launches), one cas
 of the cases, places differ by 0.5 %, and every round of the circle method is off by a common σ.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.operations.groups import circle_round
 from collbench.plugins.hunt.candidates import find_candidates
 from collbench.plugins.hunt.records import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
-Figures = NDArray[np.float64]
 
 
 class SyntheticMatrix:
     """A made cluster: change `rates` [n × n] and `latencies`, then take matrices of it."""
 
-    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, n, seed=0, sigma=0.015, hosts=()):
         self.n, self.sigma = n, sigma
         self.hosts = tuple(hosts or (f"node{number + 1}" for number in range(n)))
         self.names = tuple(f"rank {rank} ({host})" for rank, host in enumerate(hosts)) or self.hosts
@@ -31,7 +25,7 @@ class SyntheticMatrix:
         self.modes = self.drawn.random((n, n)) < 0.1
         self.places = self.drawn.normal(0, 0.005, n)
 
-    def slow(self, place: int, ratio: float = 0.5, sends: bool = True, receives: bool = True) -> SyntheticMatrix:
+    def slow(self, place, ratio=0.5, sends=True, receives=True):
         """One place's rate, as a bound of all its pairs."""
         if sends:
             self.rates[place] = np.minimum(self.rates[place], RATE * ratio)
@@ -39,15 +33,14 @@ class SyntheticMatrix:
             self.rates[:, place] = np.minimum(self.rates[:, place], RATE * ratio)
         return self
 
-    def across(self, groups: Sequence[int], ratio: float) -> SyntheticMatrix:
+    def across(self, groups, ratio):
         """Pairs of places in different groups are slower."""
         apart = np.array(groups)[:, None] != np.array(groups)[None, :]
         self.rates[apart] *= ratio
         self.latencies[apart] /= ratio
         return self
 
-    def matrix(self) -> PairMatrix:
-        """One measurement of all pairs."""
+    def matrix(self):
         n, shape = self.n, (self.n, self.n)
         bandwidth = self.rates * np.exp(np.minimum.outer(self.places, self.places) + self._noise(self.sigma))
         slower = self._noise(2 * self.sigma)
@@ -58,7 +51,7 @@ class SyntheticMatrix:
         wrong = np.where(np.eye(n, dtype=bool), np.nan, np.zeros(shape))
         return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 1 << 20, 8, hosts=self.hosts)
 
-    def twice(self) -> tuple[PairMatrix, list[tuple[int, int]]]:
+    def twice(self):
         """Return the matrix after its candidates were measured again, and the pairs that were."""
         first, second = self.matrix(), self.matrix()
         again = suspects(first)
@@ -69,7 +62,7 @@ class SyntheticMatrix:
                 first.latency_s[a, b] = min(first.latency_s[a, b], second.latency_s[a, b])
         return first, again
 
-    def _noise(self, sigma: float) -> Figures:
+    def _noise(self, sigma):
         shape = (self.n, self.n)
         noise = sigma / np.sqrt(2) * self.drawn.standard_t(4, shape) - 0.08 * (self.modes & (self.drawn.random(shape) < 0.2))
         for number in range(self.n - 1 + self.n % 2):
@@ -80,7 +73,7 @@ class SyntheticMatrix:
         return noise
 
 
-def suspects(matrix: PairMatrix) -> list[tuple[int, int]]:
+def suspects(matrix):
     """Return the pairs that a hunt measures again: of each candidate with three healthy places far apart, and slow paths."""
     found = find_candidates(matrix)
     partners = found.healthy[:: max(1, len(found.healthy) // 3)][:3]
@@ -88,7 +81,7 @@ def suspects(matrix: PairMatrix) -> list[tuple[int, int]]:
     return list(dict.fromkeys((min(pair), max(pair)) for pair in [*pairs, *((each.places[0], each.places[1]) for each in found.paths)]))
 
 
-def only(matrix: PairMatrix, kept: Collection[tuple[int, int]]) -> PairMatrix:
+def only(matrix, kept):
     """The matrix with nothing but these pairs measured."""
     unknown = np.ones((matrix.n, matrix.n), bool)
     for a, b in kept:

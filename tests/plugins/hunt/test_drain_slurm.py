@@ -1,20 +1,16 @@
 """`--apply` on a real Slurm: the node is drained, the printed command returns it to service; above the limit no node is drained."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.hunt.drain import Applied, apply, check_apply, parse_cap
-from collbench.plugins.hunt.managers import CommandOutcome, nodes, run_here
+from collbench.plugins.hunt.drain import apply, check_apply, parse_cap
+from collbench.plugins.hunt.managers import nodes, run_here
 from collbench.plugins.hunt.recommendation import recommendation
 from tests.cli.command import until
 from tests.conftest import enter
@@ -25,36 +21,35 @@ pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[SlurmBed]:
-    """Six nodes, of which 2 % is one."""
+def bed():
     with ExitStack() as stack:
         yield enter(stack, SlurmBed(nodes=6))
 
 
 @pytest.fixture(autouse=True)
-def all_nodes_in_service(bed: SlurmBed) -> Iterator[None]:
+def all_nodes_in_service(bed):
     yield
     for name in bed.nodes:
         if "DRAIN" in node(bed, name)[0]:
             bed.must("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
 
-def environment(bed: SlurmBed) -> dict[str, str]:
+def environment(bed):
     """Return the environment of a job's first rank."""
     return {**os.environ, **bed.environment(), "SLURM_JOB_ID": "1"}
 
 
-def drained(bed: SlurmBed, *places: int, **changes: Any) -> dict[str, Any]:
+def drained(bed, *places, **changes):
     """Return the recommendation of a hunt on the test bed that confirmed these nodes."""
     found = verdict(*(suspect("node", place) for place in places), names=tuple(bed.nodes), **changes)
     return recommendation(found, about(run=Path("runs/a hunt's")))
 
 
-def applied(bed: SlurmBed, recommended: dict[str, Any], cap: str = "2%") -> Applied:
+def applied(bed, recommended, cap="2%"):
     return apply(recommended, parse_cap(cap), environment(bed))
 
 
-def node(bed: SlurmBed, name: str) -> tuple[str, str]:
+def node(bed, name):
     """Return the node's state and its reason from `scontrol show node`, without NOT_RESPONDING."""
     shown = bed.must("scontrol", "--oneliner", "show", "node", name)
     state, reason = re.search(r" State=(\S+)", shown), re.search(r" Reason=(.*?) \[", shown)
@@ -62,17 +57,17 @@ def node(bed: SlurmBed, name: str) -> tuple[str, str]:
     return state[1].replace("+NOT_RESPONDING", ""), reason[1] if reason else ""
 
 
-def states(bed: SlurmBed) -> list[str]:
+def states(bed):
     return [node(bed, name)[0] for name in bed.nodes]
 
 
-def test_slurm_lists_its_nodes(bed: SlurmBed) -> None:
+def test_slurm_lists_its_nodes(bed):
     assert check_apply(environment(bed)) == "slurm"
     found, why = nodes("slurm", environment(bed), run_here)
     assert found is not None and [each.name for each in found] == bed.nodes and not any(each.drained or each.reason for each in found), why
 
 
-def test_a_confirmed_node_is_drained_and_the_printed_command_returns_it_to_service(bed: SlurmBed) -> None:
+def test_a_confirmed_node_is_drained_and_the_printed_commands_do_and_undo_it_in_a_shell(bed):
     recommended, name = drained(bed, 2), bed.nodes[2]
     done = applied(bed, recommended)
     state, reason = node(bed, name)
@@ -83,9 +78,6 @@ def test_a_confirmed_node_is_drained_and_the_printed_command_returns_it_to_servi
     assert done.undo == [f"scontrol update NodeName={name} State=RESUME"] and done.lines()[1].endswith(done.undo[0])
     bed.must("bash", "-c", done.undo[0])
     assert node(bed, name)[0] == "IDLE"
-
-
-def test_the_command_of_the_recommendation_drains_the_node_in_a_shell(bed: SlurmBed) -> None:
     drain = drained(bed, 3)["drains"][0]
     bed.must("bash", "-c", drain["line"])
     assert node(bed, bed.nodes[3]) == ("IDLE+DRAIN", drain["reason"])
@@ -93,14 +85,14 @@ def test_the_command_of_the_recommendation_drains_the_node_in_a_shell(bed: Slurm
     assert node(bed, bed.nodes[3])[0] == "IDLE"
 
 
-def test_above_the_limit_no_node_is_drained(bed: SlurmBed) -> None:
+def test_above_the_limit_no_node_is_drained(bed):
     done = applied(bed, drained(bed, 1, 4))
     assert set(states(bed)) == {"IDLE"} and done.entries == []
     assert "2 nodes confirmed" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
     assert len(applied(bed, drained(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
 
 
-def test_a_node_that_collbench_drained_before_counts(bed: SlurmBed) -> None:
+def test_a_node_that_collbench_drained_before_counts(bed):
     applied(bed, drained(bed, 1))
     done = applied(bed, drained(bed, 4))
     assert "1 node already drained" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
@@ -109,19 +101,11 @@ def test_a_node_that_collbench_drained_before_counts(bed: SlurmBed) -> None:
     assert applied(bed, drained(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
 
 
-def test_a_second_apply_changes_nothing(bed: SlurmBed) -> None:
-    recommended = drained(bed, 2)
-    applied(bed, recommended)
-    again = applied(bed, recommended)
-    assert [each["action"] for each in again.entries] == ["left"] and recommended["drains"][0]["reason"] in again.lines()[0]
-
-
-def running(bed: SlurmBed, job: str) -> bool:
+def running(bed, job):
     return bed.must("squeue", "--noheader", "--format=%T", "--job", job).strip() == "RUNNING"
 
 
-def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed: SlurmBed) -> None:
-    """Slurm lets the job end and starts no other one there."""
+def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed):
     script = Path(bed.folder) / "sleeps"
     script.write_text("#!/bin/sh\nsleep 60\n")
     job = bed.must("sbatch", "--parsable", "--output=/dev/null", "-w", bed.nodes[0], "-N1", str(script)).strip()
@@ -138,11 +122,11 @@ def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed: SlurmBed
 @pytest.mark.parametrize(
     "changes", [{"no_verdict": "a node died during the hunt"}, {"suspects": (suspect("node", 2, state="inconclusive"),)}]
 )
-def test_without_a_verdict_no_node_is_drained(bed: SlurmBed, changes: dict[str, Any]) -> None:
+def test_without_a_verdict_no_node_is_drained(bed, changes):
     found = verdict(**{"names": tuple(bed.nodes), "suspects": (suspect("node", 2),), **changes})
-    asked: list[Sequence[str]] = []
+    asked = []
 
-    def ask(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
+    def ask(words, env):
         asked.append(words)
         return run_here(words, env)
 
@@ -150,19 +134,22 @@ def test_without_a_verdict_no_node_is_drained(bed: SlurmBed, changes: dict[str, 
     assert "no verdict" in done.refused and asked == [] and set(states(bed)) == {"IDLE"}
 
 
-def test_a_node_unknown_to_slurm(bed: SlurmBed) -> None:
+def test_a_second_apply_and_a_node_unknown_to_slurm_change_nothing(bed):
     recommended = recommendation(verdict(suspect("node", 0, partners=()), names=("elsewhere",)), about())
     done = applied(bed, recommended)
     assert done.lines()[0].startswith("elsewhere is not drained")
     line = shlex.split(recommended["drains"][0]["line"])
     assert "Invalid node name" in bed.call(line).stderr + bed.call(line).stdout and set(states(bed)) == {"IDLE"}
+    recommended = drained(bed, 2)
+    applied(bed, recommended)
+    again = applied(bed, recommended)
+    assert [each["action"] for each in again.entries] == ["left"] and recommended["drains"][0]["reason"] in again.lines()[0]
 
 
-def test_without_permission_the_error_has_the_command(bed: SlurmBed) -> None:
-    """As a user without operator rights: the refusal of Slurm is one sentence."""
+def test_without_permission_the_error_has_the_command(bed):
     recommended = drained(bed, 5)
 
-    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
+    def as_nobody(words, env):
         return run_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)
 
     bed.must("chmod", "a+rx", str(bed.folder))
@@ -173,7 +160,7 @@ def test_without_permission_the_error_has_the_command(bed: SlurmBed) -> None:
     assert done.lines()[0].endswith(recommended["drains"][0]["line"])
 
 
-def test_an_unreachable_slurm_is_reported_before_the_first_measurement(tmp_path: Path) -> None:
+def test_an_unreachable_slurm_is_reported_before_the_first_measurement(tmp_path):
     (tmp_path / "slurm.conf").write_text("ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/munge\n"
                                          "NodeName=n1\nPartitionName=main Nodes=n1\nMessageTimeout=2\nSlurmctldTimeout=3\n")  # fmt: skip
     env = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_ID": "1"}

@@ -1,10 +1,7 @@
 """An InfiniBand fabric from ibnetdiscover: switches, adapters and cables, each once; and the routes between its hosts."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,47 +18,28 @@ from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 FABRIC = read(fat_tree().plain(), "x")
 PORTS = [ports[0] for ports in attached(FABRIC).values()]
 LEAF1, LEAF2 = "00000000b0000000", "00000000b0000001"
+ROW = "CA 1 1 0x00000000c0000001 4x EDR - SW 2 2 0x00000000b0000000 ( '"
 
 
-def port_of(host: str) -> Attached:
+def port_of(host):
     return attached(FABRIC)[host][0]
 
 
-def test_adapters_hang_on_switches_by_host_and_rail() -> None:
+def test_adapters_hang_on_switches_by_host_and_rail_whatever_their_case_and_domain():
     found = attached(read(fat_tree(rails=2).plain(), "x"))
     assert len(found) == 16
     assert [(port.rail, port.leaf) for port in found["node01"]] == [(0, "00000000b0000000"), (1, "00000000b0001000")]
     assert "mellanox" not in found
-
-
-def test_names_are_compared_without_case_and_domain() -> None:
     assert host_key("Node07.cluster.example") == host_key("node07") == "node07"
 
 
-def test_a_path_goes_up_over_a_spine_and_down() -> None:
+def test_a_path_goes_up_over_a_spine_and_down_where_there_is_one():
     routes = Routes(FABRIC, PORTS)
     first, second = routes.between(LEAF1, port_of("node05")) or ()
     assert first[0][0] == LEAF1
     assert first[1][0] == second[0][0]
     assert second[1][0] == LEAF2
     assert routes.between(LEAF1, port_of("node02")) == ()
-
-
-@pytest.mark.parametrize("routing", range(6))
-def test_destinations_of_a_leaf_spread_evenly_over_its_cables(routing: int) -> None:
-    routes = Routes(FABRIC, PORTS, 6)
-    up = Counter((routes.between(LEAF1, port, routing) or ((),))[0] for port in PORTS if port.leaf != LEAF1)
-    assert sorted(up.values()) == [3, 3, 3, 3]  # 12 destinations over four cables
-
-
-def test_all_cables_of_equal_paths_are_possible() -> None:
-    assert len(Routes(FABRIC, PORTS).possible()) == 2 * (16 + 16)
-    assert len(Routes(FABRIC, [port_of("node01"), port_of("node05")]).possible()) == 2 * (2 + 8)
-    assert len(Routes(FABRIC, [port_of("node01"), port_of("node02")]).possible()) == 2 * 2
-    assert Routes(FABRIC, [port_of("node01")]).possible() == set()
-
-
-def test_where_there_is_no_path_there_is_none() -> None:
     text = star(2).plain() + star(1).plain().replace("b0000000", "b0000009").replace("c0000001", "c0000009").replace("node01", "far")
     fabric = read(text, "x")
     ports = [each[0] for each in attached(fabric).values()]
@@ -71,7 +49,18 @@ def test_where_there_is_no_path_there_is_none() -> None:
     assert far.up not in routes.possible()
 
 
-def test_longer_ways_round_are_no_shortest_paths() -> None:
+@pytest.mark.parametrize("routing", range(6))
+def test_destinations_of_a_leaf_spread_evenly_over_its_cables(routing):
+    routes = Routes(FABRIC, PORTS, 6)
+    up = Counter((routes.between(LEAF1, port, routing) or ((),))[0] for port in PORTS if port.leaf != LEAF1)
+    assert sorted(up.values()) == [3, 3, 3, 3]  # 12 destinations over four cables
+
+
+def test_cables_of_equal_paths_are_possible_and_longer_ways_round_are_not():
+    assert len(Routes(FABRIC, PORTS).possible()) == 2 * (16 + 16)
+    assert len(Routes(FABRIC, [port_of("node01"), port_of("node05")]).possible()) == 2 * (2 + 8)
+    assert len(Routes(FABRIC, [port_of("node01"), port_of("node02")]).possible()) == 2 * 2
+    assert Routes(FABRIC, [port_of("node01")]).possible() == set()
     ring = star(1).plain()
     cables = tuple(Cable((f"s{number}", 1), (f"s{(number + 1) % 5}", 2)) for number in range(5))
     nodes = {f"s{number}": next(iter(read(ring, "x").nodes.values())) for number in range(5)}
@@ -82,14 +71,24 @@ def test_longer_ways_round_are_no_shortest_paths() -> None:
     assert len(routes.possible()) == 2 * (2 + 2)
 
 
-def test_cables_slower_than_their_siblings() -> None:
+def test_cables_slower_than_their_siblings_and_labels_of_switches():
     assert slower(FABRIC) == []
     text = fat_tree().plain().replace("4xHDR", "4xEDR", 1)
     assert [cable.ends for cable in slower(read(text, "x"))] == [(("00000000a0000000", 1), (LEAF1, 5))]
     assert slower(read(star().plain().replace("4xHDR", "1xHDR", 1), "x")) == []  # a host's own cable has none beside it
+    descriptions = {"aa": "SwitchIB", "bb": "SwitchIB", "cc": "leaf3", "dd": ""}
+    nodes = {guid: FabricNode(guid, "switch", description) for guid, description in descriptions.items()}
+    fabric = Fabric("x", nodes, ())
+    assert [fabric.label(guid) for guid in nodes] == ["SwitchIB aa", "SwitchIB bb", "leaf3", "dd"]
+    assert fabric.port(("cc", 7)) == "leaf3 port 7"
 
 
-def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_gone_through_is_refused_at_once(monkeypatch):
+    n = 4000
+    cables = tuple(Cable((f"s{number}", 1), (f"s{(number + 1) % n}", 2)) for number in range(n))
+    fabric = Fabric("x", {f"s{number}": FabricNode(f"s{number}", "switch") for number in range(n)}, cables)
+    with pytest.raises(UsageError, match="4000 ports on 4000 switches"):
+        Routes(fabric, [Attached(f"h{number}", 0, (f"h{number}", 1), (f"s{number}", 9)) for number in range(n)])
     names = [each[0] for each in attached(FABRIC).values()]
     monkeypatch.setattr(cover, "MOST_STEPS", 3 * 16 * 4 * 2)  # the steps of all paths under three routings
     assert Routes(FABRIC, names, 3).leaves
@@ -98,14 +97,6 @@ def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(mo
     monkeypatch.setattr(cover, "MOST_STEPS", 16 * 16 + 4 * 32 - 1)  # pairs of ports, and the cables of switches from each leaf
     with pytest.raises(UsageError, match="16 ports on 4 switches"):
         Routes(FABRIC, names, 0)
-
-
-def test_a_ring_of_thousands_of_switches_is_refused_and_not_gone_through() -> None:
-    n = 4000
-    cables = tuple(Cable((f"s{number}", 1), (f"s{(number + 1) % n}", 2)) for number in range(n))
-    fabric = Fabric("x", {f"s{number}": FabricNode(f"s{number}", "switch") for number in range(n)}, cables)
-    with pytest.raises(UsageError, match="4000 ports on 4000 switches"):
-        Routes(fabric, [Attached(f"h{number}", 0, (f"h{number}", 1), (f"s{number}", 9)) for number in range(n)])
 
 
 # Its format alone is that of the page "TOPOLOGY FILE FORMAT": a chassis with external ports (-g), widths and speeds (-f), routers.
@@ -120,7 +111,7 @@ Rt\t2 "R-00000000000000aa"\t\t# "router"
 """
 
 
-def test_a_fat_tree_as_it_is_printed() -> None:
+def test_a_fat_tree_reads_alike_as_it_is_printed_and_by_ports():
     fabric = read_fabric(FAT_TREE)
     assert sorted(node.host for node in fabric.nodes.values() if node.host) == [f"node{number:02d}" for number in range(1, 17)]
     assert sum(node.kind == "switch" for node in fabric.nodes.values()) == 6
@@ -128,27 +119,21 @@ def test_a_fat_tree_as_it_is_printed() -> None:
     assert {(cable.rate, cable.bits_per_s) for cable in fabric.cables} == {("4xHDR", 200e9)}
     assert fabric.doubts == ()
     assert fabric.source == f"ibnetdiscover {FAT_TREE}"
-
-
-def test_ports_of_p_show_the_same_fabric() -> None:
     text = fat_tree()
     plain, by_port = read(text.plain(), "x"), read(text.by_port(), "x")
     assert (by_port.nodes, set(by_port.cables), by_port.lids) == (plain.nodes, set(plain.cables), plain.lids)
     assert sorted(node.host for node in read_fabric(TINY).nodes.values() if node.host) == ["node01", "node02", "node03"]
-
-
-def test_the_sample_files_are_what_the_texts_have() -> None:
     assert FAT_TREE.read_text() == fat_tree().plain()
     assert TINY.read_text() == star().by_port()
-
-
-def test_every_cable_counts_once_though_both_ends_are_listed() -> None:
     fabric = read(star().plain(), "x")
     assert fabric.cables[0] == Cable(("00000000b0000000", 1), ("00000000c0000001", 1), "4xHDR", 200e9)
     assert len(fabric.cables) == 3
+    assert looks_like(fat_tree().plain(), "x")
+    assert looks_like(star().by_port(), "x")
+    assert not looks_like("CA: node1 HCA-1:", "x")
 
 
-def test_external_ports_widths_routers_and_adapters_without_a_name() -> None:
+def test_external_ports_widths_routers_and_adapters_without_a_name():
     fabric = read(ODD, "x")
     switch, adapter, spine, router = fabric.nodes.values()
     assert (switch.description, spine.description, router.kind) == ('a "quoted" switch', "spine", "router")
@@ -158,41 +143,24 @@ def test_external_ports_widths_routers_and_adapters_without_a_name() -> None:
     assert fabric.lids[spine.guid, 0] == 3
 
 
-def test_what_is_cut_off_reads_up_to_there() -> None:
+def test_odd_texts_read_as_far_as_they_go_with_a_doubt():
     text = fat_tree().plain()
     half = read(text[: len(text) // 2], "x")
     assert {cable.ends for cable in half.cables} <= {cable.ends for cable in read(text, "x").cables}
     assert len(half.cables) > 16
-
-
-def test_a_rate_that_one_end_lacks_is_taken_from_the_other() -> None:
     text = star().plain().replace("4xHDR", "??x???", 1)
     assert {cable.rate for cable in read(text, "x").cables} == {"4xHDR"}
-
-
-def test_a_port_with_two_cables_keeps_the_first() -> None:
     text = star().plain().replace('"H-00000000c0000002"[1]', '"H-00000000c0000001"[1]')
     (doubt,) = read(text, "x").doubts
     assert "00000000b0000000 port 2 " in doubt
-
-
-def test_lines_of_ports_that_cannot_be_read_are_counted() -> None:
     text = star().plain().replace("[2]\t", "[2222]\t")
     assert len(read(text, "x").doubts) == 1 and "ibnetdiscover: 2 lines" in read(text, "x").doubts[0]  # both ends
-
-
-def test_switches_with_one_description_are_distinguished_by_guid() -> None:
-    nodes = {guid: FabricNode(guid, "switch", "SwitchIB") for guid in ("aa", "bb")} | {
-        "cc": FabricNode("cc", "switch", "leaf3"),
-        "dd": FabricNode("dd", "switch"),
-    }
-    fabric = Fabric("x", nodes, ())
-    assert [fabric.label(guid) for guid in nodes] == ["SwitchIB aa", "SwitchIB bb", "leaf3", "dd"]
-    assert fabric.port(("cc", 7)) == "leaf3 port 7"
+    fabric = read(star().plain().replace("node02 HCA-1", "node\x1b[31m02 HCA-1"), "x")
+    assert "node?[31m02" in {node.host for node in fabric.nodes.values()}
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_file(text: str, tmp_path: Path) -> None:
+def test_an_empty_file(text, tmp_path):
     (tmp_path / "net.txt").write_text(text)
     with pytest.raises(Unreadable, match=r"net\.txt' is empty"):
         read_fabric(tmp_path / "net.txt")
@@ -201,12 +169,12 @@ def test_an_empty_file(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["hello", 'Ca : 0x0002c9030045f121 ports 1 "node1 HCA-1"', 'Switch\t36 "S-00000000000000aa"\t\t# "s" base port 0 lid 1 lmc 0\n']
 )
-def test_a_text_without_cables_names_the_remedy(text: str) -> None:
+def test_a_text_without_cables_names_the_remedy(text):
     with pytest.raises(Unreadable, match=r"'net\.txt' .*`ibnetdiscover`"):
         read(text, "net.txt")
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_what_cannot_be_read(tmp_path):
     with pytest.raises(Unreadable, match=r"fabric file '.*absent' .*\(No such file or directory\)"):
         read_fabric(tmp_path / "absent")
     os.mkfifo(tmp_path / "pipe")
@@ -218,18 +186,6 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         read_fabric(tmp_path / "large")
 
 
-def test_its_kind_is_known_by_its_beginning() -> None:
-    assert looks_like(fat_tree().plain(), "x")
-    assert looks_like(star().by_port(), "x")
-    assert not looks_like("CA: node1 HCA-1:", "x")
-
-
-def test_names_are_made_printable() -> None:
-    fabric = read(star().plain().replace("node02 HCA-1", "node\x1b[31m02 HCA-1"), "x")
-    assert "node?[31m02" in {node.host for node in fabric.nodes.values()}
-
-
-ROW = "CA 1 1 0x00000000c0000001 4x EDR - SW 2 2 0x00000000b0000000 ( '"
 PIECES = st.sampled_from([
     '[1]\t"', '"S-', '"H-', "00000000b0000000", "00000000c0000001", '"[1]', '"[300]', "(c1)", ' # "', '" lid 4 4xEDR', "\n", "Switch\t3 ",
     "Ca\t1 ", ROW, "' - '", "' )", " ", "[ext 1]",
@@ -238,7 +194,7 @@ PIECES = st.sampled_from([
 
 @given(st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=40).map("".join)))
 @settings(max_examples=300, deadline=None)
-def test_any_text_is_a_fabric_or_one_sentence(text: str) -> None:
+def test_any_text_is_a_fabric_or_one_sentence(text):
     try:
         fabric = read(text, "x")
     except Unreadable as refused:
@@ -251,7 +207,7 @@ def test_any_text_is_a_fabric_or_one_sentence(text: str) -> None:
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_damaged_file_is_a_fabric_or_one_sentence(data: st.DataObject) -> None:
+def test_a_damaged_file_is_a_fabric_or_one_sentence(data):
     text = star().plain()
     at = data.draw(st.integers(0, len(text)))
     damaged = text[:at] + data.draw(st.text(max_size=20)) + text[at + data.draw(st.integers(0, 60)) :]
@@ -261,6 +217,6 @@ def test_a_damaged_file_is_a_fabric_or_one_sentence(data: st.DataObject) -> None
 @pytest.mark.parametrize(
     "line", ["[1]" + " " * 990, '[1]\t"H-aa"[1]' + " " * 900, "CA 1 1 0x00000000c0000001 4x EDR - " + " " * 900, "' - '" * 200]
 )
-def test_long_lines_take_no_time(line: str) -> None:
+def test_long_lines_take_no_time(line):
     with pytest.raises(Unreadable):
         read("\n".join([line] * 16_000), "x")  # some 16 MB: seconds would be a quadratic search

@@ -1,7 +1,5 @@
 """Growing groups: a place that is slow only in large groups is found; if all is slow, no place is a suspect."""
 
-from __future__ import annotations
-
 from math import log2
 from random import Random
 
@@ -19,33 +17,30 @@ from collbench.plugins.hunt.facts import (
     WholeSlow,
 )
 from collbench.plugins.hunt.growing import _Growing, measure_growing, most_rounds, sizes
-from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
-from collbench.reason import Fact
+from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundResult
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 
-Looked = Played[tuple[list[Suspect], list[Fact]]]
 
-
-def looked(made: MadeUp, seed: int = 0) -> Looked:
+def looked(made, seed=0):
     log = made.log()
     played = play(measure_growing(log, range(made.n), Options(), Random(seed)), made)
     assert len(played.asks) <= most_rounds(made.n, Options())
     return Played((played.result, log.notes), played.asks)
 
 
-def named(played: Looked) -> list[int]:
+def named(played):
     assert all(hint.kind == "scale" and len(hint.places) == 1 for hint in played.result[0])
     return sorted(hint.places[0] for hint in played.result[0])
 
 
 @pytest.mark.parametrize(("n", "least"), [(8, 3), (16, 5), (64, 17), (64, 32), (100, 40), (512, 100)])
-def test_one_that_is_slow_from_some_size_on_is_found(n: int, least: int) -> None:
+def test_one_that_is_slow_from_some_size_on_is_found(n, least):
     for seed in range(10):
         sick = Random(seed).randrange(n)
         assert named(looked(MadeUp(n, seed).scale(sick, least), seed)) == [sick], seed
 
 
-def test_the_evidence_of_a_slow_place_in_large_groups() -> None:
+def test_the_evidence_of_a_slow_place_in_large_groups():
     (hint,), notes = looked(MadeUp(64, 1).scale(40, 16, 0.6), 1).result
     assert hint.ratio == pytest.approx(0.6, rel=0.1)
     assert hint.evidence == (SlowAtScale(3, 16, hint.ratio), FastWithout(8))
@@ -54,78 +49,71 @@ def test_the_evidence_of_a_slow_place_in_large_groups() -> None:
     assert not notes
 
 
-def test_several_at_the_same_time_and_at_different_sizes() -> None:
+def test_several_at_the_same_time_in_one_group_or_at_different_sizes_are_found():
     for seed in range(10):
         made = MadeUp(64, seed).scale(3, 8).scale(50, 8, 0.6).scale(20, 20, 0.7)
         assert named(looked(made, seed)) == [3, 20, 50], seed
-
-
-def test_two_in_one_group_are_both_found() -> None:
     made = MadeUp(16, 5)
     for place in (0, 1):
         made.scale(place, 4)
-    found = [named(looked(made, seed)) for seed in range(20)]
-    assert found.count([0, 1]) >= 18
+    assert [named(looked(made, seed)) for seed in range(20)].count([0, 1]) >= 18
 
 
-def test_healthy_groups_give_no_suspect() -> None:
+def test_healthy_or_equally_slow_groups_take_a_round_for_each_size_and_give_no_suspect():
     for seed in range(20):
         hints, notes = looked(MadeUp(64, seed), seed).result
         assert (hints, notes) == ([], []), seed
-
-
-def test_all_equally_slow_are_all_well() -> None:
     assert looked(MadeUp(32, 4).all_slow(0.3)).result == ([], [])
+    played = looked(MadeUp(64, 1))
+    assert [max(map(len, ask.groups)) for ask in played.asks] == [4, 8, 16, 32, 64]
+    assert {ask.kind for ask in played.asks} == {GROUPS}
+    assert {ask.stage for ask in played.asks} == {"growing"}
 
 
 class SlowCore(MadeUp):
     """Groups of more than half of all share a core that is too narrow."""
 
-    def answer(self, ask: RoundRequest) -> RoundResult:
+    def answer(self, ask):
         narrow = 0.5 if any(len(group) > self.n // 2 for group in ask.groups) else 1.0
         return RoundResult(tuple(GroupFigure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
 
 
-def test_a_whole_group_slower_than_its_parts_gives_no_suspect() -> None:
-    hints, notes = looked(SlowCore(32, 2)).result
+class Oversubscribed(MadeUp):
+    """Groups of 16 and more have to cross what is too narrow, all alike."""
+
+    def answer(self, ask):
+        answered = zip(ask.groups, super().answer(ask).figures, strict=True)
+        return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
+
+
+def test_a_whole_group_slower_than_its_parts_or_sizes_slower_for_all_are_noted_once_and_give_no_suspect():
+    hints, (note,) = looked(SlowCore(32, 2)).result
     assert hints == []
-    (note,) = notes
     assert isinstance(note, WholeSlow) and note.endpoints == 32
+    hints, (note,) = looked(Oversubscribed(64, 2)).result
+    assert hints == []
+    assert isinstance(note, SizeSlow) and note.size == 16
 
 
-def test_a_slow_path_within_a_group_gives_no_suspect() -> None:
-    notes: list[Fact] = []
+def test_a_slow_path_or_a_place_that_ends_gives_no_suspect_but_a_note():
+    notes = []
     for seed in range(30):
         hints, actual = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
         assert hints == [], seed
         notes += actual
     assert any(isinstance(note, NoSlowPiece) for note in notes)
-
-
-def test_a_place_that_ends_during_growing_is_noted_and_not_a_suspect() -> None:
     played = looked(MadeUp(32, 3).scale(4, 8).dies(20, 2, "gone"), 3)
     assert 20 not in named(played)
     assert any(isinstance(note, GroupNotMeasured) and note.why == "node020: gone" for note in played.result[1])
 
 
-def test_most_groups_slow_are_too_many_to_divide() -> None:
+def test_groups_that_cannot_be_divided_further_are_noted():
     made = MadeUp(12, 0)
     for place in (0, 4):
         made.scale(place, 4)
     found = [looked(made, seed).result for seed in range(10)]
     assert all({hint.places[0] for hint in hints} <= {0, 4} for hints, _ in found)
     assert any(TooManySlowGroups(2, 3, 4) in notes for _, notes in found)
-
-
-class Oversubscribed(MadeUp):
-    """Groups of 16 and more have to cross what is too narrow, all alike."""
-
-    def answer(self, ask: RoundRequest) -> RoundResult:
-        answered = zip(ask.groups, super().answer(ask).figures, strict=True)
-        return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
-
-
-def test_without_rounds_left_groups_stay_undivided() -> None:
     made = MadeUp(64, 2)
     for least, place in zip((3, 5, 9, 17), (1, 20, 40, 60), strict=True):
         made.scale(place, least)
@@ -135,54 +123,31 @@ def test_without_rounds_left_groups_stay_undivided() -> None:
     assert not any(isinstance(note, WholeSlow | SizeSlow) for note in notes)
 
 
-def test_sizes_that_are_slower_for_all_are_noted_once_and_give_no_suspect() -> None:
-    hints, notes = looked(Oversubscribed(64, 2)).result
-    assert hints == []
-    (note,) = notes
-    assert isinstance(note, SizeSlow) and note.size == 16
-
-
-def test_below_eight_places_there_is_nothing_to_compare() -> None:
+def test_only_eight_given_places_or_more_are_asked_unless_it_is_switched_off():
     played = looked(MadeUp(7))
     assert played.asks == []
     assert played.result == ([], [GrowingNeedsMore(7, 4)])
     assert most_rounds(7, Options()) == 0
+    played = play(measure_growing(MadeUp(16).log(), range(16), Options(growing=False), Random(0)), MadeUp(16))
+    assert (played.asks, played.result) == ([], [])
+    played = play(measure_growing(MadeUp(16).log(), [0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
+    assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}
 
 
-def test_sizes_double_up_to_the_half() -> None:
+def test_sizes_double_up_to_the_half_and_fewer_places_never_take_more_rounds():
     assert sizes(8) == [4]
     assert sizes(64) == [4, 8, 16, 32]
     assert sizes(100) == [4, 8, 16, 32, 50]
     assert sizes(66) == [4, 8, 16, 32]
-
-
-def test_fewer_places_never_take_more_rounds() -> None:
     most = [most_rounds(n, Options()) for n in range(600)]
     assert most == sorted(most)
 
 
 @pytest.mark.parametrize(("n", "most"), [(8, 1 + 1 + 8), (64, 4 + 1 + 11), (512, 7 + 1 + 11), (4096, 10 + 1 + 13)])
-def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n: int, most: int) -> None:
+def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n, most):
     assert most_rounds(n, Options()) == most
     assert most_rounds(n, Options(growing=False)) == 0
     assert most <= 2 * log2(n) + 4
-
-
-def test_it_can_be_switched_off() -> None:
-    played = play(measure_growing(MadeUp(16).log(), range(16), Options(growing=False), Random(0)), MadeUp(16))
-    assert (played.asks, played.result) == ([], [])
-
-
-def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:
-    played = looked(MadeUp(64, 1))
-    assert [max(map(len, ask.groups)) for ask in played.asks] == [4, 8, 16, 32, 64]
-    assert {ask.kind for ask in played.asks} == {GROUPS}
-    assert {ask.stage for ask in played.asks} == {"growing"}
-
-
-def test_only_given_places_are_asked() -> None:
-    played = play(measure_growing(MadeUp(16).log(), [0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
-    assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}
 
 
 @pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])

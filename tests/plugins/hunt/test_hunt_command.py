@@ -1,7 +1,5 @@
 """`collbench hunt` as users start it: confirmed and cleared ranks, the estimate, output, stored files, and rejected options."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -9,15 +7,13 @@ import os
 import re
 import signal
 from importlib.util import find_spec
-from pathlib import Path
 from shutil import which
-from typing import Any
 
 import pytest
 
-from collbench.plugins.hunt.records import StoredHunt, read_hunt
+from collbench.plugins.hunt.records import read_hunt
 from collbench.results.reader import read_run
-from tests.cli.command import Finished, one_sentence, run, run_here, start, until
+from tests.cli.command import one_sentence, run, run_here, start, until
 
 pytestmark = pytest.mark.system
 
@@ -27,21 +23,21 @@ NO_MPI = pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")
 NO_TORCH = pytest.mark.skipif(not find_spec("torch"), reason="no torch")
 
 
-def hunt(folder: Path, ranks: int, *typed: str, backend: str = "simulated") -> Finished:
+def hunt(folder, ranks, *typed, backend="simulated"):
     return run(folder, "hunt", "--backend", backend, "--ranks", str(ranks), *BRIEF, *typed)
 
 
-def stored(folder: Path) -> StoredHunt:
+def stored(folder):
     found = read_hunt(read_run(folder / "run"))
     assert not found.warnings
     return found
 
 
-def suspects(folder: Path, state: str) -> list[list[int]]:
+def suspects(folder, state):
     return sorted(each["places"] for each in stored(folder).about["verdict"]["suspects"] if each["state"] == state)
 
 
-def rounds_kept(done: Finished, folder: Path) -> None:
+def rounds_kept(done, folder):
     """Check that the estimate was printed before the first round, and not exceeded."""
     found = stored(folder)
     said = re.search(r"^hunt among \d+ ranks: at most (\d+) rounds, of .* in all$", done.stderr, re.MULTILINE)
@@ -50,37 +46,28 @@ def rounds_kept(done: Finished, folder: Path) -> None:
     assert [int(number) for number, _ in lines] == list(range(1, len(found.rounds) + 1)) and {most for _, most in lines} == {said[1]}
 
 
-def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 16, "--slowed", SLOW.format(5))
+@pytest.mark.parametrize(
+    ("ranks", "slow", "typed", "sweep"),
+    [
+        (16, [5], (), "pairs"),
+        pytest.param(64, [5, 40], (), "pairs", marks=pytest.mark.long),
+        pytest.param(64, [9, 33], ("--method", "groups"), "groups", marks=pytest.mark.long),
+    ],
+)
+def test_exactly_the_slow_ranks_are_confirmed(ranks, slow, typed, sweep, tmp_path):
+    done = hunt(tmp_path, ranks, "--slowed", SLOW.format(",".join(map(str, slow))), *typed)
     assert done.returncode == 1, done.stderr
-    assert suspects(tmp_path, "confirmed") == [[5]] and suspects(tmp_path, "inconclusive") == []
+    assert suspects(tmp_path, "confirmed") == [[rank] for rank in slow] and suspects(tmp_path, "inconclusive") == []
+    assert {one.kind for one in stored(tmp_path).rounds if one.stage == "sweep"} == {sweep}
     rounds_kept(done, tmp_path)
-    assert re.search(r"^confirmed: rank 5 \(\S+\) .* 5\d % ", done.stdout, re.MULTILINE)
+    assert re.search(rf"^confirmed: rank {slow[0]} \(\S+\) .* 5\d % ", done.stdout, re.MULTILINE)
     actual = json.loads((tmp_path / "run" / "recommendation.json").read_text())
     assert actual["result"] == "confirmed" and actual["drains"] == []
     assert re.search(r"^recommendation: run/recommendation.json$", done.stderr, re.MULTILINE)
     assert done.stderr.splitlines()[-1] == "run folder: run" and "simulates its ranks" in done.stdout
 
 
-@pytest.mark.long
-def test_two_slow_ranks_of_64_are_confirmed(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 64, "--slowed", SLOW.format("5,40"))
-    assert done.returncode == 1, done.stderr
-    assert suspects(tmp_path, "confirmed") == [[5], [40]] and suspects(tmp_path, "inconclusive") == []
-    rounds_kept(done, tmp_path)
-
-
-@pytest.mark.long
-def test_groups_of_ranks_find_two_slow_ranks_of_64(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 64, "--slowed", SLOW.format("9,33"), "--method", "groups")
-    assert done.returncode == 1, done.stderr
-    assert suspects(tmp_path, "confirmed") == [[9], [33]]
-    assert {one.kind for one in stored(tmp_path).rounds if one.stage == "sweep"} == {"groups"}
-    rounds_kept(done, tmp_path)
-
-
-@pytest.mark.system
-def test_healthy_ranks_give_no_suspect(tmp_path: Path) -> None:
+def test_healthy_ranks_give_no_suspect(tmp_path):
     done = hunt(tmp_path, 8)
     assert done.returncode == 0, done.stderr
     assert suspects(tmp_path, "confirmed") == [] and stored(tmp_path).about["verdict"]["suspects"] == []
@@ -88,14 +75,13 @@ def test_healthy_ranks_give_no_suspect(tmp_path: Path) -> None:
     rounds_kept(done, tmp_path)
 
 
-@pytest.mark.system
-def test_equally_slow_ranks_give_no_suspect_but_a_low_percentage_of_the_expected_bandwidth(tmp_path: Path) -> None:
+def test_equally_slow_ranks_give_no_suspect_but_a_low_percentage_of_the_expected_bandwidth(tmp_path):
     done = hunt(tmp_path, 8, "--slowed", "by=300%", "--no-growing", "--size", "1M")
     assert done.returncode == 0, done.stderr
     assert re.search(r"equally slow, at 2\d % ", done.stdout)
 
 
-def test_two_ranks_give_no_verdict_but_figures(tmp_path: Path) -> None:
+def test_two_ranks_give_no_verdict_but_figures(tmp_path):
     done = hunt(tmp_path, 2)
     assert done.returncode == 3, done.stderr
     assert re.search(r"^no verdict: ", done.stdout, re.MULTILINE) and "median" in done.stdout
@@ -103,8 +89,7 @@ def test_two_ranks_give_no_verdict_but_figures(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "recommendation.json").read_text())["drains"] == []
 
 
-@pytest.mark.system
-def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
+def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path):
     done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--no-growing")
     first, rest = run_here(tmp_path, "report", "run").stdout.split("\n", 1)
     assert re.fullmatch(r"run \(\d+ rounds\)", first) and rest == done.stdout
@@ -113,7 +98,7 @@ def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
+def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path):
     done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--format", "json", "--quiet")
     assert (done.returncode, done.stderr) == (1, "")
     actual = json.loads(done.stdout)
@@ -121,7 +106,7 @@ def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+def test_options_come_from_the_environment_too(tmp_path):
     variables = {"COLLBENCH_SEED": "3", "COLLBENCH_ROUNDS": "4", "COLLBENCH_NO_GROWING": "1"}
     done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "8", *BRIEF, env=variables)
     assert done.returncode == 0, done.stderr
@@ -133,16 +118,12 @@ def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
-        (("--max-drain", "x"), "--max-drain 'x'"),
-        (("--apply",), "scontrol"),
-        (("--budget", "1"), "8 endpoints"),
+        (("--max-drain", "x"), "--max-drain 'x'"), (("--apply",), "scontrol"), (("--budget", "1"), "8 endpoints"),
         (("--cover-links", "nowhere"), "nowhere"),
     ],
     ids=["max-drain", "apply", "budget", "cover-links"],
-)
-def test_an_impossible_hunt_is_rejected_before_the_first_measurement(
-    typed: tuple[str, ...], value: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+)  # fmt: skip
+def test_an_impossible_hunt_is_rejected_before_the_first_measurement(typed, value, tmp_path, tmp_path_factory):
     bare = tmp_path_factory.mktemp("bin")  # neither scontrol nor kubectl
     (bare / "timeout").symlink_to(which("timeout") or "")
     done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "8", *typed, env={"PATH": str(bare)})
@@ -150,12 +131,12 @@ def test_an_impossible_hunt_is_rejected_before_the_first_measurement(
 
 
 @pytest.mark.long
-def test_groups_need_a_backend_that_reduces(tmp_path: Path) -> None:
+def test_groups_need_a_backend_that_reduces(tmp_path):
     said = one_sentence(run(tmp_path, "hunt", "--backend", "socket", "--ranks", "3", "--method", "groups"))
     assert "--method groups " in said and "socket" in said and list(tmp_path.iterdir()) == []
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -168,7 +149,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     ids=["pairs", "groups"],
 )
 @pytest.mark.long
-def test_a_killed_rank_ends_the_hunt_without_a_recommendation(typed: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_hunt_without_a_recommendation(typed, tmp_path):
     unbrief = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
     running = start(tmp_path, "hunt", *typed, "--out", "run", "--timeout", "20", env=unbrief)
     try:

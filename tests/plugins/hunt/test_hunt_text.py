@@ -1,13 +1,10 @@
 """What a hunt came to, for people and for programs, as measured and from disk."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from math import nan
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,21 +22,13 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.plugins.hunt.test_records import SUSPECT, a_round
 
-SLOW: dict[str, Any] = {**SUSPECT, "high": 0.52}
-CLEARED: dict[str, Any] = {**SUSPECT, "places": [0], "state": "cleared", "ratio": 1.0, "low": None, "evidence": ["as fast as c with d"]}
-UNDECIDED: dict[str, Any] = {
-    **SUSPECT,
-    "kind": "path",
-    "places": [2, 3],
-    "state": "inconclusive",
-    "ratio": 0.8,
-    "low": None,
-    "partners": [],
-}
+SLOW = {**SUSPECT, "high": 0.52}
+CLEARED = {**SUSPECT, "places": [0], "state": "cleared", "ratio": 1.0, "low": None, "evidence": ["as fast as c with d"]}
+UNDECIDED = {**SUSPECT, "kind": "path", "places": [2, 3], "state": "inconclusive", "ratio": 0.8, "low": None, "partners": []}
 CEILING = {"bytes_per_s": 12.5e9, "limited_by": "NIC eth0 100 Gb/s", "source": "ethtool", "kind": "network"}
 
 
-def about(*suspects: dict[str, Any], result: str = "confirmed", **changes: Any) -> dict[str, Any]:
+def about(*suspects, result="confirmed", **changes):
     verdict = {"result": result, "suspects": list(suspects), "rounds": {"sweep": 3, "cross-check": 2}, "notes": ["a link was not crossed"],
                "no_verdict": None, "middle": 12e9, **changes.pop("verdict", {})}  # fmt: skip
     return {
@@ -48,14 +37,14 @@ def about(*suspects: dict[str, Any], result: str = "confirmed", **changes: Any) 
     }  # fmt: skip
 
 
-def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...] = (), run: str = "") -> str:
+def text_of(hunt, format="table", advice=(), run=""):
     out = io.StringIO()
     rounds = [a_round(number) for number in range(hunt["rounds"])]
     write(SUSPECTS, StoredHunt(hunt, rounds, advice=advice), format, out, color=False, run=run)
     return out.getvalue()
 
 
-def test_the_whole_text() -> None:
+def test_the_whole_text():
     assert text_of(about(SLOW, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
         "hunt among 4 nodes over mpi, messages of 1 MiB, 5 rounds (estimate: at most 9)",
         "1 confirmed, 1 cleared, 1 inconclusive",
@@ -72,56 +61,50 @@ def test_the_whole_text() -> None:
     ]
 
 
-def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch):
     monkeypatch.setattr("collbench.report.screen.width_of", lambda out: 40)
     command = CommandText(f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}.")
     said = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
     assert command in said and max(len(line) for line in said if line != command) <= 40
 
 
-def test_no_suspect_and_no_verdict_are_reported() -> None:
-    assert text_of(about(result="nobody")).splitlines()[1] == "no slow endpoint or path found"
-    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "no slow endpoint or path found: 1 cleared"
-    few = about(result="no verdict", verdict={"no_verdict": "only two places"})
-    assert text_of(few).splitlines()[1] == "no verdict: only two places"
-    assert text_of(about(UNDECIDED, result="no verdict")).splitlines()[1] == "no verdict: 1 inconclusive"
+def nobody(*suspects, **verdict):
+    return about(*suspects, result="nobody", verdict=verdict)
 
 
-def test_where_all_are_equally_slow_none_is_named_and_the_ceiling_is_reported() -> None:
-    said = text_of(about(result="nobody", verdict={"middle": 3e9}))
-    assert "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
-    assert "at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)" in said
-    assert "equally slow" not in text_of(about(result="nobody", verdict={"middle": 9e9}))
-    assert "equally slow" not in text_of(about(SLOW, verdict={"middle": 3e9}))
+@pytest.mark.parametrize(
+    ("hunt", "line"),
+    [
+        (nobody(), "no slow endpoint or path found\n"),
+        (nobody(CLEARED), "no slow endpoint or path found: 1 cleared\n"),
+        (about(result="no verdict", verdict={"no_verdict": "only two places"}), "no verdict: only two places\n"),
+        (about(UNDECIDED, result="no verdict"), "no verdict: 1 inconclusive\n"),
+        (nobody(middle=3e9), "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s\n"),
+        (nobody(middle=3e9), "equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)"),
+        (about(result="nobody", ceiling=None), "median 12.0 GB/s; the expected bandwidth is unknown\n"),
+        (nobody(middle=15e9), "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s"),
+        (about({**SLOW, "part": "the interface eth1"}), "at 50 % of the others (49 % to 52 %): the interface eth1"),
+        (about(*[SLOW] * 30, *[CLEARED] * 30), "and 10 more cleared: see --format json"),
+    ],
+)
+def test_a_line_of_the_text(hunt, line):
+    assert line in text_of(hunt)
 
 
-def test_without_a_ceiling_no_percentage_is_given() -> None:
-    assert "median 12.0 GB/s; the expected bandwidth is unknown" in text_of(about(result="nobody", ceiling=None))
+def test_where_not_all_are_slow_none_is_called_equally_slow_and_all_that_are_confirmed_are_shown():
+    assert "equally slow" not in text_of(nobody(middle=9e9)) + text_of(about(SLOW, verdict={"middle": 3e9}))
+    said = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
+    assert said.count("confirmed: b") == 30 and said.count("cleared: a") == 20
 
 
-def test_above_a_ceiling_no_percentage_is_given() -> None:
-    said = text_of(about(result="nobody", verdict={"middle": 15e9}))
-    assert "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s" in said
-
-
-def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Path) -> None:
+def test_rows_and_hunts_are_not_written_to_one_csv_file(run, tmp_path):
     RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
     said = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
     with pytest.raises(UsageError, match=said):
         reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
 
-def test_what_was_found_alone_is_reported() -> None:
-    assert "at 50 % of the others (49 % to 52 %): the interface eth1" in text_of(about({**SLOW, "part": "the interface eth1"}))
-
-
-def test_of_many_that_are_cleared_the_first_are_shown_and_all_that_are_confirmed() -> None:
-    said = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
-    assert said.count("confirmed: b") == 30 and said.count("cleared: a") == 20
-    assert "and 10 more cleared: see --format json" in said
-
-
-def test_csv_has_a_record_for_each_suspect() -> None:
+def test_csv_has_a_record_for_each_suspect_whose_names_are_disarmed():
     first, second = csv.DictReader(io.StringIO(text_of(about(SLOW, UNDECIDED), "csv", run="=run")))
     assert first == {
         "run": "'=run",
@@ -129,9 +112,12 @@ def test_csv_has_a_record_for_each_suspect() -> None:
         "partners": "a c", "part": "", "evidence": "slow with a and c",
     }  # fmt: skip
     assert (second["code"], second["places"], second["ratio_low"]) == ("CB6105", "c d", "")
+    hostile = about(SLOW, places=["=1+1", "=cmd()", "\x1b[31m", "d"])
+    (record,) = csv.DictReader(io.StringIO(text_of(hostile, "csv")))
+    assert record["places"].startswith("'=") and "\x1b" not in text_of(hostile)
 
 
-def test_json_is_one_object_with_sentences_and_codes() -> None:
+def test_json_is_one_object_with_sentences_and_codes_and_an_unknown_format_is_refused():
     actual = json.loads(text_of(about(SLOW), "json", advice=("do this",)))
     assert (actual["schema"], actual["result"], actual["places"], actual["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
     assert actual["share_of_ceiling"] == pytest.approx(0.96)
@@ -139,43 +125,43 @@ def test_json_is_one_object_with_sentences_and_codes() -> None:
     assert (one["code"], one["places"], one["sentence"]) == (
         "CB6101", [1], "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
     )  # fmt: skip
-
-
-def test_names_that_would_be_formulas_or_control_are_disarmed() -> None:
-    hostile = about(SLOW, places=["=1+1", "=cmd()", "\x1b[31m", "d"])
-    (record,) = csv.DictReader(io.StringIO(text_of(hostile, "csv")))
-    assert record["places"].startswith("'=") and "\x1b" not in text_of(hostile)
-
-
-def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--format 'nccl-tests' .*table, csv, jsonl?$"):
         text_of(about(SLOW), "nccl-tests")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(SLOW)})
+def hunted(folder, hunt, exit_code):
+    run = RunFolder.create(folder / "run", "hunt", {"hunt": hunt})
     for number in range(5):
-        folder.append_record(a_round(number).as_json(), HUNT_FILE)
-    folder.finish(exit_code=1)
-    return tmp_path / "run"
+        run.append_record(a_round(number).as_json(), HUNT_FILE)
+    run.finish(exit_code=exit_code)
+    return folder / "run"
 
 
-def reported(*paths: Path, **options: Any) -> tuple[int, str, str]:
+@pytest.fixture
+def run(tmp_path):
+    return hunted(tmp_path, about(SLOW), 1)
+
+
+def reported(*paths, **options):
     out, err = io.StringIO(), io.StringIO()
     code = report_run(paths, options.pop("csv", None), options.pop("format", "table"), out, err=err, **options)
     return code, out.getvalue(), err.getvalue()
 
 
-def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
+def test_a_stored_hunt_reads_as_it_was_measured(run, tmp_path):
     code, out, err = reported(run)
     assert (code, err) == (0, "")
     assert out == f"run (5 rounds)\n{text_of(about(SLOW))}"
     assert json.loads(reported(run, format="json")[1]) == json.loads(text_of(about(SLOW), "json"))
     assert reported(run, csv=Path("-"))[1] == text_of(about(SLOW), "csv", run="run")
+    assert reported(run, csv=tmp_path / "a.csv")[0] == 0
+    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SLOW), "csv", run="run")
+    err = reported(run, markdown=tmp_path / "page.md")[2]
+    assert err.startswith(f"{run} has a hunt") and f"`collbench report {run}`" in err
+    assert "has a hunt" in (tmp_path / "page.md").read_text()
 
 
-def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path: Path) -> None:
+def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": {**about(), "verdict": None, "rounds": None}})
     folder.append_record(a_round().as_json(), HUNT_FILE)
     folder.end_early("abort", "rank 3 was killed", 4)
@@ -185,20 +171,11 @@ def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path: Path) -> None:
     assert "without a verdict" in out and "confirmed" not in out
 
 
-def test_a_page_and_metrics_report_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:
-    err = reported(run, markdown=tmp_path / "page.md")[2]
-    assert err.startswith(f"{run} has a hunt") and f"`collbench report {run}`" in err
-    assert "has a hunt" in (tmp_path / "page.md").read_text()
-
-
-def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path: Path) -> None:
+def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path):
     suspect = Suspect("node", (1,), "inconclusive", nan).as_json()
     silent = {**UNDECIDED, **suspect, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
     hunt = about(silent, result="no verdict")
-    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": hunt})
-    for number in range(5):
-        folder.append_record(a_round(number).as_json(), HUNT_FILE)
-    folder.finish(exit_code=3)
+    hunted(tmp_path, hunt, 3)
     assert any(line.startswith("inconclusive: b ") for line in text_of(hunt).splitlines())
     code, out, err = reported(tmp_path / "run")
     assert (code, err, out) == (0, "", f"run (5 rounds)\n{text_of(hunt)}")
@@ -208,20 +185,15 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
     assert (record["state"], record["ratio"]) == ("inconclusive", "")
 
 
-def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(run: Path) -> None:
+def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(run):
     (run / FILE).write_text("{")
     code, out, err = reported(run)
     assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SLOW))}")
     assert err.startswith(f"{run / FILE}: cannot be read (not JSON ")
 
 
-def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:
-    assert reported(run, csv=tmp_path / "a.csv")[0] == 0
-    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SLOW), "csv", run="run")
-
-
 @pytest.mark.parametrize(("suspects", "result", "first"), [([SLOW], "confirmed", "confirmed"), ([], "nobody", None)])
-def test_a_data_frame_has_the_result_of_each_hunt(suspects: list[Any], result: str, first: str | None, tmp_path: Path) -> None:
+def test_a_data_frame_has_the_result_of_each_hunt(suspects, result, first, tmp_path):
     RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(*suspects, result=result)}).finish()
     (record,) = HUNTS_TABLE.records(read_run(tmp_path / "run"), True)
     assert dict(zip(HUNTS_TABLE.described(), record, strict=True)) == {

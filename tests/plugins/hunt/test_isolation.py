@@ -1,8 +1,5 @@
 """Isolation of a confirmed node: its slow part, the evidence, and parts that could not be measured."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,30 +15,30 @@ from collbench.plugins.hunt.facts import (
 )
 from collbench.plugins.hunt.isolation import measure_isolation, most_rounds
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
-from collbench.reason import Fact, Text
-from tests.plugins.hunt.made_up import MadeUp, Played, play
+from collbench.reason import Text
+from tests.plugins.hunt.made_up import MadeUp, play
 
 RAILS = Options(can_inside=True, nics=("eth0", "eth1"))
 GOOD = tuple(range(4, 16))
 SEEDS = range(20)
+THREE = Options(nics=("a", "b", "c"))
 
 
-def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect:
+def confirmed(place=2, ratio=0.5, kind="node"):
     return Suspect(kind, (place,), CONFIRMED, ratio, evidence=(Text("slow with node005 and node006"),))
 
 
-def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[list[Suspect]]:
+def isolated(made, *suspects, options=RAILS, good=GOOD):
     played = play(measure_isolation(made.log(), suspects, good, options), made)
     assert len(played.asks) <= most_rounds(options)
     return played
 
 
-def cluster(seed: int = 0) -> MadeUp:
+def cluster(seed=0):
     return MadeUp(16, seed).rails("eth0", "eth1")
 
 
-THREE = Options(nics=("a", "b", "c"))
-PARTS: dict[str, tuple[Callable[[int], MadeUp], Options, str, Fact | None]] = {
+PARTS = {
     "one interface of two": (lambda seed: cluster(seed).slow_nic(2, "eth1"), RAILS, "node", SlowInterfaces(("eth1",))),
     "two interfaces of three": (
         lambda seed: MadeUp(16, seed).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c"), THREE, "node", SlowInterfaces(("a", "c")),
@@ -56,23 +53,25 @@ PARTS: dict[str, tuple[Callable[[int], MadeUp], Options, str, Fact | None]] = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_slow_part(name: str) -> None:
+def test_the_slow_part(name):
     make, options, kind, part = PARTS[name]
     for seed in SEEDS:
         (found,) = isolated(make(seed), confirmed(), options=options).result
         assert (found.kind, found.part) == (kind, part), seed
 
 
-def test_the_evidence_has_the_compared_figures() -> None:
+def test_the_evidence_has_the_compared_figures_of_all_parts():
     (found,) = isolated(cluster().slow_nic(2, "eth1"), confirmed()).result
     earlier, inside, eth0, eth1 = found.evidence
     assert isinstance(earlier, Text)
     assert isinstance(inside, InsideRatio) and inside.controls == 3
     assert isinstance(eth0, InterfaceRatio) and (eth0.interface, eth0.ways) == ("eth0", "sends and receives")
     assert isinstance(eth1, InterfaceRatio) and eth1.ratio == pytest.approx(0.5, abs=0.05)
+    (found,) = isolated(cluster(), confirmed()).result
+    assert len(found.evidence) == 4
 
 
-def test_the_ratio_of_a_host_slow_inside_is_that_of_its_ranks() -> None:
+def test_the_slow_part_and_its_ratio_are_those_of_what_was_measured():
     made = cluster().busy(2, 0.3)
     made.inside[2] = 0.6
     before = replace(confirmed(ratio=0.3), low=0.29, high=0.31)
@@ -80,23 +79,17 @@ def test_the_ratio_of_a_host_slow_inside_is_that_of_its_ranks() -> None:
     assert found.ratio == pytest.approx(0.6, rel=0.1) and (found.low, found.high) == (None, None)
     (found,) = isolated(cluster().slow_nic(2, "eth1"), before).result
     assert (found.ratio, found.low, found.high) == (0.3, 0.29, 0.31)
-
-
-def test_without_a_measurement_inside_busy_cores_stay_possible() -> None:
     alone = Options(nics=("eth0",))
     (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=alone).result
     assert found.part == WayToNetwork(("eth0",))
     assert found.evidence[-1] == InsideNotMeasured()
     (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=replace(alone, can_inside=True)).result
     assert isinstance(found.evidence[-1], InterfaceRatio)
+    (found,) = isolated(cluster(3).slow_nic(2, "eth1", 0.85), confirmed(ratio=0.86)).result
+    assert found.part == SlowInterfaces(("eth1",))
 
 
-def test_a_suspect_without_a_slow_part_has_the_evidence_of_all_parts() -> None:
-    (found,) = isolated(cluster(), confirmed()).result
-    assert len(found.evidence) == 4
-
-
-def test_several_at_once_take_a_round_inside_and_one_for_each_interface() -> None:
+def test_several_at_once_take_a_round_inside_and_one_for_each_interface():
     played = isolated(cluster().slow_nic(1, "eth0").busy(2).slow_nic(3, "eth1"), confirmed(1), confirmed(2), confirmed(3))
     assert [found.part for found in played.result] == [SlowInterfaces(("eth0",)), InsideHost(), SlowInterfaces(("eth1",))]
     assert [(ask.kind, ask.nic) for ask in played.asks] == [(INSIDE, None), (NIC, "eth0"), (NIC, "eth1")]
@@ -105,52 +98,40 @@ def test_several_at_once_take_a_round_inside_and_one_for_each_interface() -> Non
 
 @pytest.mark.parametrize(("kind", "sent", "ways"), [("sender", True, "sends"), ("receiver", False, "receives")])
 @pytest.mark.parametrize("place", [2, 15])  # the first and the second of its pair
-def test_a_way_is_judged_by_itself(kind: str, sent: bool, ways: str, place: int) -> None:
+def test_a_way_is_judged_by_itself(kind, sent, ways, place):
     good = tuple(each for each in range(16) if each != place)
     made = MadeUp(16).rails("eth0", "eth1").slow_nic(7, "eth0")
     made.sends[:], made.receives[:] = 1, 1
 
-    def one_way(sender: int, receiver: int, nic: str | None) -> float:
+    def one_way(sender, receiver, nic):
         return 2e9 if (sender if sent else receiver) == place and nic == "eth1" else 5e9
 
-    made._message = one_way  # type: ignore[method-assign]
+    made._message = one_way
     (found,) = isolated(made, confirmed(place, 0.4, kind), good=good).result
     assert (found.kind, found.part) == (kind, SlowInterfaces(("eth1",)))
     last = found.evidence[-1]
     assert isinstance(last, InterfaceRatio) and last.ways == ways
 
 
-def test_unconfirmed_suspects_and_paths_are_not_isolated() -> None:
+def test_suspects_that_are_unconfirmed_paths_or_slow_only_in_groups_are_not_isolated_by_interface():
     others = (replace(confirmed(1), state=CLEARED), Suspect("path", (1, 3), CONFIRMED, 0.5))
     played = isolated(cluster(), *others)
     assert (played.result, played.asks) == ([*others], [])
-
-
-def test_a_suspect_slow_only_in_groups_is_measured_inside_only() -> None:
     played = isolated(cluster().slow_inside(2).scale(3, 8), confirmed(2, kind="scale"), confirmed(3, kind="scale"))
     assert [(found.kind, found.part) for found in played.result] == [("inside", InsideHost()), ("scale", None)]
     assert [ask.kind for ask in played.asks] == [INSIDE]
-
-
-def test_it_can_be_switched_off() -> None:
     options = replace(RAILS, isolate=False)
     assert isolated(cluster(), confirmed(), options=options).asks == []
     assert (most_rounds(options), most_rounds(RAILS), most_rounds(Options())) == (0, 3, 0)
 
 
-def test_too_few_controls_are_noted() -> None:
+def test_parts_without_enough_measured_controls_or_figures_are_noted_and_not_blamed():
     (found,) = isolated(cluster().busy(2), confirmed(), good=(4, 5)).result
     assert found.part == InsideHost()  # inside two are enough
     assert found.evidence[-1] == PartNotMeasured("eth1", "only 2 healthy endpoints")
-
-
-def test_parts_that_cannot_be_measured_are_noted_and_not_blamed() -> None:
     (found,) = isolated(cluster().dies(2, 0, "gone"), confirmed()).result
     assert (found.kind, found.part) == ("node", None)
     assert found.evidence[1:] == tuple(PartNotMeasured(part, "node002: gone") for part in ("inside", "eth0", "eth1"))
-
-
-def test_without_measured_controls_no_part_is_found() -> None:
     made = cluster()
     for place in GOOD:
         made.dies(place)
@@ -158,8 +139,3 @@ def test_without_measured_controls_no_part_is_found() -> None:
     assert found.part is None
     last = found.evidence[-1]
     assert isinstance(last, PartNotMeasured) and last.part == "inside" and "3 controls" in last.why
-
-
-def test_a_small_loss_is_looked_for_with_a_narrow_limit() -> None:
-    (found,) = isolated(cluster(3).slow_nic(2, "eth1", 0.85), confirmed(ratio=0.86)).result
-    assert found.part == SlowInterfaces(("eth1",))

@@ -1,14 +1,12 @@
-"""Rank 0 of a hunt: the hunt's options, the results of its rounds, and the files and drains that follow its verdict."""
-
-from __future__ import annotations
+"""Rank 0 of a hunt: its options, the results of its rounds, the files and drains that follow its verdict, and its messages."""
 
 import errno
 import json
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,49 +15,46 @@ from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.session import Plan
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt import drain
+from collbench.plugins.hunt import drain, progress
 from collbench.plugins.hunt.managers import CommandOutcome
 from collbench.plugins.hunt.places import HuntRequest
 from collbench.plugins.hunt.progress import HuntProgressPrinter, options_of
 from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect, result_of
 from collbench.plugins.hunt.records import HuntRound
 from collbench.report.progress import Output
+from tests.helpers import said
 from tests.plugins.hunt.test_cover import FAT_TREE, nodes
 from tests.plugins.hunt.test_records import a_round
 
 NAMES = tuple(nodes(16))
-ABOUT: dict[str, Any] = {
+ABOUT = {
     "places": list(NAMES), "by": "node", "backend": "mpi", "virtual": False, "no_groups": None, "ranks_per_place": 2,
     "nics": ["eth0", "eth1"], "nodes": [], "max_time_s": 0.5, "promised": 9, "ceiling": None,
 }  # fmt: skip
-FAULTY = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
-
-
+FAULTY, TWO = (
+    HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in places), {"sweep": 8}, 20)
+    for places in ((3,), (3, 5))
+)
 OUTPUT = Output(color="never", quiet=True)
+LAUNCH = Request("hunt", Sweep((), None, ()), ("simulated",), budget=Budget(0.5))
 
 
-def typed(max_time_s: float = 0.5, seed: int = 0, slowed: tuple[str, ...] = (), **changes: Any) -> HuntRequest:
+def typed(max_time_s=0.5, seed=0, slowed=(), **changes):
     launch = Request("hunt", Sweep((), None, ()), ("mpi",), budget=Budget(max_time_s), seed=seed, slowed=parse_slowing(slowed))
     return HuntRequest(launch, **changes)
 
 
-def test_the_budget_bounds_the_rounds_of_three_measurements_each() -> None:
+def test_options_are_those_of_request_and_launch_and_a_file_of_links_chooses_the_pairs():
     options, crossed = options_of(typed(), ABOUT)
     assert (options.most_rounds, options.method, options.growing, options.isolate, options.seed) == (400, "auto", True, True, 0)
     assert (options.can_inside, options.nics, options.cover, crossed) == (True, ("eth0", "eth1"), None, {})
     assert options_of(typed(budget_s=0.1), ABOUT)[0].most_rounds == 1
     assert options_of(typed(max_time_s=2.0, seed=7, growing=False, isolate=False), ABOUT)[0].most_rounds == 100
-
-
-def test_without_a_reduction_there_are_pairs_alone() -> None:
     about = {**ABOUT, "no_groups": "socket has p2p only"}
     options, _ = options_of(typed(), about)
     assert (options.method, options.growing, options.can_inside, options.isolate) == ("pairs", False, False, True)
     with pytest.raises(UsageError, match=r"^--method groups .*socket has p2p only"):
         options_of(typed(method="groups"), about)
-
-
-def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> None:
     options, actual = options_of(typed(cover_links=FAT_TREE), ABOUT)
     assert options.cover and all(a < b for a, b in options.cover)
     assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
@@ -68,31 +63,42 @@ def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> No
         options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
 
 
-def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
+def test_the_result_of_a_round_has_the_figures_of_each_pair():
     one = a_round(speed_bytes_per_s=(1e9, None), wrong=(0, 3), na=(None, "gone"), flags=("simulated",))
     assert result_of(one) == RoundResult(
         (GroupFigure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), GroupFigure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
     )  # fmt: skip
 
 
-def concluded(request: HuntRequest, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
+def concluded(request, about=ABOUT, verdict=FAULTY):
     """Return the listener of a hunt that has its verdict."""
     listening = HuntProgressPrinter(OUTPUT, request)
-    listening._verdict = FAULTY
+    listening._verdict = verdict
     listening.verdict([], about)
     return listening
 
 
-def events(into: list[Any]) -> Any:
-    return lambda kind, **facts: into.append((kind, facts))
+def unheard(kind, **facts):
+    """Take an event that the test does not look at."""
 
 
-def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
+def recommended(folder):
+    return json.loads((folder / "recommendation.json").read_text())
+
+
+def test_the_verdict_and_the_recommendation_are_stored_or_a_failure_is_one_sentence(tmp_path):
     listening = concluded(typed())
-    listening.act(tmp_path, events([]))
-    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    listening.act(tmp_path, unheard)
+    actual = recommended(tmp_path)
     assert (actual["result"], [each["node"] for each in actual["drains"]], actual["applied"]) == ("confirmed", [NAMES[3]], [])
     assert any(f"scontrol update NodeName={NAMES[3]} State=DRAIN" in line for line in listening._advice)
+    with pytest.raises(RunFailed, match=r"gone: .*recommendation.json"):
+        concluded(typed()).act(tmp_path / "gone", unheard)
+    listening = concluded(typed(apply=True, slowed=("by=10%",)))
+    listening.act(tmp_path, unheard)
+    actual = recommended(tmp_path)
+    assert actual["applied"] == [] and "--slowed" in actual["refused"]
+    assert listening._advice[-1] == actual["refused"]
 
 
 @pytest.mark.parametrize(
@@ -100,17 +106,17 @@ def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
     [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=("by=10%",)), ABOUT, "--slowed")],
     ids=["simulated", "slowed"],
 )
-def test_simulated_and_slowed_ranks_are_not_drained(request_of_hunt: HuntRequest, about: Any, value: str, tmp_path: Path) -> None:
-    concluded(request_of_hunt, about).act(tmp_path, events([]))
-    actual = json.loads((tmp_path / "recommendation.json").read_text())
+def test_simulated_and_slowed_ranks_are_not_drained(request_of_hunt, about, value, tmp_path):
+    concluded(request_of_hunt, about).act(tmp_path, unheard)
+    actual = recommended(tmp_path)
     assert value in actual["no_drain"] and actual["drains"] == []
 
 
 @pytest.mark.parametrize(("flag", "value"), [("oversubscribed", "more ranks than cores"), ("shared_gpu", "one GPU"), ("few_samples", None)])
-def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
+def test_no_node_is_drained_for_how_the_launch_was_started(flag, value, tmp_path):
     listening = HuntProgressPrinter(OUTPUT, typed())
     listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
-    last: list[HuntRound] = []
+    last = []
     while asked := listening.next(last):
         n = len(asked.groups)
         each, none = (1e9,) * n, (None,) * n
@@ -119,44 +125,36 @@ def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str
         listening.record(last[0], None)
     listening._verdict = FAULTY
     listening.verdict([], ABOUT)
-    listening.act(tmp_path, events([]))
-    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    listening.act(tmp_path, unheard)
+    actual = recommended(tmp_path)
     assert (value or "") in (actual["no_drain"] or "") and len(actual["drains"]) == (0 if value else 1)
 
 
-def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there: dict[str, Any] = {}
+def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path, monkeypatch):
+    there = {}
 
-    def apply(expected: Any, cap: Any, env: Any, note: Any) -> Any:
+    def apply(expected, cap, env, note):
         there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
         for action in ("begun", "drained"):
             note({"node": NAMES[3], "action": action})
         return SimpleNamespace(lines=lambda: ["undo it with: this"], refused="")
 
     monkeypatch.setattr("collbench.plugins.hunt.drain.apply", apply)
-    kept: list[Any] = []
+    kept = []
     listening = concluded(typed(apply=True, max_drain="3"))
-    listening.act(tmp_path, events(kept))
+    listening.act(tmp_path, lambda kind, **facts: kept.append((kind, facts)))
     assert there == {"stored": True, "cap": "3"}
     assert kept == [("drain", {"node": NAMES[3], "action": action}) for action in ("begun", "drained")]
-    assert json.loads((tmp_path / "recommendation.json").read_text())["applied"] == [{"node": NAMES[3], "action": "drained"}]
+    assert recommended(tmp_path)["applied"] == [{"node": NAMES[3], "action": "drained"}]
     assert listening._advice[-1] == "undo it with: this"
 
 
-def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> None:
-    listening = concluded(typed(apply=True, slowed=("by=10%",)))
-    listening.act(tmp_path, events([]))
-    actual = json.loads((tmp_path / "recommendation.json").read_text())
-    assert actual["applied"] == [] and "--slowed" in actual["refused"]
-    assert listening._advice[-1] == actual["refused"]
-
-
 @pytest.fixture
-def drained(monkeypatch: pytest.MonkeyPatch) -> None:
+def drained(monkeypatch):
     """A double of Slurm that drains the given nodes; Ctrl-C ends it before the second node."""
-    out: set[str] = set()
+    out = set()
 
-    def ask(words: Any, env: Any) -> CommandOutcome:
+    def ask(words, env):
         if "update" not in words:
             nodes = "\n".join(f"NodeName={name} State=IDLE{'+DRAIN' * (name in out)}" for name in NAMES if name in words or len(words) == 5)
             return CommandOutcome(0, nodes)
@@ -169,41 +167,28 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
-TWO = HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
-
-
-def test_a_drain_before_ctrl_c_is_stored_with_its_undo_command(drained: None, tmp_path: Path) -> None:
-    listening = concluded(typed(apply=True, max_drain="3"))
-    listening._verdict = TWO
+def test_a_drain_before_ctrl_c_is_stored_with_its_undo_command(drained, tmp_path):
     with pytest.raises(Interrupted):
-        listening.act(tmp_path, events([]))
-    applied = json.loads((tmp_path / "recommendation.json").read_text())["applied"]
+        concluded(typed(apply=True, max_drain="3"), verdict=TWO).act(tmp_path, unheard)
+    applied = recommended(tmp_path)["applied"]
     assert [(each["node"], each["action"], each["undo"]) for each in applied] == [
         (NAMES[place], action, f"scontrol update NodeName={NAMES[place]} State=RESUME") for place, action in ((3, "drained"), (5, "begun"))
     ]
 
 
-def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
-    drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(folder: Path, expected: Any) -> Path:
+def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(drained, tmp_path, monkeypatch):
+    def full(folder, expected):
         if expected["applied"] and expected["applied"][-1]["action"] == "drained":
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 
     monkeypatch.setattr("collbench.plugins.hunt.recommendation.store", full)
-    said = rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"
-    with pytest.raises(RunFailed, match=said):
-        concluded(typed(apply=True)).act(tmp_path, events([]))
+    with pytest.raises(RunFailed, match=rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"):
+        concluded(typed(apply=True)).act(tmp_path, unheard)
 
 
-def test_a_folder_that_cannot_be_written_is_a_failure_with_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"gone: .*recommendation.json"):
-        concluded(typed()).act(tmp_path / "gone", events([]))
-
-
-def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(env: Any) -> str:
+def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch):
+    def refuse(env):
         raise UsageError("no cluster manager")
 
     monkeypatch.setattr("collbench.plugins.hunt.drain.check_apply", refuse)
@@ -211,3 +196,31 @@ def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.Monk
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match="no cluster manager"):
         HuntProgressPrinter(OUTPUT, typed(apply=True)).plan(ABOUT)
+
+
+def hunting(method, **about):
+    request = HuntRequest(LAUNCH, method=method, cover_links=Path("links"))
+    return lambda: progress.options_of(request, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
+
+
+def no_drain(*flags, virtual=False, slowed=()):
+    request = HuntRequest(replace(LAUNCH, slowed=parse_slowing(slowed)))
+    return lambda: progress._no_drain(request, {"virtual": virtual, "backend": "simulated"}, flags)
+
+
+WORDS = {
+    "hunt, groups without all-reduce": (hunting("groups", no_groups="socket does not support allreduce"),
+        "--method groups needs all-reduce, but socket does not support allreduce: choose another --backend, or --method pairs"),
+    "hunt, groups beside links": (hunting("groups"), "--cover-links needs pairs, which --method groups does not measure: omit one of them"),
+    "hunt, recommendation not written": (lambda: progress._stored(Path("/nowhere/run"), {}),
+        "/nowhere/run: cannot write recommendation.json (No such file or directory): check the folder and its disk"),
+    "hunt, simulated": (no_drain(virtual=True), "backend simulated simulates its ranks"),
+    "hunt, slowed": (no_drain(slowed=("by=10%",)), "ranks were slowed on purpose (--slowed)"),
+    "hunt, oversubscribed": (no_drain("oversubscribed"), "more ranks than cores were running: start fewer"),
+    "hunt, shared GPU": (no_drain("shared_gpu"), "several ranks used one GPU: start one rank per GPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
+def test_the_words_of_a_message(call, text):
+    assert said(call) == text

@@ -1,19 +1,16 @@
 """`collbench pairs` as users start it: on every backend, under a launcher, what it prints and rejects."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 
 import pytest
 
 from collbench.plugins.hunt.places import PairsSampled
-from collbench.plugins.hunt.records import StoredPairs, read_pairs
+from collbench.plugins.hunt.records import read_pairs
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, run
 from tests.conftest import sample
@@ -27,14 +24,14 @@ STARTS = [
 ]
 
 
-def stored(folder: Path) -> StoredPairs:
+def stored(folder):
     found = read_pairs(read_run(folder / "run"))
     assert found and not found.warnings
     return found
 
 
 @pytest.mark.parametrize(("backend", "ranks"), sample(STARTS, 1))
-def test_every_pair_of_ranks_is_measured(backend: str, ranks: int, tmp_path: Path) -> None:
+def test_every_pair_of_ranks_is_measured(backend, ranks, tmp_path):
     done = run(tmp_path, "pairs", "--backend", backend, "--ranks", str(ranks), *BRIEF, "--format", "json")
     assert done.returncode in (0, 3), done.stderr  # more ranks than cores: a latency may be inconclusive
     found, actual = stored(tmp_path), json.loads(done.stdout)
@@ -45,7 +42,7 @@ def test_every_pair_of_ranks_is_measured(backend: str, ranks: int, tmp_path: Pat
 
 
 @pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")
-def test_under_a_launcher(tmp_path: Path) -> None:
+def test_under_a_launcher(tmp_path):
     program = (str(BIN / "mpiexec"), "-n", "3", str(BIN / "python"), "-m", "collbench")
     done = run(tmp_path, "pairs", *BRIEF, program=program)
     assert done.returncode == 0, done.stderr
@@ -53,7 +50,7 @@ def test_under_a_launcher(tmp_path: Path) -> None:
     assert (found.about["backend"], found.about["measured"], found.about["rounds"]) == ("mpi", 3, 3)
 
 
-def test_a_line_per_round_is_talk_and_the_matrix_is_data(tmp_path: Path) -> None:
+def test_a_line_per_round_is_talk_and_the_matrix_is_data(tmp_path):
     done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "5", *BRIEF, "--format", "csv")
     assert done.returncode == 0, done.stderr
     rounds = re.findall(r"^round (\d) of 5: 2 pairs at once", done.stderr, re.MULTILINE)
@@ -62,14 +59,14 @@ def test_a_line_per_round_is_talk_and_the_matrix_is_data(tmp_path: Path) -> None
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
 
 
-def test_quiet_prints_data_only_and_the_size_of_a_sample(tmp_path: Path) -> None:
+def test_quiet_prints_data_only_and_the_size_of_a_sample(tmp_path):
     done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "8", *BRIEF, "--sample", "2", "--quiet")
     sampled = PairsSampled(8, 28, 600.0, sample=2).render()
     assert (done.returncode, done.stderr) == (0, "") and sampled in done.stdout
     assert stored(tmp_path).about["sampled"] == sampled
 
 
-def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+def test_options_come_from_the_environment_too(tmp_path):
     variables = {"COLLBENCH_ONE_TO_ALL": "2", "COLLBENCH_STREAMS": "", "COLLBENCH_SEED": "3", "COLLBENCH_RANKS": ""}
     done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "4", *BRIEF, env=variables)
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,11 @@
 """A matrix of pairs for people and for programs, as measured and from disk."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +13,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.hunt import PAIRS_FILE, TOOLS_FILE
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
-from collbench.plugins.hunt.pairs_text import (
-    DIRECTED_PAIRS,
-    ITSELF,
-    UNKNOWN,
-    WRONG,
-    classes_of,
-    external_lines,
-    heatmap,
-    place_frame,
-)
+from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, ITSELF, UNKNOWN, WRONG, classes_of, external_lines, heatmap, place_frame
 from collbench.plugins.hunt.records import PairMatrix, PairRound, StoredPairs, read_pairs
 from collbench.report.cases import NOTHING
 from collbench.report.forms import write
@@ -41,23 +28,24 @@ from tests.plugins.hunt.pair_matrices import SyntheticMatrix, only
 from tests.results.rows import make_row, not_measured
 
 ABOUT = {"by": "node", "backend": "socket", "rounds": 7, "sampled": None}
+MIB = 1 << 20
+FLAGS = ("their_tool", "unverified")
+EXTERNAL = {"by": "node", "backend": "socket", "rounds": 1, "places": ["n1", "n2"], "size_bytes": MIB, "latency_size_bytes": 8}
 
 
-def even(n: int = 4, rate: float = 10e9) -> PairMatrix:
+def even(n=4, rate=10e9):
     """All alike, without noise."""
     off = np.where(np.eye(n, dtype=bool), np.nan, 1.0)
     return PairMatrix(tuple(f"node{i + 1}" for i in range(n)), off * 20e-6, off * rate, off * rate, off * rate, off * 0, 1 << 20, 8)
 
 
-def half(matrix: PairMatrix, place: int) -> PairMatrix:
+def half(matrix, place):
     matrix.bandwidth[place] /= 2
     matrix.bandwidth[:, place] /= 2
     return matrix
 
 
-def text_of(
-    matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False, external: Sequence[Row] = ()
-) -> str:
+def text_of(matrix, format="table", about=ABOUT, color=False, external=()):
     rounds = [PairRound(number, *((),) * 9) for number in range(about["rounds"])]
     result = StoredPairs(about, rounds, external=list(external))
     result.effects = PairEffects(matrix)
@@ -66,15 +54,11 @@ def text_of(
     return out.getvalue()
 
 
-def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, blocks: bool = True) -> list[str]:
+def picture(matrix, width=None, color=False, blocks=True):
     return [line.text for line in heatmap(matrix, PairEffects(matrix).findings(), Display(width, color, blocks))]
 
 
-def test_nodes_that_met_with_several_ranks_report_how_many() -> None:
-    assert text_of(even(5), about={**ABOUT, "ranks_per_place": 2}).startswith("pairs of 5 nodes of 2 ranks, over socket, ")
-
-
-def test_the_whole_table() -> None:
+def test_the_whole_table():
     matrix = half(even(5), 3)
     matrix.wrong[0, 2] = matrix.wrong[2, 0] = 7
     assert text_of(matrix).splitlines() == [
@@ -102,21 +86,19 @@ def test_the_whole_table() -> None:
     ]
 
 
-def test_no_slow_place_and_what_was_sampled() -> None:
+def test_the_head_has_what_was_sampled_the_ranks_of_a_node_and_why_none_is_named():
     sampled = only(even(6), [(0, 1), (2, 3), (4, 5)])
     lines = text_of(sampled, about={**ABOUT, "rounds": 1, "sampled": "3 of 15 pairs are sampled (--sample 1)"}).splitlines()
     assert lines[0].endswith("6 of 30 directed pairs, in one round, 3 of 15 pairs are sampled (--sample 1)")
     assert lines[1] == "no slow endpoint or pair found"
     assert "? not measured" in lines[-1]
-
-
-def test_two_places_give_the_reason_none_is_named() -> None:
     lines = text_of(half(even(2), 0)).splitlines()
     assert lines[1].startswith("two endpoints: one pair")
     assert "no slow endpoint or pair found" not in lines
+    assert text_of(even(5), about={**ABOUT, "ranks_per_place": 2}).startswith("pairs of 5 nodes of 2 ranks, over socket, ")
 
 
-def test_five_classes_below_the_median() -> None:
+def test_classes_are_five_below_the_median_of_such_paths_and_wider_with_scatter():
     matrix = even(8)
     for receiver, ratio in enumerate([0.96, 0.94, 0.85, 0.7, 0.6], start=1):
         matrix.bandwidth[0, receiver] *= ratio
@@ -125,28 +107,19 @@ def test_five_classes_below_the_median() -> None:
     classes, step = classes_of(matrix)
     assert classes[0].tolist() == [ITSELF, 0, 1, 2, 3, 4, UNKNOWN, WRONG]
     assert step == pytest.approx(-np.log(0.95))
-
-
-def test_scatter_widens_the_classes_so_that_noise_stays_in_the_first() -> None:
     classes, step = classes_of(SyntheticMatrix(32, sigma=0.02).matrix())
     assert step > 2 * -np.log(0.95)
     assert (classes > 0).sum() < 10
-
-
-def test_pairs_inside_a_host_are_compared_among_themselves() -> None:
     made = SyntheticMatrix(8, hosts=[f"node{i // 4}" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
     assert (classes_of(made.matrix())[0] <= 0).all()
     assert picture(made.matrix())[-1].startswith("· from 9")
     assert "of the median of such paths" in picture(made.matrix())[-1]
 
 
-def test_letters_where_there_are_no_blocks() -> None:
+def test_without_blocks_there_are_letters_and_with_colours_those_of_cividis():
     found = picture(half(even(5), 3), blocks=False)
     assert found[2] == r"0 node1 \ . . d ."
     assert found[-1].startswith(". from 95 % on of the median  a 90–95 %")
-
-
-def test_colours_of_cividis() -> None:
     found = picture(half(even(5), 3), color=True)
     assert found[2] == "0 node1 \\ " + "\x1b[48;5;17m  \x1b[0m" * 2 + "\x1b[48;5;227m  \x1b[0m" + "\x1b[48;5;17m  \x1b[0m"
     assert set(re.findall(r"48;5;(\d+)m", found[-1])) == {"17", "60", "102", "143", "227"}
@@ -154,16 +127,14 @@ def test_colours_of_cividis() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("n", [5, 39, 200])
-def test_the_terminals_width_is_respected(width: int, n: int) -> None:
+def test_the_terminals_width_is_respected(width, n):
     matrix = replace(half(even(n), 3), places=tuple(f"a-rather-long-host-name-{i}" for i in range(n)))
     found = PairEffects(matrix).findings()
-    shown = [
-        line.text for line in (*wrapped(heatmap(matrix, found, Display(width)), width), *table_lines(place_frame(matrix, found), width))
-    ]
-    assert max(map(len, shown)) <= width
+    lines = (*wrapped(heatmap(matrix, found, Display(width)), width), *table_lines(place_frame(matrix, found), width))
+    assert max(len(line.text) for line in lines) <= width
 
 
-def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
+def test_many_places_share_a_row_and_the_table_shows_the_slowest_and_the_named():
     matrix = even(1024)
     matrix.bandwidth[700, 30] /= 4
     found = picture(matrix)
@@ -173,9 +144,6 @@ def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
     assert rows[0].startswith("676–701")
     assert rows[0].index("██") == len("1014–1023") - 1 + 4
     assert rows[0].endswith("◄ node701 to node31")
-
-
-def test_the_table_of_many_places_shows_the_slowest_and_the_named() -> None:
     matrix = half(even(200), 150)
     lines = [line.text for line in table_lines(place_frame(matrix, PairEffects(matrix).findings()), None)]
     assert lines[1].startswith("node") and len(lines) <= 23
@@ -183,16 +151,18 @@ def test_the_table_of_many_places_shows_the_slowest_and_the_named() -> None:
     assert re.fullmatch(r"medians over partners; 1[78]\d of 200 places, which are faster, are not shown", lines[-1])
 
 
-def test_csv_has_a_record_per_directed_pair() -> None:
+def test_csv_has_a_record_per_directed_pair_and_hostile_names_cannot_move_the_cursor():
     matrix = replace(only(even(4), [(0, 1), (2, 3)]), places=("=cmd()", "b", "c,d", "e\x1b"))
     rows = list(csv.DictReader(io.StringIO(text_of(matrix, "csv"))))
     assert [(row["sender"], row["receiver"]) for row in rows] == [("'=cmd()", "b"), ("b", "'=cmd()"), ("c,d", "e?"), ("e?", "c,d")]
     assert rows[0]["bandwidth_bytes_per_s"] == "10000000000.0"
     assert (rows[0]["size_bytes"], rows[0]["latency_size_bytes"], rows[0]["wrong"]) == ("1048576", "8", "0")
     assert float(rows[0]["latency_s"]) == 20e-6
+    hostile = replace(half(even(5), 3), places=tuple(f"\x1b[31m{i}\n" for i in range(5)))
+    assert all(line.isprintable() for line in text_of(hostile).splitlines())
 
 
-def test_json_is_one_object() -> None:
+def test_json_is_one_object_and_an_unknown_format_is_refused():
     actual = json.loads(text_of(half(even(5), 3), "json"))
     assert actual["schema"] == 1
     assert actual["places"] == ["node1", "node2", "node3", "node4", "node5"]
@@ -201,9 +171,11 @@ def test_json_is_one_object() -> None:
     assert actual["bandwidth_bytes_per_s"][0] == [None, 10e9, 10e9, 5e9, 10e9]
     assert actual["about"]["backend"] == "socket"
     assert np.array(actual["latency_s"], float).shape == (5, 5)
+    with pytest.raises(UsageError, match=r"'nccl-tests' .*pairs: .*table, csv, json"):
+        text_of(even(), "nccl-tests")
 
 
-def test_long_lists_of_findings_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_of_findings_are_cut_and_impossible_latencies_are_no_figures(monkeypatch):
     found = [PairFinding("pair", "bandwidth", (i, i + 1), 0.5, 1, 2) for i in range(0, 60, 2)]
     with monkeypatch.context() as patch:
         patch.setattr(PairEffects, "findings", lambda effects: found)
@@ -212,19 +184,12 @@ def test_long_lists_of_findings_are_cut(monkeypatch: pytest.MonkeyPatch) -> None
     matrix = even(16)
     matrix.wrong[0] = matrix.wrong[:, 0] = matrix.wrong[1] = matrix.wrong[:, 1] = 3
     assert "more pairs with wrong data: see --format json" in text_of(matrix)
+    matrix = even(5)
+    matrix.latency_s[:] = 1e305
+    assert [row[3] for row in place_frame(matrix, []).records] == [NOTHING] * 5
 
 
-def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match=r"'nccl-tests' .*pairs: .*table, csv, json"):
-        text_of(even(), "nccl-tests")
-
-
-def test_names_from_anywhere_cannot_move_the_cursor() -> None:
-    hostile = replace(half(even(5), 3), places=tuple(f"\x1b[31m{i}\n" for i in range(5)))
-    assert all(line.isprintable() for line in text_of(hostile).splitlines())
-
-
-def stored(folder: Path, lines: list[str], names: int = 5, finished: bool = True) -> Path:
+def stored(folder, lines, names=5, finished=True):
     folder.mkdir()
     about = {"places": [f"node{i + 1}" for i in range(names)], "size_bytes": 1 << 20, "latency_size_bytes": 8, "by": "node"}
     about |= {"rounds": 12} if not finished else {"measured": len(lines)}
@@ -235,8 +200,8 @@ def stored(folder: Path, lines: list[str], names: int = 5, finished: bool = True
     return folder
 
 
-def rounds(matrix: PairMatrix) -> list[str]:
-    def one(number: int, a: int, b: int) -> str:
+def rounds(matrix):
+    def one(number, a, b):
         forward, backward = (matrix.size_bytes / float(matrix.bandwidth[pair]) for pair in ((a, b), (b, a)))
         time = float(matrix.latency_s[a, b])
         made = PairRound(number, ((a, b),), (time,), ((time, time),), (forward,), ((forward, forward),), (backward,),
@@ -246,17 +211,21 @@ def rounds(matrix: PairMatrix) -> list[str]:
     return [one(number, a, b) for number, (a, b) in enumerate((a, b) for a in range(matrix.n) for b in range(a + 1, matrix.n))]
 
 
-def test_a_stored_run_reads_as_it_was_measured(tmp_path: Path) -> None:
+def test_a_stored_run_reads_as_it_was_measured_and_what_cannot_be_read_is_a_warning(tmp_path):
     matrix = half(even(5), 3)
     folder, out, err = stored(tmp_path / "run", rounds(matrix)), io.StringIO(), io.StringIO()
     assert report_run([folder], None, "table", out, err=err) == 0
-    head, *rest = out.getvalue().splitlines()
-    assert head == "run (10 rounds)"
-    assert rest == text_of(matrix, about={"by": "node", "rounds": 10}).splitlines()
+    assert out.getvalue() == "run (10 rounds)\n" + text_of(matrix, about={"by": "node", "rounds": 10})
     assert err.getvalue() == ""
+    lines = [*rounds(even(5)), "{}\n", '{"round": 3']
+    folder, out, err = stored(tmp_path / "cut", lines, finished=False), io.StringIO(), io.StringIO()
+    assert report_run([folder], None, "table", out, err=err) == 0
+    assert out.getvalue().startswith("cut (10 of 12 rounds, not finished)")
+    assert "the middle of line 12" in err.getvalue()
+    assert "1 line is left out" in err.getvalue()
 
 
-def test_a_stored_run_as_csv(tmp_path: Path) -> None:
+def test_stored_runs_are_one_csv_with_one_header_and_a_column_that_distinguishes_them(tmp_path):
     folder, out = stored(tmp_path / "run", rounds(even(5))), io.StringIO()
     assert report_run([folder], Path("-"), "table", out) == 0
     assert report_run([folder], tmp_path / "pairs.csv", "json", io.StringIO()) == 0
@@ -264,9 +233,6 @@ def test_a_stored_run_as_csv(tmp_path: Path) -> None:
     assert len(out.getvalue().splitlines()) == 21
     with pytest.raises(UsageError, match="cannot be written"):
         report_run([folder], tmp_path / "no" / "pairs.csv", "json", io.StringIO())
-
-
-def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_distinguishes_them(tmp_path: Path) -> None:
     runs, out = [stored(tmp_path / name, rounds(even(5))) for name in ("before", "=after")], io.StringIO()
     assert report_run(runs, tmp_path / "pairs.csv", "csv", out, err=io.StringIO()) == 0
     records = list(csv.DictReader(io.StringIO(out.getvalue())))
@@ -275,68 +241,41 @@ def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_disti
     assert (tmp_path / "pairs.csv").read_bytes().decode() == out.getvalue()
 
 
-def test_what_ctrl_c_stopped_is_not_finished(tmp_path: Path) -> None:
+def test_what_was_stopped_is_not_finished_and_what_does_not_fit_is_refused(tmp_path):
     folder, out = stored(tmp_path / "run", rounds(even(5)), finished=False), io.StringIO()
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T00:00:00.000Z", "exit_code": 130}))
     assert report_run([folder], None, "table", out) == 0
     assert out.getvalue().startswith("run (10 of 12 rounds, not finished)\n")
-
-
-def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
-    lines = [*rounds(even(5)), "{}\n", '{"round": 3']
-    folder, out, err = stored(tmp_path / "run", lines, finished=False), io.StringIO(), io.StringIO()
-    assert report_run([folder], None, "table", out, err=err) == 0
-    assert out.getvalue().startswith("run (10 of 12 rounds, not finished)")
-    assert "the middle of line 12" in err.getvalue()
-    assert "1 line is left out" in err.getvalue()
-
-
-def test_a_run_stopped_before_its_first_round(tmp_path: Path) -> None:
     out = io.StringIO()
-    assert report_run([stored(tmp_path / "run", [], finished=False)], None, "table", out) == 2
+    assert report_run([stored(tmp_path / "none", [], finished=False)], None, "table", out) == 2
     assert "0 of 20 directed pairs" in out.getvalue()
     assert report_run([stored(tmp_path / "other", [], finished=False)], None, "json", io.StringIO()) == 2
-
-
-def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="places or sizes"):
-        report_run([stored(tmp_path / "run", rounds(even(5)), names=0)], None, "table", io.StringIO())
-
-
-def test_a_latency_that_no_network_has_is_not_a_figure() -> None:
-    matrix = even(5)
-    matrix.latency_s[:] = 1e305
-    assert [row[3] for row in place_frame(matrix, []).records] == [NOTHING] * 5
+        report_run([stored(tmp_path / "unfit", rounds(even(5)), names=0)], None, "table", io.StringIO())
 
 
 # Other tools' rows below a matrix of pairs: this tool in the last column, doubts on the line, untrusted text escaped.
 
-MIB = 1 << 20
-FLAGS = ("their_tool", "unverified")
-EXTERNAL: dict[str, Any] = {
-    "by": "node", "backend": "socket", "rounds": 1, "places": ["n1", "n2"], "size_bytes": MIB, "latency_size_bytes": 8,
-}  # fmt: skip
 
-
-def two_nodes() -> PairMatrix:
+def two_nodes():
     off = np.where(np.eye(2, dtype=bool), np.nan, 1.0)
     return PairMatrix(("n1", "n2"), off * 36e-6, np.array([[np.nan, 0.1199e9], [0.1e9, np.nan]]), off, off, off * 0, MIB, 8)
 
 
-def theirs(operation: str, time_s: float, size: int, ends: tuple[str, str] = ("n1", "n2"), **changes: Any) -> Row:
+def theirs(operation, time_s, size, ends=("n1", "n2"), **changes):
     actual = {"from": ends[0], "to": ends[1], "tool": {"name": "x", "version": "3.12"}, "statistic": "mean over 1.00 s of it"}
-    values: dict[str, Any] = {"backend": "iperf3", "flags": FLAGS, "evidence": actual, "wrong": None, "checked": 0, **changes}
+    values = {"backend": "iperf3", "flags": FLAGS, "evidence": actual, "wrong": None, "checked": 0, **changes}
     rate = size / time_s
     times = Times(time_s, None, None, None, None, None, None)
     return make_row(size, operation=operation, time_s=times, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, **values)
 
 
-def text(*rows: Row) -> list[str]:
+def text(*rows):
     return [line.text for line in external_lines(rows, two_nodes(), "socket")]
 
 
-def test_theirs_are_beside_ours() -> None:
+def test_theirs_are_beside_ours():
     around = theirs("p2p_bandwidth", MIB / 7.07e9, MIB, ("n2", "n1"), backend="ucx_perftest", flags=(*FLAGS, "other_path"))
     lines = text(theirs("p2p_bandwidth", MIB / 0.1194e9, MIB), around, theirs("p2p_latency", 23.6e-6, 8, backend="fi_pingpong"))
     assert lines[:6] == [
@@ -351,23 +290,19 @@ def test_theirs_are_beside_ours() -> None:
     assert [line.split(":")[0] for line in lines[-3:]] == flag_names(["their_tool", "other_path", "unverified"])
 
 
-def test_a_reason_and_what_has_no_figure_of_ours() -> None:
-    failed = not_measured(
-        "iperf3 did\x1b not end", operation="p2p_bandwidth", backend="iperf3", flags=FLAGS, evidence={"from": "n1", "to": 7}
-    )
+def test_a_reason_is_shown_and_what_has_no_figure_of_ours_but_not_too_many():
+    ends = {"from": "n1", "to": 7}
+    failed = not_measured("iperf3 did\x1b not end", operation="p2p_bandwidth", backend="iperf3", flags=FLAGS, evidence=ends)
     lines = text(failed, theirs("p2p_bandwidth", 1e-3, 4096, ("n1", "n2")))
     assert lines[3].split("  ")[4:] and "n/a (iperf3 did? not end)" in lines[3] and lines[3].endswith("–")
     assert lines[4].endswith("–")  # of another size
-
-
-def test_nothing_without_rows_and_not_too_many() -> None:
     assert text() == []
     lines = text(*[theirs("p2p_bandwidth", 1e-3, MIB)] * 45)
     assert "and 5 more: see --format json" in lines and sum("iperf3  " in line for line in lines) == 40
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "table"])
-def test_programs_get_the_rows(format: str) -> None:
+def test_programs_get_the_rows(format):
     row = theirs("p2p_bandwidth", 1e-3, MIB)
     shown = text_of(two_nodes(), format, EXTERNAL, external=[row])
     if format == "json":
@@ -376,7 +311,7 @@ def test_programs_get_the_rows(format: str) -> None:
         assert ("iperf3" in shown) is (format == "table")
 
 
-def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> None:
+def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path):
     folder, row = RunFolder.create(tmp_path / "run", "pairs", {"pairs": EXTERNAL}), theirs("p2p_bandwidth", 1e-3, MIB)
     one = ((1e-6,), ((None, None),))
     folder.append_record(PairRound(0, ((0, 1),), *one, *one, *one, (0,), (None,)).as_json(), PAIRS_FILE)

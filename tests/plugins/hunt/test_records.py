@@ -1,13 +1,9 @@
 """Rounds of a hunt and of pairs: written, read back for all contents of the files; and the matrix of pairs."""
 
-from __future__ import annotations
-
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,17 +28,18 @@ from collbench.plugins.hunt.text import SUSPECTS, json_lines
 from collbench.report.forms import FORMATS, write
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
+from tests.stored import stored_reports
 
 SIZE = 1000
 PLACES = ["a", "b", "c", "d"]
-ABOUT: dict[str, dict[str, Any]] = {
+ABOUT = {
     "hunt": {"places": PLACES, "verdict": None}, "pairs": {"places": PLACES, "size_bytes": SIZE, "latency_size_bytes": 8},
 }  # fmt: skip
-SUSPECT: dict[str, Any] = {
+SUSPECT = {
     "kind": "node", "places": [1], "state": "confirmed", "ratio": 0.5, "low": 0.49, "high": None, "partners": [0, 2],
     "evidence": ["slow with a and c"], "part": "",
 }  # fmt: skip
-VERDICT: dict[str, Any] = {
+VERDICT = {
     "result": "confirmed", "suspects": [SUSPECT], "rounds": {"sweep": 3}, "notes": [], "no_verdict": None, "middle": 1e9,
 }  # fmt: skip
 JSON = st.recursive(
@@ -51,35 +48,33 @@ JSON = st.recursive(
 )
 SECONDS = st.none() | st.floats(1e-9, 10)
 FILES = {"hunt": HUNT_FILE, "pairs": PAIRS_FILE}
-PARSERS: dict[str, Callable[[Any, int], Any]] = {
+PARSERS = {
     "hunt": lambda values, places: decoded_round(values, HuntRound, places),
     "pairs": lambda values, places: decoded_round(values, PairRound, places),
 }
 both = pytest.mark.parametrize("kind", ["hunt", "pairs"])
 
 
-def a_round(number: int = 0, groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3)), **changes: Any) -> HuntRound:
+def a_round(number=0, groups=((0, 1), (2, 3)), **changes):
     each, n = (1e9,) * len(groups), len(groups)
-    return HuntRound(number, "pairs", "sweep", "round 1 of 3", groups, each, each, (1e-6,) * n, each, each, (0,) * n, (None,) * n).replace(
-        **changes
-    )
+    one = HuntRound(number, "pairs", "sweep", "round 1 of 3", groups, each, each, (1e-6,) * n, each, each, (0,) * n, (None,) * n)
+    return one.replace(**changes)
 
 
-def a_pair_round(number: int = 0, pairs: Any = ((0, 1), (2, 3)), seconds: float = 1e-6, **changes: Any) -> PairRound:
+def a_pair_round(number=0, pairs=((0, 1), (2, 3)), seconds=1e-6, **changes):
     each, near = (seconds,) * len(pairs), ((seconds, seconds * 2),) * len(pairs)
-    return PairRound(number, pairs, each, near, each, near, each, near, (0,) * len(pairs), (None,) * len(pairs), (6, 6, 6)).replace(
-        **changes
-    )
+    one = PairRound(number, pairs, each, near, each, near, each, near, (0,) * len(pairs), (None,) * len(pairs), (6, 6, 6))
+    return one.replace(**changes)
 
 
-MAKE: dict[str, Callable[..., Any]] = {"hunt": a_round, "pairs": a_pair_round}
+MAKE = {"hunt": a_round, "pairs": a_pair_round}
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Callable[..., Any]:
+def stored(tmp_path):
     """Writes rounds of a kind, and raw bytes behind them; returns how they read."""
 
-    def these(kind: str, *rounds: Any, tail: bytes = b"", about: Any = None) -> Any:
+    def these(kind, *rounds, tail=b"", about=None):
         folder = RunFolder.create(tmp_path / "run", kind, {kind: ABOUT[kind] if about is None else about})
         for one in rounds:
             folder.append_record(one.as_json(), FILES[kind])
@@ -92,7 +87,7 @@ def stored(tmp_path: Path) -> Callable[..., Any]:
     return these
 
 
-def test_a_hunt_that_was_written_is_read(stored: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_hunt_that_was_written_is_read(stored, tmp_path):
     rounds = [
         a_round(0),
         a_round(1, ((0, 2, 3),), kind="groups", stage="growing", backward_bytes_per_s=(None,), latency_s=(None,), flags=("simulated",)),
@@ -106,7 +101,7 @@ def test_a_hunt_that_was_written_is_read(stored: Callable[..., Any], tmp_path: P
         RunFolder.create(tmp_path / "run", "hunt", {})
 
 
-def test_pairs_that_were_written_are_read(stored: Callable[..., Any], tmp_path: Path) -> None:
+def test_pairs_that_were_written_are_read(stored, tmp_path):
     rounds = [
         a_pair_round(0), a_pair_round(1, ((0, 2),), again=True, flags=("simulated",)),
         a_pair_round(2, ((1, 3),), na=("not there",), wrong=(None,)),
@@ -118,7 +113,7 @@ def test_pairs_that_were_written_are_read(stored: Callable[..., Any], tmp_path: 
 
 
 @both
-def test_a_run_that_was_stopped_ends_with_its_last_whole_round(kind: str, stored: Callable[..., Any]) -> None:
+def test_a_run_that_was_stopped_ends_with_its_last_whole_round(kind, stored):
     found = stored(kind, MAKE[kind](0), tail=b'{"round":1,"pairs":[[0')
     assert found.rounds == [MAKE[kind](0)]
     assert len(found.warnings) == 1 and f"{FILES[kind]} ends in the middle of line 2: " in found.warnings[0]
@@ -135,7 +130,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), MISFITS)
-def test_a_line_that_does_not_fit_is_left_out_and_named(kind: str, name: str, value: Any, stored: Callable[..., Any]) -> None:
+def test_a_line_that_does_not_fit_is_left_out_and_named(kind, name, value, stored):
     make = MAKE[kind]
     bad = {**make(1).as_json(), name: value}
     found = stored(kind, make(0), tail=json.dumps(bad).encode() + b"\n" + json.dumps(make(2).as_json()).encode() + b"\n")
@@ -146,7 +141,7 @@ def test_a_line_that_does_not_fit_is_left_out_and_named(kind: str, name: str, va
 @both
 @given(data=st.data(), value=JSON)
 @settings(max_examples=200, deadline=None)
-def test_any_other_value_is_refused_or_makes_a_round(kind: str, data: st.DataObject, value: Any) -> None:
+def test_any_other_value_is_refused_or_makes_a_round(kind, data, value):
     whole = MAKE[kind]().as_json()
     name = data.draw(st.sampled_from(sorted(whole)))
     text = json.dumps({**whole, name: value}).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0")
@@ -172,7 +167,7 @@ def test_any_other_value_is_refused_or_makes_a_round(kind: str, data: st.DataObj
         *((kind, {"hosts": hosts}, "list of hosts") for kind in ABOUT for hosts in (None, "abcd", ["a"], ["a", "b", "c", 4])),
     ],
 )  # fmt: skip
-def test_a_run_json_that_does_not_fit_is_refused(kind: str, about: Any, problem: str, stored: Callable[..., Any]) -> None:
+def test_a_run_json_that_does_not_fit_is_refused(kind, about, problem, stored):
     whole = {**ABOUT[kind], **about} if isinstance(about, dict) and "a" not in about else about
     with pytest.raises(UsageError, match=rf"{problem}.*it was altered$"):
         stored(kind, MAKE[kind](), about=whole)
@@ -180,7 +175,7 @@ def test_a_run_json_that_does_not_fit_is_refused(kind: str, about: Any, problem:
 
 @given(where=st.sampled_from(["verdict", "suspect"]), name=st.text(max_size=3) | st.sampled_from([*VERDICT, *SUSPECT]), value=JSON)
 @settings(max_examples=200, deadline=None)
-def test_a_verdict_that_was_altered_is_refused_or_whole(where: str, name: str, value: Any) -> None:
+def test_a_verdict_that_was_altered_is_refused_or_whole(where, name, value):
     verdict = {**VERDICT, name: value} if where == "verdict" else {**VERDICT, "suspects": [{**SUSPECT, name: value}]}
     about = {**ABOUT["hunt"], "verdict": verdict}
     try:
@@ -193,27 +188,21 @@ def test_a_verdict_that_was_altered_is_refused_or_whole(where: str, name: str, v
         write(SUSPECTS, hunt, format, io.StringIO(), color=False)
 
 
-def test_the_hosts_of_places_are_stored_or_in_the_names_of_ranks(stored: Callable[..., Any]) -> None:
+def test_the_hosts_of_places_are_stored_or_in_the_names_of_ranks_and_other_runs_have_no_pairs(stored, tmp_path):
     about = {**ABOUT["pairs"], "hosts": ["n1", "n1", "n2", "n2"]}
     assert stored("pairs", a_pair_round(0), about=about).matrix().hosts == place_hosts(about) == ("n1", "n1", "n2", "n2")
     own = ["node1", "rack 2 (node1)", "gpu (node1)", "rank x (node1)", "rank 3 (node1) ", "rank 3 ()"]
     assert place_hosts({"places": ["rank 3 (node1)", "rank 12 (a (b))", *own]}) == ("node1", "a (b)", *own)
-
-
-def test_a_stored_run_without_hosts_loads() -> None:
-    found = read_pairs(read_run(Path(__file__).parents[3] / "reports/pairs-under-load"))
-    assert found is not None and "hosts" not in found.about
+    found = read_pairs(read_run(stored_reports() / "pairs-under-load"))
+    assert "hosts" not in found.about
     assert found.matrix().hosts == tuple(found.about["places"])
-
-
-def test_another_run_has_no_pairs(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", "allreduce", {}).finish()
-    assert read_pairs(read_run(tmp_path / "run")) is None
+    RunFolder.create(tmp_path / "other", "allreduce", {}).finish()
+    assert read_pairs(read_run(tmp_path / "other")) is None
 
 
 @given(st.lists(SECONDS, min_size=3, max_size=3))
 @settings(max_examples=100, deadline=None)
-def test_the_matrix_has_the_sender_in_its_row(times: list[float | None]) -> None:
+def test_the_matrix_has_the_sender_in_its_row(times):
     latency, forward, backward = times
     one = a_pair_round(0, ((2, 1),), latency_s=(latency,), forward_s=(forward,), backward_s=(backward,), forward_ci_s=((1e-3, 2e-3),))
     matrix = matrix_of(ABOUT["pairs"], [one])
@@ -225,29 +214,26 @@ def test_the_matrix_has_the_sender_in_its_row(times: list[float | None]) -> None
 
 
 @pytest.mark.parametrize(("first", "second"), [(1e-6, 2e-6), (2e-6, 1e-6)])
-def test_of_two_rounds_the_faster_counts_and_all_wrong_data(first: float, second: float) -> None:
+def test_of_two_rounds_the_faster_counts_and_all_wrong_data(first, second):
     rounds = [a_pair_round(0, ((0, 1),), first, wrong=(3,)), a_pair_round(1, ((0, 1),), second, again=True)]
     matrix = matrix_of(ABOUT["pairs"], rounds)
     assert (matrix.bandwidth[0, 1], matrix.latency_s[1, 0], matrix.wrong[0, 1], matrix.wrong[1, 0]) == (SIZE / 1e-6, 1e-6, 3, 3)
     assert (matrix.low[0, 1], matrix.high[0, 1]) == (SIZE / 2e-6, SIZE / 1e-6)
-    assert matrix.latency_spread is not None and matrix.latency_spread[0, 1] == matrix.latency_spread[1, 0] == 2
+    assert matrix.latency_spread[0, 1] == matrix.latency_spread[1, 0] == 2
     refused = [*rounds, a_pair_round(2, ((0, 1),), forward_s=(None,), na=("gone",), again=True)]
     assert matrix_of(ABOUT["pairs"], refused).bandwidth[0, 1] == SIZE / 1e-6
 
 
-def test_each_way_has_its_own_faster_round_with_its_own_interval() -> None:
+def test_each_way_has_its_own_faster_round_with_its_own_interval_and_a_rate_only_above_the_clock():
     rounds = [a_pair_round(0, ((0, 1),), forward_s=(1e-6,), backward_s=(4e-6,), backward_ci_s=((3e-6, 5e-6),)),
               a_pair_round(1, ((0, 1),), forward_s=(4e-6,), backward_s=(1e-6,), again=True, forward_ci_s=((None, None),))]  # fmt: skip
     matrix = matrix_of(ABOUT["pairs"], rounds)
     for figures, seconds in ((matrix.bandwidth, 1e-6), (matrix.low, 2e-6), (matrix.high, 1e-6)):
         assert figures[0, 1] == figures[1, 0] == SIZE / seconds
-
-
-def test_a_time_below_the_clock_has_no_rate() -> None:
     assert np.isnan(matrix_of(ABOUT["pairs"], [a_pair_round(0, ((0, 1),), forward_ci_s=((0.0, 1e-6),))]).high[0, 1])
 
 
-def test_a_matrix_larger_than_the_memory_is_refused_before_it_is_made(stored: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_larger_than_the_memory_is_refused_before_it_is_made(stored, monkeypatch):
     """Twenty thousand names take 200 kB, and their matrix 60 GB."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 << 30))
     with pytest.raises(UsageError, match=r"20,000 .*59\.6 GiB .* 8 GiB"):

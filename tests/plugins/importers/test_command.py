@@ -1,7 +1,5 @@
 """collbench import: files or stdin become run folders that report and compare read; bad input is one sentence."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -14,25 +12,33 @@ from collbench.analysis.outcome import Doubt, Outcome
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.plugins.importers import command
+from collbench.plugins.importers.importer import UserInput, lines_of
+from collbench.plugins.importers.rows import operation_named, ranks_and_nodes
+from collbench.plugins.importers.store import READERS, reader_for
 from collbench.report.answer import Verification, answers
 from collbench.report.runs import report_run
 from collbench.results.reader import read_run
+from tests.cli.test_cli_sentences import typed
+from tests.helpers import said
 from tests.machines import captures
 
 HEAD = "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
 RANKS = "".join(f"#  Rank {rank:2d} Group  0 Pid   4711 on  {{host}} device {rank:2d} [0000:1{rank}:00] NVIDIA A100\n" for rank in range(2))
 LINE = "  8589934592    2147483648     float     sum      -1  {time}  {rate}  {rate}      0  N/A  N/A  N/A  N/A\n"
+BROKEN = "nvbandwidth Version: v0.8\nRunning device_to_host_memcpy_ce.\n Invalid value when checking the pattern at 0x1\n"
+UCX = "$ ucx_perftest n2 -t tag_lat -s 8\nFinal:  1000  1.000  1.000  1.000  7.63  7.63  1000000  1000000\n"
+TABLE = "# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {}  0\n"
+UNKNOWN_RANKS = f"{TABLE.format('214.75  375.81')}# Out of bounds values : 0 OK\n{TABLE.format('1.05  2.09')}"
 
 
-def call(*argv: str) -> int:
+def call(*argv):
     parser = Parser(prog="collbench")
     command.add_import(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["import", *argv])
-    code: int = arguments.call(arguments, ["import", *argv])
-    return code
+    return arguments.call(arguments, ["import", *argv])
 
 
-def log(path: Path, name: str = "all_reduce", host: str = "node01", times: tuple[tuple[str, str], ...] = (("63896", "134.44"),)) -> str:
+def log(path, name="all_reduce", host="node01", times=(("63896", "134.44"),)):
     tables = [
         HEAD + RANKS.format(host=host) + LINE.format(time=time, rate=rate) + f"# Collective test concluded: {name}_perf\n"
         for time, rate in times
@@ -41,7 +47,7 @@ def log(path: Path, name: str = "all_reduce", host: str = "node01", times: tuple
     return str(path)
 
 
-def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_becomes_a_run_and_six_logs_are_one_run(tmp_path, capsys):
     assert call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a")) == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'a'}: 1 row\n"
@@ -51,14 +57,16 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first, second = said.err.splitlines()
     assert "nccl-tests" in first and table["statistic"] in first and missing and all(each in second for each in missing)
     assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
-
-
-BROKEN = "nvbandwidth Version: v0.8\nRunning device_to_host_memcpy_ce.\n Invalid value when checking the pattern at 0x1\n"
-UCX = "$ ucx_perftest n2 -t tag_lat -s 8\nFinal:  1000  1.000  1.000  1.000  7.63  7.63  1000000  1000000\n"
+    logs = sorted(map(str, captures.folder("ndv4-8xa100-nccl-tests").glob("*.log")))
+    call(*logs, "--out", str(tmp_path / "ndv4"), "--ceiling", "300")
+    run = read_run(tmp_path / "ndv4")
+    assert len(run.rows) == 84
+    assert len(run.info["imported"]["files"]) == 6
+    assert {row.operation for row in run.rows} == {"allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter"}
 
 
 @pytest.mark.parametrize("text", [BROKEN, "{ok}{wrong}"])
-def test_wrong_data_is_in_the_first_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_data_is_in_the_first_line(text, tmp_path, capsys):
     ok = HEAD + RANKS.format(host="n1") + LINE.format(time="63896", rate="134.44") + "# Collective test concluded: all_reduce_perf\n"
     wrong = ok.replace("     0  N/A", "     7  N/A").replace("NVIDIA A100", "NVIDIA H100")
     (tmp_path / "a.log").write_text(text.format(ok=ok, wrong=wrong))
@@ -66,7 +74,7 @@ def test_wrong_data_is_in_the_first_line(text: str, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out.splitlines()[0] == Verification(2, 2, 1).render()
 
 
-def test_wrong_data_that_ended_a_case_is_in_the_answer_and_the_tool_is_what_did_not_verify(tmp_path: Path) -> None:
+def test_wrong_data_that_ended_a_case_is_in_the_answer_and_the_tool_is_what_did_not_verify(tmp_path):
     for name, text in (("broken", BROKEN), ("ucx", UCX)):
         (tmp_path / f"{name}.log").write_text(text)
         call(str(tmp_path / f"{name}.log"), "--out", str(tmp_path / name))
@@ -76,27 +84,10 @@ def test_wrong_data_that_ended_a_case_is_in_the_answer_and_the_tool_is_what_did_
     assert unverified.verification == Verification(1, 0, imported=True)
 
 
-def test_a_copy_of_a_file_is_not_a_second_launch(tmp_path: Path) -> None:
+def test_copies_of_a_file_and_runs_of_collbench_are_rejected(tmp_path):
     copies = [log(tmp_path / "a.log"), log(tmp_path / "b.log")]
     with pytest.raises(UsageError, match=r"^a\.log and b\.log "):
         call(*copies, "--out", str(tmp_path / "out"), "--allocation", "night")
-
-
-def test_a_note_about_several_launches_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    launches = log(tmp_path / "a.log", times=(("63896", "134.44"), ("63900", "134.43")))
-    call(launches, "--out", str(tmp_path / "out"), "--allocation", "night")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == len(set(said)) and sum("missing" in line for line in said) == 1
-
-
-def test_many_tables_of_one_log_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(log(tmp_path / "a.log", times=(("63896", "134.44"),) * 30), "--out", str(tmp_path / "out"))
-    said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 'out' / 'launch-1'} … launch-30: 30 rows\n"
-    assert " 30 times" in said.err and len(said.err.splitlines()) == 3
-
-
-def test_runs_of_collbench_are_rejected(tmp_path: Path) -> None:
     call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
     for name in ("", "run.json", "cells.jsonl"):
         with pytest.raises(UsageError, match="`collbench report`"):
@@ -104,7 +95,18 @@ def test_runs_of_collbench_are_rejected(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_control_characters_in_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_about_several_launches_is_printed_once_and_many_tables_are_one_line(tmp_path, capsys):
+    launches = log(tmp_path / "a.log", times=(("63896", "134.44"), ("63900", "134.43")))
+    call(launches, "--out", str(tmp_path / "out"), "--allocation", "night")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(set(said)) and sum("missing" in line for line in said) == 1
+    call(log(tmp_path / "b.log", times=(("63896", "134.44"),) * 30), "--out", str(tmp_path / "many"))
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'many' / 'launch-1'} … launch-30: 30 rows\n"
+    assert " 30 times" in said.err and len(said.err.splitlines()) == 3
+
+
+def test_control_characters_in_names_are_not_printed(tmp_path, capsys):
     name = "<script>\u202e=cmd|.log"
     call(log(tmp_path / name, host="\u202e<b>=1+1"), "--out", str(tmp_path / "a"))
     report_run([tmp_path / "a"], None, "table", io.StringIO())
@@ -113,9 +115,7 @@ def test_control_characters_in_names_are_not_printed(tmp_path: Path, capsys: pyt
     assert read_run(tmp_path / "a").info["hosts"] == ["?<b>=1+1"]
 
 
-def test_tables_of_the_same_cases_are_separate_runs_unless_they_are_of_one_allocation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_the_same_cases_are_separate_runs_unless_they_are_of_one_allocation(tmp_path, capsys):
     both = log(tmp_path / "a.log", times=(("63896", "134.44"), ("64896", "132.37")))
     call(both, "--out", str(tmp_path / "apart"))
     assert "--allocation" in capsys.readouterr().err
@@ -124,7 +124,7 @@ def test_tables_of_the_same_cases_are_separate_runs_unless_they_are_of_one_alloc
     assert (len(together(apart)[0]), len(together(joined)[0])) == (2, 1)
 
 
-def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: Path) -> None:
+def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path):
     for name, time, rate in (("a", "63896", "134.44"), ("b", "70000", "122.71")):
         call(log(tmp_path / f"{name}.log", times=((time, rate),)), "--out", str(tmp_path / name), "--ceiling", "150")
     printed = io.StringIO()
@@ -132,11 +132,10 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
     assert "\nflags: imported 1" in printed.getvalue()
     case = compare(tmp_path / "a", tmp_path / "b").cases[0]
-    assert case.time is not None
     assert (case.outcome, case.doubt, round(case.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
 
 
-def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_a_file_without_a_name(tmp_path, monkeypatch):
     log(tmp_path / "a.log")
     with (tmp_path / "a.log").open() as file:
         monkeypatch.setattr("sys.stdin", file)
@@ -144,22 +143,13 @@ def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_run(tmp_path / "a").info["imported"]["files"][0]["name"] == "stdin"
 
 
-def test_six_logs_are_one_run(tmp_path: Path) -> None:
-    logs = sorted(map(str, captures.folder("ndv4-8xa100-nccl-tests").glob("*.log")))
-    call(*logs, "--out", str(tmp_path / "ndv4"), "--ceiling", "300")
-    run = read_run(tmp_path / "ndv4")
-    assert len(run.rows) == 84
-    assert len(run.info["imported"]["files"]) == 6
-    assert {row.operation for row in run.rows} == {"allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter"}
-
-
-def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
+def test_given_machines_are_kept_and_limit_the_rows(tmp_path):
     from tests.cli.test_peak import GPU, XML
 
     (tmp_path / "topo.xml").write_text(XML.format(gpus="".join(GPU.format(bus=bus, index=i) for i, bus in enumerate(("10", "11")))))
     call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a"), "--from", str(tmp_path / "topo.xml"))
     row = read_run(tmp_path / "a").rows[0]
-    assert row.ceiling is not None and row.ceiling.bytes_per_s == 240e9  # 12 NVLinks of 25 GB/s, at the rate of NCCL's constants
+    assert row.ceiling.bytes_per_s == 240e9  # 12 NVLinks of 25 GB/s, at the rate of NCCL's constants
     assert row.percent_of_ceiling == pytest.approx(56.0, abs=0.1)
     assert len(json.loads((tmp_path / "a" / "topology.json").read_text())["machines"]) == 1
 
@@ -173,7 +163,7 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
         (["a.log", "--ceiling", "none"], "--ceiling 'none'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence_and_writes_nothing(argv: list[str], value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_one_sentence_and_writes_nothing(argv, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log(tmp_path / "a.log")
     with pytest.raises(UsageError) as said:
@@ -182,31 +172,29 @@ def test_bad_input_is_one_sentence_and_writes_nothing(argv: list[str], value: st
     assert not (tmp_path / "out").exists()
 
 
-def table(algbw: str, busbw: str) -> str:
+def table(algbw, busbw):
     return f"# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {algbw}  {busbw}  0\n"
 
 
-def test_an_unreadable_table_is_skipped_with_a_note_and_rejected_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_table_is_skipped_with_a_note_rejected_with_strict_and_read_with_given_ranks(tmp_path, capsys):
     (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
     assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a")) == 0
     run = read_run(tmp_path / "a")
     assert [row.ranks for row in run.rows] == [8]
     (skipped,) = run.info["imported"]["skipped"]
     assert (skipped["file"], skipped["line"]) == ("two.log", 5) and "--ranks" in skipped["reason"]
-    assert "two.log" in (said := capsys.readouterr().err) and skipped["reason"] in said
+    said = capsys.readouterr().err
+    assert "two.log" in said and skipped["reason"] in said
     with pytest.raises(UsageError, match=r"line 5.*--strict"):
         call(str(tmp_path / "two.log"), "--out", str(tmp_path / "b"), "--strict")
     assert not (tmp_path / "b").exists()
+    assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "c"), "--ranks", "300") == 0
+    said = capsys.readouterr().err
+    assert "--ranks 300 " in said and "two.log" in said and "8 ranks" in said
+    assert sorted(row.ranks for row in read_run(tmp_path / "c").rows) == [8, 300]
 
 
-def test_ranks_of_the_user_are_used_for_the_tables_that_allow_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
-    assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a"), "--ranks", "300") == 0
-    assert "--ranks 300 " in (said := capsys.readouterr().err) and "two.log" in said and "8 ranks" in said
-    assert sorted(row.ranks for row in read_run(tmp_path / "a").rows) == [8, 300]
-
-
-def test_the_differences_of_two_logs_are_the_library_and_its_settings(tmp_path: Path) -> None:
+def test_the_differences_of_two_logs_are_the_library_and_its_settings(tmp_path):
     from collbench.analysis.differences import differences
 
     for name, version, protocol in (("a", "2.99.1", "LL"), ("b", "2.99.2", "Simple")):
@@ -219,7 +207,7 @@ def test_the_differences_of_two_logs_are_the_library_and_its_settings(tmp_path: 
     ]  # fmt: skip
 
 
-def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path: Path) -> None:
+def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path):
     starts = [
         f"mpirun -np 8 -x NCCL_PROTO={protocol} ./all_reduce_perf_mpi -g 1\n{table('214.75', '375.81')}" for protocol in ("LL", "Simple")
     ]
@@ -229,7 +217,7 @@ def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path: P
     assert actual == ["LL", "Simple"]
 
 
-def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank_data(tmp_path: Path) -> None:
+def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank_data(tmp_path):
     document = json.loads((Path(__file__).parent / "samples" / "nccl_tests.json").read_text())
     first, second = document["results"]
     skipped, series = 2, [[100.0 + (7 * i + 3 * process) % 10 for i in range(20)] for process in range(2)]
@@ -246,14 +234,66 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
     expected = [max(pair) / 1e6 for pair in zip(*series, strict=True)][skipped:]
     assert list(run.array(row, "max_s")) == pytest.approx(expected)
     assert run.array(row, "all_s").shape == (2, 18)
-    assert row.time_s is not None and row.time_s.ci_low is not None and row.time_s.ci_high is not None
     assert row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high
     assert (row.n, row.slowest_ranks["count"]) == (18, 2) and "median" in row.evidence["statistic"]
     assert run.info["imported"]["missing"] == []
 
 
-def test_the_help_has_the_formats_of_all_readers() -> None:
-    from collbench.plugins.importers.store import READERS
+def _read(name, text, ranks=None, operation=None):
+    reader = next(each for each in READERS if each.name == name)
+    return lambda: reader.read(text.splitlines(), UserInput(ranks=ranks, operation=operation)).runs
 
-    named = set(command.FORMATS.replace(" or ", ", ").split(", "))
-    assert named == {reader.name for reader in READERS}
+
+WORDS = {
+    "compressed": (lambda: lines_of(b"\x1f\x8b"), "the file is compressed: unpack it first (gunzip)"),
+    "unknown format": (lambda: reader_for(["1 2 3"], None),
+        "unknown format: use --as FORMAT (log, nccl-tests-json, rccl-tests-file, nccl-inspector, nvbandwidth-json, param, "
+        "nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet)"),
+    "unknown --as": (lambda: reader_for([], "word"),
+        "unknown format --as 'word': choose from log, nccl-tests-json, rccl-tests-file, nccl-inspector, nvbandwidth-json, param, "
+        "nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"),
+    "not supported": (lambda: reader_for(["sockperf: x"], None),
+        "output of sockperf is not supported: supported formats are log, nccl-tests-json, rccl-tests-file, nccl-inspector, "
+        "nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, deepep, fi-pingpong, "
+        "ucx-perftest, mpigraph, gpcnet"),
+    "unknown operation": (lambda: operation_named("sum"),
+        "unknown --operation 'sum': choose from allgather, allreduce, alltoallv, alltoall, barrier, broadcast, gather, scatter, "
+        "hypercube, init_create, init_first, init_session, init_halves, init_alternate, init_nodes, init_reform, neighbor_allgather, "
+        "neighbor_alltoall, accumulate, get_latency, get_bandwidth, put_latency, put_bandwidth, p2p_bandwidth, p2p_bidirectional, "
+        "p2p_latency, multipair_bandwidth, multipair_bidirectional, reduce, reducescatter, scan, exscan, sendrecv, allgatherv, "
+        "gatherv, scatterv, reducescatterv"),
+    "unknown ranks": (lambda: ranks_and_nodes(UserInput(), None, None, "the table at line 5"),
+        "the table at line 5: the number of ranks is unknown: use --ranks N"),
+    "too many nodes": (lambda: ranks_and_nodes(UserInput(nodes=4), 2, None, "the table at line 5"),
+        "the table at line 5: 2 ranks cannot be on 4 nodes; check --ranks and --nodes"),
+    "nccl-tests: no table": (_read("nccl-tests", "x\n"),
+        "no line of nccl-tests' table with a size and a time found: use the whole output of the program"),
+    "nccl-tests: output of collbench": (_read("nccl-tests", "# collbench version 0.1\n"),
+        "line 1 is output of collbench: use `collbench report` with the run folder, which has more data"),
+    "nccl-tests: invalid JSON": (_read("nccl-tests-json", "{"),
+        "the file is not JSON (JSONDecodeError): the program was stopped while it wrote the file; import its text output instead"),
+    "nccl-tests: JSON of another version": (_read("nccl-tests-json", '{"version": 9}'),
+        "unknown version 9 of nccl-tests' JSON: versions up to 3 are supported"),
+    "nvbandwidth: no figure": (_read("nvbandwidth", "x\n"), "no test case found: use the output of nvbandwidth from its title on"),
+    "mpigraph: no start": (_read("mpigraph", "x\n"), "no matrix below a line 'START mpiGraph' found: use the whole output"),
+    "gpcnet: no table": (_read("gpcnet", "x\n"),
+        "no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes"),
+    "perftest: ranks": (_read("perftest", "x\n", ranks=4), "--ranks 4 is not valid for perftest, which has 2 ranks: omit --ranks"),
+    "osu: no results": (_read("osu", "x\n"),
+        "no results of OSU's tests found: use the output from its title on, with the lines of figures"),
+    "deepep: no results": (_read("deepep", "x\n"), "no line has a rate and a time: use the output of a newer version of the tests"),
+    "log: no rows": (_read("log", "----- collbench: rows begin -----\n"),
+        "no rows between the marks: use the whole log of rank 0's pod, of a command that measures collectives"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
+def test_the_words_of_a_message(call, text):
+    assert said(call) == text
+
+
+def test_a_table_that_cannot_be_imported_with_strict():
+    assert said(typed("import two.log --out out --strict", {"two.log": UNKNOWN_RANKS})) == (
+        "two.log cannot be imported: the table at line 5 (busbw / algbw allows 85 or more): the number of ranks is unknown: use "
+        "--ranks N (with --strict no table is skipped; 1 cannot be read)"
+    )

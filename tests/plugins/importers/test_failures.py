@@ -1,16 +1,13 @@
 """What a tool prints outside of its columns about wrong data and aborts, and files with the output of several tools."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.files import read_tables
-from collbench.plugins.importers.importer import ImportedTable, UserInput, lines_of
+from collbench.plugins.importers.importer import UserInput, lines_of
 from collbench.plugins.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.plugins.importers.store import unread_tools
 
@@ -61,20 +58,17 @@ FABTESTS = (
 )
 
 
-def tables(folder: Path, text: str) -> list[ImportedTable]:
+def tables(folder, text):
     file = folder / "out.txt"
     file.write_text(text)
     return [table.run for table in read_tables([file], UserInput(), None)]
 
 
-def test_an_error_line_of_imb_makes_the_row_after_it_wrong(tmp_path: Path) -> None:
+def test_a_failure_belongs_to_the_row_after_it_or_to_the_test_that_runs(tmp_path):
     (table,) = tables(tmp_path, f"{IMB}{ABORT}\n")
     assert [row.wrong for row in table.rows] == [0, 1, 0]
     assert list(map(type, table.doubts)) == [FailedValidation, AbortedRun]
     assert isinstance(table.doubts[1], AbortedRun) and (table.doubts[1].line, table.doubts[1].message) == (10, ABORT)
-
-
-def test_a_failure_before_the_first_figures_is_of_the_test_that_runs(tmp_path: Path) -> None:
     complete, failed = tables(tmp_path, f"{IMB.splitlines()[0]}\n# #processes = 4\n{NO_DEFECT}# Benchmarking Reduce\n{BROKEN_REDUCE}")
     assert [(row.size_bytes, row.wrong) for row in complete.rows] == [(16, 0)]
     assert [(row.operation, row.ranks, row.wrong, row.time_s) for row in failed.rows] == [("reduce", 4, 1, None)]
@@ -83,23 +77,24 @@ def test_a_failure_before_the_first_figures_is_of_the_test_that_runs(tmp_path: P
     assert [(row.size_bytes, row.wrong, row.time_s) for row in bandwidth.rows] == [(0, None, None), (1, 1, None)]
 
 
-def test_a_second_run_of_osu_that_is_cut_is_a_row_without_figures(tmp_path: Path) -> None:
+def test_each_tool_of_a_file_is_read_also_if_it_is_cut(tmp_path):
     latency, bandwidth = tables(tmp_path, f"{OSU}{OSU_BANDWIDTH}")
     assert [row.na for row in latency.rows] == [None, None]
     assert [(row.operation, row.na is not None, row.wrong) for row in bandwidth.rows] == [("p2p_bandwidth", True, None)]
     _, again = tables(tmp_path, f"{OSU}{OSU[:-5]}")
     assert [row.size_bytes for row in again.rows] == [1]
     assert again.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 8)]
+    found = tables(tmp_path, f"{NVBANDWIDTH}{NCCL}{OSU}{IMB}{OSU}")
+    assert sorted({table.tool for table in found}) == ["imb", "nccl-tests", "nvbandwidth", "osu"]
+    assert [row.size_bytes for table in found if table.tool == "osu" for row in table.rows][:2] == [1, 2]
+    assert not any(table.doubts for table in found if table.tool in ("osu", "nccl-tests"))
 
 
-def test_wrong_data_is_reported_if_no_table_can_be_read(tmp_path: Path) -> None:
+def test_wrong_data_without_a_table_is_in_the_sentence_or_the_reason(tmp_path):
     file = tmp_path / "out.txt"
     file.write_text(f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
     with pytest.raises(UsageError, match=r"wrong data: line 3: DATA VALIDATION ERROR"):
         read_tables([file], UserInput(), None)
-
-
-def test_wrong_data_of_a_skipped_table_is_in_its_reason_and_not_in_other_rows(tmp_path: Path) -> None:
     file = tmp_path / "out.txt"
     error = "DATA VALIDATION ERROR: osu_allreduce exited with status 1 on message size 1."
     file.write_text(f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
@@ -110,10 +105,9 @@ def test_wrong_data_of_a_skipped_table_is_in_its_reason_and_not_in_other_rows(tm
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_an_unsupported_tool_beside_a_supported_one_is_named(order: tuple[int, int], tmp_path: Path) -> None:
-    parts = [OSU, IPERF3]
+def test_an_unsupported_tool_beside_a_supported_one_is_named(order, tmp_path):
     file = tmp_path / "out.txt"
-    file.write_text("".join(parts[index] for index in order))
+    file.write_text("".join((OSU, IPERF3)[index] for index in order))
     (table,) = read_tables([file], UserInput(), None)
     assert [row.size_bytes for row in table.run.rows] == [1, 2]
     (skipped,) = table.skipped
@@ -121,16 +115,16 @@ def test_an_unsupported_tool_beside_a_supported_one_is_named(order: tuple[int, i
 
 
 @pytest.mark.parametrize("sample", sorted((Path(__file__).parent / "samples").iterdir()), ids=lambda sample: sample.name)
-def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample: Path) -> None:
+def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample):
     assert unread_tools(lines_of(sample.read_bytes())) == {}
 
 
-def docker(text: str) -> str:
+def docker(text):
     records = [{"log": f"{line}\n", "stream": "stdout", "time": "2026-05-04T12:00:00.1Z"} for line in text.splitlines()]
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-WRAPPERS: dict[str, Callable[[str], str]] = {
+WRAPPERS = {
     "docker": docker,
     "docker, cut records": lambda text: docker(text).replace("1.57  ", '1.5", "stream": "stdout"}\n{"log": "7  '),
     "mail": lambda text: "".join(f"> > {line}\n" for line in text.splitlines()),
@@ -140,7 +134,7 @@ WRAPPERS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper: str, tmp_path: Path) -> None:
+def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper, tmp_path):
     (imb,) = tables(tmp_path, WRAPPERS[wrapper](IMB))
     assert [(row.size_bytes, row.wrong) for row in imb.rows] == [(0, 0), (64, 1), (128, 0)]
     assert [row.time_s and round(row.time_s.p50 * 1e6, 2) for row in imb.rows] == [0.27, 4.66, 4.66]
@@ -156,7 +150,7 @@ def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper: str, tmp_path: Path) 
         ("Application error code 1 occurred\n", [0, 0, 0]),
     ],
 )  # fmt: skip
-def test_error_lines_of_any_benchmark_of_imb(lines: str, wrong: list[int], tmp_path: Path) -> None:
+def test_error_lines_of_any_benchmark_of_imb(lines, wrong, tmp_path):
     head, *rows = IMB.replace("Reduce_scatter", "Bcast").splitlines(keepends=True)
     rows = [row for row in rows if not row.startswith(("15:", "Process", "pos"))]
     (table,) = tables(tmp_path, "".join([head, *rows[:-1], lines, rows[-1]]))
@@ -166,26 +160,23 @@ def test_error_lines_of_any_benchmark_of_imb(lines: str, wrong: list[int], tmp_p
 
 
 @pytest.mark.parametrize("error", [" Invalid value when checking the pattern at 0x1\n", "ASSERT in expression h_errorFlag == 0 in f()\n"])
-def test_wrong_data_of_the_first_test_case_of_nvbandwidth(error: str, tmp_path: Path) -> None:
+def test_wrong_data_of_the_first_test_case_of_nvbandwidth(error, tmp_path):
     title, *passing = NVBANDWIDTH.splitlines(keepends=True)[:-1]
     failed, passed = tables(tmp_path, "".join([title, "Running device_to_host_memcpy_ce.\n", error, *passing]))
     assert [(row.operation, row.wrong, row.time_s) for row in failed.rows] == [("device_to_host_memcpy_ce", 1, None)]
     assert [(row.checked, row.wrong) for row in passed.rows] == [(1, 0), (1, 0)]
 
 
-def test_skipped_verification_of_nvbandwidth_is_not_verified(tmp_path: Path) -> None:
-    host, _ = tables(tmp_path, f"$ ./nvbandwidth -t 0 --skipVerification\n{NVBANDWIDTH}")
-    assert [(row.checked, row.wrong) for row in host.rows] == [(0, None), (0, None)]
-    assert NotInOutput(MissingItem.VERIFICATION) in host.missing
-
-
-def test_a_test_case_of_nvbandwidth_without_figures_is_a_row(tmp_path: Path) -> None:
+def test_a_test_case_of_nvbandwidth_without_figures_or_verification_is_a_row(tmp_path):
     host, waived, broken = tables(tmp_path, NVBANDWIDTH + BROKEN)
     assert [(row.checked, row.wrong) for row in host.rows] == [(1, 0), (1, 0)]
     assert (waived.program, waived.rows[0].wrong) == ("device_to_device_memcpy_write_ce", None)
     assert (waived.rows[0].na or "").startswith("waived")
     assert (broken.program, broken.rows[0].wrong) == ("device_to_device_memcpy_read_ce", 1)
     assert isinstance(broken.doubts[0], FailedValidation)
+    host, _ = tables(tmp_path, f"$ ./nvbandwidth -t 0 --skipVerification\n{NVBANDWIDTH}")
+    assert [(row.checked, row.wrong) for row in host.rows] == [(0, None), (0, None)]
+    assert NotInOutput(MissingItem.VERIFICATION) in host.missing
 
 
 @pytest.mark.parametrize(
@@ -196,7 +187,7 @@ def test_a_test_case_of_nvbandwidth_without_figures_is_a_row(tmp_path: Path) -> 
         (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
     ],
 )
-def test_a_line_that_names_a_size_makes_its_case_wrong(text: str, line: str, wrong: list[int | None], tmp_path: Path) -> None:
+def test_a_line_that_names_a_size_makes_its_case_wrong(text, line, wrong, tmp_path):
     (table,) = tables(tmp_path, f"{text}{line}\n")
     assert [row.wrong for row in table.rows] == wrong
 
@@ -212,15 +203,8 @@ def test_a_line_that_names_a_size_makes_its_case_wrong(text: str, line: str, wro
         "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
     ],
 )  # fmt: skip
-def test_rows_before_an_abort_stay_with_a_doubt(line: str, tmp_path: Path) -> None:
+def test_rows_before_an_abort_stay_with_a_doubt(line, tmp_path):
     (table,) = tables(tmp_path, f"{OSU}{line}\n")
     assert [row.wrong for row in table.rows] == [None, None]
     (doubt,) = table.doubts
     assert isinstance(doubt, AbortedRun) and doubt.line == 5
-
-
-def test_each_tool_of_a_file_is_read(tmp_path: Path) -> None:
-    found = tables(tmp_path, f"{NVBANDWIDTH}{NCCL}{OSU}{IMB}{OSU}")
-    assert sorted({table.tool for table in found}) == ["imb", "nccl-tests", "nvbandwidth", "osu"]
-    assert [row.size_bytes for table in found if table.tool == "osu" for row in table.rows][:2] == [1, 2]
-    assert not any(table.doubts for table in found if table.tool in ("osu", "nccl-tests"))

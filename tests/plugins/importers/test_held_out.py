@@ -1,7 +1,5 @@
 """Outputs that no known version prints: other headings, orders, units, numbers and cut lines. Each is read right, or reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.errors import UsageError
@@ -31,10 +29,10 @@ NVBANDWIDTH = (
 )
 
 
-def read(text: str) -> tuple[list[tuple[int, float | None]], list[str]]:
+def read(text):
     """Return (size and time in microseconds of each row, what is reported)."""
-    rows: list[tuple[int, float | None]] = []
-    reported: list[str] = []
+    rows = []
+    reported = []
     try:
         readings = read_lines(lines_of(text.encode()), None, UserInput(ranks=2 if "OSU" in text else None))
     except UsageError as error:
@@ -63,11 +61,11 @@ def read(text: str) -> tuple[list[tuple[int, float | None]], list[str]]:
         (NVBANDWIDTH.format("(GB/s)"), [(512 << 20, 10485.76)]),
     ],
 )
-def test_other_orders_further_columns_and_two_runs_are_read_right(text: str, rows: list[tuple[int, float]]) -> None:
+def test_other_orders_further_columns_and_two_runs_are_read_right(text, rows):
     assert read(text)[0] == rows
 
 
-def test_two_versions_in_one_file_keep_their_sizes() -> None:
+def test_two_versions_in_one_file_keep_their_sizes():
     part = "# Benchmarking Reduce_scatter\n# #processes = 4\n  #bytes #repetitions  t_min[usec]  t_max[usec]\n  1024  100  1.0 2.0\n"
     old, new = (f"# Intel(R) MPI Benchmarks {version}, MPI-1 part\n{part}" for version in ("2018 Update 1", "2021.7"))
     assert read(old + new)[0] == [(1024, 2.0), (4096, 2.0)]
@@ -104,7 +102,7 @@ def test_two_versions_in_one_file_keep_their_sizes() -> None:
         (f'{CSV}0,AllReduce,8,1,8,float,sum,0,"1,8",0,0,0\n0,AllReduce,8,1,16,float,sum,0,19.1,0,0,0\n', [(16, 19.1)], "skipped line"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_reported_and_not_read(text: str, rows: list[tuple[int, float | None]], sentence: str) -> None:
+def test_what_is_not_known_is_reported_and_not_read(text, rows, sentence):
     found, reported = read(text)
     assert found == rows
     assert any(sentence in each for each in reported), reported
@@ -112,7 +110,7 @@ def test_what_is_not_known_is_reported_and_not_read(text: str, rows: list[tuple[
 
 @pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[rank0]: ", "2026-05-04T12:00:00Z "])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_prefixes_and_line_ends_change_nothing(prefix: str, end: str) -> None:
+def test_prefixes_and_line_ends_change_nothing(prefix, end):
     for text in (
         f"{OSU}# Size   Avg Latency(us)\n4   0.52\n8   0.61\n",
         NCCL + NCCL_LINE,

@@ -1,15 +1,12 @@
 """What the Intel MPI Benchmarks print, as our rows. The samples are real (2021.11 over MPICH)."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.imb import IMB, _switched
-from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -17,32 +14,23 @@ ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()
 GROUPS = (SAMPLES / "imb-mpi1-groups.txt").read_text().splitlines()
 
 
-def runs(lines: Sequence[str], ranks: int | None = None) -> list[ImportedTable]:
+def runs(lines, ranks=None):
     return list(IMB.read(lines, UserInput(ranks=ranks)).runs)
 
 
-def run(name: str, lines: Sequence[str] = ALL) -> ImportedTable:
+def run(name, lines=ALL):
     return next(run for run in runs(lines) if run.program == f"IMB-MPI1 {name}")
 
 
-def block(name: str, *lines: str, processes: int = 4) -> list[str]:
+def block(name, *lines, processes=4):
     return [f"# Benchmarking {name} ", f"# #processes = {processes} ", "#-----", *lines]
 
 
-def test_every_block_is_a_run() -> None:
-    assert [found.rows[0].operation for found in runs(ALL)] == [
-        "p2p_latency", "pingping", "sendrecv", "exchange", "allreduce", "reduce", "reduce_local", "reducescatter", "reducescatter",
-        "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "broadcast", "barrier",
-    ]  # fmt: skip
-    assert {(found.version, row.flags, row.ranks) for found in runs(ALL) for row in found.rows} == {("2021.11", ("imported",), 2)}
-
-
-def test_the_time_is_the_slowest_ranks_mean() -> None:
+def test_the_time_is_the_slowest_ranks_mean():
     allreduce = run("Allreduce")
     empty, row = allreduce.rows[:2]
     assert (empty.size_bytes, empty.algbw_bytes_per_s, empty.time_s is not None) == (0, None, True)
     assert (row.size_bytes, row.count, row.dtype, row.redop, row.mode, row.buffers) == (8, 2, "float32", "sum", "isolated", "rotating")
-    assert row.time_s is not None
     assert (row.time_s.p50, row.time_s.min, row.time_rank_mean_s) == (pytest.approx(0.39e-6), None, pytest.approx(0.35e-6))
     assert row.busbw_bytes_per_s == pytest.approx(8 / 0.39e-6)
     assert row.evidence["statistic"] == "mean over the repetitions on the slowest rank"
@@ -50,14 +38,21 @@ def test_the_time_is_the_slowest_ranks_mean() -> None:
     assert allreduce.facts["command"].startswith("./IMB-MPI1 -msglog 3:5")
 
 
-def test_sizes_are_ours_where_imb_prints_one_ranks_part() -> None:
-    def sizes(name: str) -> list[int]:
+def test_the_size_and_the_rate_are_those_of_what_is_moved():
+    def sizes(name):
         return [row.size_bytes for row in run(name).rows]
 
     assert sizes("Alltoall") == sizes("Reduce_scatter_block") == sizes("Reduce_scatter") == sizes("Gatherv") == [0, 16, 32, 64]
     assert sizes("Bcast") == sizes("Sendrecv") == [0, 8, 16, 32]
     assert run("Reduce_scatter").rows[0].traffic == "even"
     assert run("Reduce_scatter").rows[1].count == 2
+    pingpong, barrier = run("PingPong").rows[1], run("Barrier").rows[0]
+    assert (pingpong.operation, pingpong.group, pingpong.mode) == ("p2p_latency", "0-1", "batched")
+    assert pingpong.busbw_bytes_per_s == pytest.approx(8 / 0.97e-6)
+    assert "half the round trips" in pingpong.evidence["statistic"]
+    assert (barrier.size_bytes, barrier.algbw_bytes_per_s, barrier.time_s and barrier.time_s.p50) == (0, None, pytest.approx(0.31e-6))
+    assert {row.in_place for row in run("Bcast").rows} == {True}
+    assert {row.in_place for row in run("Reduce").rows} == {False}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +60,7 @@ def test_sizes_are_ours_where_imb_prints_one_ranks_part() -> None:
     [("2018.1", 8), ("2018 Update 1", 8), ("2019", 8), ("2019 Update 1", 16), ("2019 Update 6", 16), ("2021.1", 16), (None, 16)],
 )
 @pytest.mark.parametrize("name", ["Reduce_scatter", "Ireduce_scatter_pure"])
-def test_the_size_of_reduce_scatter_is_one_ranks_part_from_2019_update_1_on(name: str, version: str | None, size: int) -> None:
+def test_the_size_of_reduce_scatter_is_one_ranks_part_from_2019_update_1_on(name, version, size):
     head = [f"#    Intel(R) MPI Benchmarks {version}, MPI-1 part"] if version else []
     titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
     table = runs([*head, *block(name, titles, "  8  1000  9.00  10.00  9.50", processes=2)])[0]
@@ -74,24 +69,13 @@ def test_the_size_of_reduce_scatter_is_one_ranks_part_from_2019_update_1_on(name
     assert (assumed in table.missing) is (version is None)
 
 
-def test_pingpong_is_half_the_round_trip_and_a_barrier_moves_nothing() -> None:
-    pingpong, barrier = run("PingPong").rows[1], run("Barrier").rows[0]
-    assert (pingpong.operation, pingpong.group, pingpong.mode) == ("p2p_latency", "0-1", "batched")
-    assert pingpong.busbw_bytes_per_s == pytest.approx(8 / 0.97e-6)
-    assert "half the round trips" in pingpong.evidence["statistic"]
-    assert (barrier.size_bytes, barrier.algbw_bytes_per_s, barrier.time_s and barrier.time_s.p50) == (0, None, pytest.approx(0.31e-6))
-
-
-def test_groups_at_the_same_time_are_named_as_our_option_names_them() -> None:
+def test_of_groups_at_the_same_time_the_slowest_counts_and_sizes_are_those_of_one_group():
     pairs, allreduce, timed_out = runs(GROUPS)
     assert [(row.size_bytes, row.na) for row in timed_out.rows] == [(0, "IMB: time-out.")]
     assert [(row.size_bytes, row.group, row.ranks) for row in pairs.rows][-2:] == [(8, "0-1,2-3", 4), (16, "0-1,2-3", 4)]
     row = next(row for row in allreduce.rows if row.size_bytes)
     assert (row.group, row.ranks, row.groups["count"], row.groups["ranks"]) == ("DIV 2", 4, 2, 2)
     assert row.busbw_bytes_per_s == pytest.approx(8 / 1.34e-6)  # the factor of 2 ranks, not of 4
-
-
-def test_of_groups_shown_one_by_one_the_slowest_counts() -> None:
     lines = ["# Benchmarking Multi-Allreduce ", "# ( 2 groups of 4 processes each running simultaneous ) ", "# Group  0:     0    2    4",
              "#     6", "# Group  1:     1    3    5    7", "   Group #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]",
              "", "  0  1024  1000  9.00 10.00 9.50", "  1  1024  1000  9.00 20.00 9.60"]  # fmt: skip
@@ -99,9 +83,15 @@ def test_of_groups_shown_one_by_one_the_slowest_counts() -> None:
     assert (row.group, row.ranks, row.groups["p50_s"]) == ("MOD 2", 8, [pytest.approx(10e-6), pytest.approx(20e-6)])
     assert row.time_rank_mean_s == pytest.approx(9.6e-6)
     assert row.groups["busbw_bytes_per_s"] == [pytest.approx(1024 / 10e-6 * 1.5), pytest.approx(row.busbw_bytes_per_s)]
+    lines = ["# Benchmarking Multi-Allgather ", "# ( 2 groups of 4 processes each running simultaneous ) ",
+             "# Group  0:     0    1    2    3", "# Group  1:     4    5    6    7",
+             "   #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1024  1000  9.00 10.00 9.50"]  # fmt: skip
+    row = runs(lines)[0].rows[0]
+    assert (row.size_bytes, row.ranks, row.group) == (4096, 8, "DIV 4")
+    assert row.busbw_bytes_per_s == pytest.approx(4096 / 10e-6 * 3 / 4)
 
 
-def test_rates_are_those_of_all_pairs_and_of_one_direction() -> None:
+def test_rates_are_those_of_all_pairs_and_the_window_is_that_of_the_command():
     titles = "       #bytes #repetitions   Mbytes/sec      Msg/sec"
     lines = (titles, "            0          200         0.00      1052121", "      1048576          100      8000.00         7629")
     empty, row = runs(block("Biband", *lines))[0].rows
@@ -109,9 +99,6 @@ def test_rates_are_those_of_all_pairs_and_of_one_direction() -> None:
     assert (row.busbw_bytes_per_s, row.message_rate) == (pytest.approx(4e9), pytest.approx(8e9 / 1048576))
     assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (2, pytest.approx(4e9))
     assert (empty.size_bytes, empty.message_rate, empty.busbw_bytes_per_s) == (0, pytest.approx(1052121), None)
-
-
-def test_the_window_of_a_uniband_is_that_of_its_command() -> None:
     titles, figures = "       #bytes #repetitions   Mbytes/sec      Msg/sec", "  4096  200  1563.15  381628"
     table = runs(["# IMB-MPI1 Uniband -npmin 4 -window_size 16 ", *block("Uniband", titles, figures)])[0]
     row = table.rows[0]
@@ -121,14 +108,11 @@ def test_the_window_of_a_uniband_is_that_of_its_command() -> None:
     assert unknown.rows[0].window is None and NotInOutput(MissingItem.WINDOW) in unknown.missing
 
 
-def test_non_blocking_blocks_and_data_that_was_checked() -> None:
+def test_checked_data_and_cases_that_failed_are_reported():
     titles = "       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]      defects"
     row = runs(block("Iallreduce", titles, " 1024  100  20.00  10.00  12.00  80.00  3.00"))[0].rows[0]
     assert (row.operation, row.wrong, row.time_s and row.time_s.p50) == ("iallreduce", 1, pytest.approx(10e-6))
     assert row.busbw_bytes_per_s == pytest.approx(1024 / 10e-6 * 1.5)
-
-
-def test_cases_that_failed_keep_their_reason() -> None:
     titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
     rows = runs(block("Alltoall", titles, "  8 time-out.; Time limit is over; use -time X", "  16 int-overflow; The production", "  32 1"))[
         0
@@ -137,15 +121,7 @@ def test_cases_that_failed_keep_their_reason() -> None:
     assert rows.doubts == [SkippedLines(1, SkippedReason.UNREADABLE, 7)]
 
 
-def test_ranks_are_reported_and_must_not_be_contradicted() -> None:
-    with pytest.raises(UsageError, match=r"--ranks 8 does not fit"):
-        runs(GROUPS, 8)
-    titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
-    with pytest.raises(UsageError, match=r"^line 1: .*processes of PingPong"):
-        runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
-
-
-def test_it_is_known_by_its_head_or_its_blocks() -> None:
+def test_it_is_known_by_its_head_or_its_blocks_each_of_which_is_a_run():
     assert IMB.knows(["#    Intel(R) MPI Benchmarks 2021.11, MPI-1 part"])
     assert IMB.knows(block("Bcast"))
     for head, version in (
@@ -154,50 +130,38 @@ def test_it_is_known_by_its_head_or_its_blocks() -> None:
         lines = [f"#    {head}    ", *block("Barrier", " #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1000  1.00  2.00  1.50")]
         assert [(run.version, run.program) for run in runs(lines)] == [(version, "IMB-MPI1 Barrier")]
     assert not IMB.knows(["# OSU MPI Latency Test v7.4"])
-
-
-def test_a_broadcast_has_one_buffer_as_ours() -> None:
-    assert {row.in_place for row in run("Bcast").rows} == {True}
-    assert {row.in_place for row in run("Reduce").rows} == {False}
+    assert [found.rows[0].operation for found in runs(ALL)] == [
+        "p2p_latency", "pingping", "sendrecv", "exchange", "allreduce", "reduce", "reduce_local", "reducescatter", "reducescatter",
+        "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "broadcast", "barrier",
+    ]  # fmt: skip
+    assert {(found.version, row.flags, row.ranks) for found in runs(ALL) for row in found.rows} == {("2021.11", ("imported",), 2)}
 
 
 @pytest.mark.parametrize(
     ("version", "options", "root", "mode"),
     [
-        ("2021.11", "", 0, "isolated"),
-        ("2021.11", "-sync off", 0, "batched"),
-        ("2021.11", "-root_shift on", None, "isolated"),
-        ("4.1", "", None, "batched"),
-        ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
+        ("2021.11", "", 0, "isolated"), ("2021.11", "-sync off", 0, "batched"), ("2021.11", "-root_shift on", None, "isolated"),
+        ("4.1", "", None, "batched"), ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
     ],
-)
-def test_root_and_meeting_are_as_options_and_version_have_them(version: str, options: str, root: int | None, mode: str) -> None:
+)  # fmt: skip
+def test_root_and_meeting_are_as_options_and_version_have_them(version, options, root, mode):
     changed = [line.replace("Benchmarks 2021.11", f"Benchmarks {version}").replace("-off_cache 2,64", options) for line in ALL]
     row = run("Reduce", changed).rows[0]
     assert (row.root, row.mode) == (root, mode)
 
 
-def test_nodes_are_missing_until_the_user_gives_them() -> None:
+def test_missing_nodes_and_ranks_are_reported_and_must_not_be_contradicted():
     assert NotInOutput(MissingItem.NODES) in run("Bcast").missing
     actual = IMB.read(ALL, UserInput(nodes=1)).runs[0]
     assert (actual.rows[0].nodes, NotInOutput(MissingItem.NODES) in actual.missing) == (1, False)
+    with pytest.raises(UsageError, match=r"--ranks 8 does not fit"):
+        runs(GROUPS, 8)
+    titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
+    with pytest.raises(UsageError, match=r"^line 1: .*processes of PingPong"):
+        runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
 
 
 @pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])
-def test_the_defaults_turned_round_with_version_2017(version: str, switched: bool) -> None:
+def test_the_defaults_turned_round_with_version_2017(version, switched):
     assert _switched("root_shift", {"version": version}) is switched
     assert _switched("sync", {"version": version}) is not switched
-
-
-def test_the_size_of_groups_is_that_of_one_groups_ranks() -> None:
-    lines = [
-        "# Benchmarking Multi-Allgather ",
-        "# ( 2 groups of 4 processes each running simultaneous ) ",
-        "# Group  0:     0    1    2    3",
-        "# Group  1:     4    5    6    7",
-        "   #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]",
-        "  1024  1000  9.00 10.00 9.50",
-    ]
-    row = runs(lines)[0].rows[0]
-    assert (row.size_bytes, row.ranks, row.group) == (4096, 8, "DIV 4")
-    assert row.busbw_bytes_per_s == pytest.approx(4096 / 10e-6 * 3 / 4)

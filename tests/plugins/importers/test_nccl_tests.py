@@ -1,17 +1,14 @@
 """nccl-tests' and rccl-tests' text of every version becomes rows; missing and inconsistent parts are reported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
 from collbench.plugins.importers.notes import (
     InterleavedJobs,
@@ -37,24 +34,27 @@ GATHERED = LINE.replace("    sum      -1", "              ").replace("2147483648
 BROADCAST, SMALL = "# Collective test starting: broadcast_perf", "  4096  1024  float  sum  -1  9.80"
 NOTHING = UserInput()
 PROGRAM = "# Collective test starting: all_reduce_perf"
+TEXT = (SAMPLES / "nccl_tests.json").read_text()
+_KEYS = st.sampled_from(["results", "config", "args", "env", "nccl_version", "out_of_bounds", "version"])
+_FIELDS = st.sampled_from(["size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter"])
 
 
-def lines_of(name: str) -> list[str]:
+def lines_of(name):
     return (SAMPLES / name).read_text().splitlines()
 
 
-def only(lines: list[str], given_: UserInput = NOTHING) -> ImportedTable:
+def only(lines, given_=NOTHING):
     runs = NCCL_TESTS.read(lines, given_).runs
     assert len(runs) == 1
     return runs[0]
 
 
-def peak(run: ImportedTable) -> float:
+def peak(run):
     return round(max(row.busbw_bytes_per_s or 0 for row in run.rows) / 1e9, 1)
 
 
 @pytest.mark.parametrize("operation", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
-def test_the_published_figures_of_eight_a100(operation: str) -> None:
+def test_the_published_figures_of_eight_a100(operation):
     lines = captures.text(NDV4, f"nccl_{operation}.log").splitlines()
     run = only(lines, UserInput(file=f"nccl_{operation}.log"))
     expected = captures.expected(NDV4)["peak_busbw_GBps"][operation]
@@ -69,18 +69,27 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
     assert NotInOutput(MissingItem.VERIFICATION) in run.missing
 
 
-def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
+def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     runs = NCCL_TESTS.read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
     assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
+    runs = NCCL_TESTS.read(lines_of("one_rank_jobs.txt"), UserInput()).runs
+    assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
+    assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
+    assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
+    gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
+    second_head = ["$ ./all_gather_perf -g 8", HEAD[0].replace("iters: 20", "iters: 50"), *DEVICES]
+    runs = NCCL_TESTS.read([*HEAD, PROGRAM, LINE, "# Avg bus bandwidth    : 235", *second_head, gather], UserInput()).runs
+    assert [(run.program, run.rows[0].operation, run.rows[0].evidence["iterations"]) for run in runs] == [
+        ("all_reduce_perf", "allreduce", 20), ("all_gather_perf", "allgather", 50),
+    ]  # fmt: skip
 
 
-def test_the_columns_of_per_iteration_timing() -> None:
+def test_the_columns_of_per_iteration_timing():
     run = only(lines_of("nccl_tests_2_19_per_iteration.txt"))
     row = run.rows[0]
     assert (run.version, run.program, run.facts["library"], row.ranks, row.nodes) == ("2.19.6", "all_gather_perf", "2.29.7", 8, 2)
-    assert row.time_s is not None
     assert (row.time_s.p50, row.time_s.min, row.time_s.p99, row.time_s.max) == pytest.approx((50e-6, 48.1e-6, 60.2e-6, 61.3e-6))
     assert (row.time_s.p95, row.time_s.ci_low) == (None, None)
     assert [(row.in_place, row.wrong) for row in run.rows] == [(False, 0), (True, 0), (False, 2), (True, None)]
@@ -88,60 +97,50 @@ def test_the_columns_of_per_iteration_timing() -> None:
     assert list(run.hosts) == ["node01"] * 4 + ["node02"] * 4
 
 
-def test_rccl_tests_is_another_library_on_another_device() -> None:
+def test_rccl_tests_is_another_library_on_another_device():
     run = only(lines_of("rccl_tests.txt"))
     assert (run.tool, run.version, peak(run)) == ("rccl-tests", "develop:83d38d9", 218.8)
     assert {(row.backend, row.device, row.wrong) for row in run.rows} == {("rccl", "rocm", 0)}
 
 
 @pytest.mark.parametrize("before", ["3: ", "[1,0]<stdout>:", "node01: "])
-def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before: str) -> None:
+def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before):
     run = only([f"{before}{line}" for line in lines_of("rccl_tests.txt")])
     assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
 
 
-def test_ranks_that_the_bandwidths_contradict_are_refused() -> None:
+def test_ranks_that_the_bandwidths_contradict_are_refused_or_doubted():
     with pytest.raises(UsageError, match=r"line 3 .*8 ranks, not --ranks 1"):
         NCCL_TESTS.read([PROGRAM, COLUMNS, LINE], UserInput(ranks=1))
     with pytest.raises(UsageError, match=r"line 2: .*12 to 18 ranks, not --ranks 8"):
         NCCL_TESTS.read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
-
-
-def test_separate_jobs_of_one_rank_are_named() -> None:
-    runs = NCCL_TESTS.read(lines_of("one_rank_jobs.txt"), UserInput()).runs
-    assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
-    assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
-    assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
-
-
-def test_a_head_that_the_bandwidths_contradict_is_doubted() -> None:
     run = only([*HEAD[:5], PROGRAM, LINE])
     assert run.rows[0].ranks == 4
     assert run.doubts == [RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
+    apart = LINE.replace("235.03", "134.30")
+    with pytest.raises(UsageError, match="busbw / algbw"):
+        NCCL_TESTS.read([PROGRAM, apart], NOTHING)
+    run = only([PROGRAM, apart], UserInput(ranks=8))
+    assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
+    with pytest.raises(UsageError, match="allows 12 to 18"):
+        NCCL_TESTS.read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
+    assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
+    assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
+        RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
+    ]
 
 
-def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() -> None:
+def test_ranks_fill_tables_that_allow_them_and_a_table_of_unknown_ranks_is_skipped():
     many = "  8589934592  2147483648  float  sum  -1  63896  134.44  267.98  0"
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
     assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
-
-
-def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert [run.rows[0].ranks for run in reading.runs] == [8]
     (skipped,) = reading.skipped
     assert skipped.line == 5 and "allows 12 to 18" in skipped.reason
-
-
-def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
-    apart = LINE.replace("235.03", "134.30")
-    with pytest.raises(UsageError, match="busbw / algbw"):
-        NCCL_TESTS.read([PROGRAM, apart], NOTHING)
-    run = only([PROGRAM, apart], UserInput(ranks=8))
-    assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("suffix", ["", "_mpi", "_mpi_cuda12"])
-def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffix: str) -> None:
+def test_a_programs_name_may_have_any_suffix(program, operation, suffix):
     line = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0  100.0  83.89  73.40  0"
     name = f"{program}_perf{suffix}"
     run = only([*HEAD, f"# Collective test starting: {name}", line], UserInput(file="reduce_night.log"))
@@ -166,7 +165,7 @@ def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffi
             NCCL_TESTS.read([command, *HEAD, line], UserInput(file="hypercube_night.log"))
 
 
-def test_a_printed_program_that_is_unknown_is_refused_under_any_file_name() -> None:
+def test_a_printed_program_that_is_unknown_is_refused_under_any_file_name():
     lines = [*HEAD, "# Collective test starting: all_shuffle_perf_mpi", GATHERED]
     with pytest.raises(UsageError, match="unknown program 'all_shuffle_perf_mpi'"):
         NCCL_TESTS.read(lines, UserInput(file="alltoall_night.log"))
@@ -178,25 +177,27 @@ def test_a_printed_program_that_is_unknown_is_refused_under_any_file_name() -> N
 
 
 @pytest.mark.parametrize(("in_place", "operation"), [("0", "allreduce"), ("N/A", "sendrecv")])
-def test_what_is_checked_in_place_distinguishes_operations_of_two_ranks(in_place: str, operation: str) -> None:
+def test_what_is_checked_in_place_distinguishes_operations_of_two_ranks(in_place, operation):
     line = f"  1048576  262144  float  sum  -1  100.0  10.49  10.49  0  100.0  10.49  10.49  {in_place}"
     assert only([*HEAD[:3], COLUMNS, line]).rows[0].operation == operation
 
 
-def test_a_list_of_devices_and_a_head_without_their_marks_are_read() -> None:
+def test_devices_and_columns_without_their_head_are_read():
     bare = [line.removeprefix("# ") for line in (*HEAD, "# Using devices", COLUMNS)]
     run = only([*bare[1:], LINE.removesuffix("0") + "2", " Out of bounds values : 2 FAILED"])
     assert (run.rows[0].ranks, list(run.hosts)) == (8, ["node01"] * 8)
     assert [row.flags for row in run.rows] == [("imported",), ("imported", "wrong_data")]
     assert run.doubts == [OutOfBoundsValues(2)]
-
-
-def test_the_old_error_column_without_a_head_is_not_a_number_of_wrong_elements() -> None:
     old = LINE.replace("      0    63959", "  2e-01    63959").removesuffix("0") + "1e+00"
     assert [(row.wrong, row.checked) for row in only([*HEAD, old]).rows] == [(None, 0), (None, 0)]
+    assert only([*HEAD, GATHERED], UserInput(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
+    assert only([*HEAD, LINE], UserInput(file="nccl_alltoall.log")).rows[0].operation == "allreduce"
+    cut, replay = LINE[: LINE.index("    63959")], f"{LINE[:54]}{' ' * 32}{LINE[LINE.index('    63959') :]}"
+    assert [row.in_place for row in only([*HEAD, PROGRAM, cut]).rows] == [False]
+    assert [row.in_place for row in only([*HEAD, PROGRAM, replay]).rows] == [True]
 
 
-def test_what_the_log_reports_of_the_start_is_kept() -> None:
+def test_graphs_and_what_the_log_reports_of_the_start_are_kept():
     log = [
         "+ mpirun -np 8 -x NCCL_PROTO=LL --mca pml ucx ./build/broadcast_perf_mpi -b 4K -g 1",
         "n1:100:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring",
@@ -207,18 +208,10 @@ def test_what_the_log_reports_of_the_start_is_kept() -> None:
     assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
     assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
-
-
-def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None:
-    with pytest.raises(UsageError, match="allows 12 to 18"):
-        NCCL_TESTS.read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
-    assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
-
-
-def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
-    assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
-        RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
-    ]
+    graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
+    blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
+    assert graph.rows[0].mode == "graph"
+    assert blocking.statistic == "the mean over 20 iterations, waited for and met after each, averaged over the ranks"
 
 
 @pytest.mark.parametrize(
@@ -234,65 +227,28 @@ def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
         (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
     ],
 )  # fmt: skip
-def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
+def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS.read(lines, given_)
     assert sentence in str(said.value)
 
 
-def test_the_name_of_the_file_decides_only_where_the_columns_leave_it_open() -> None:
-    assert only([*HEAD, GATHERED], UserInput(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
-    assert only([*HEAD, LINE], UserInput(file="nccl_alltoall.log")).rows[0].operation == "allreduce"
-
-
-def test_a_line_that_was_cut_has_one_placing_and_one_without_out_of_place_is_in_place() -> None:
-    cut, replay = LINE[: LINE.index("    63959")], f"{LINE[:54]}{' ' * 32}{LINE[LINE.index('    63959') :]}"
-    assert [row.in_place for row in only([*HEAD, PROGRAM, cut]).rows] == [False]
-    assert [row.in_place for row in only([*HEAD, PROGRAM, replay]).rows] == [True]
-
-
-def test_a_hypercubes_size_is_what_the_others_had() -> None:
+def test_sizes_are_what_the_others_had_and_repeated_ones_are_left_out():
     line = "  8388608  262144  float  none  -1  73.40  100.00  100.00  0"
     run = only([*HEAD, "# Collective test starting: hypercube_perf", line])
     assert (run.rows[0].size_bytes, run.doubts) == (7 << 20, [])
-
-
-def test_graphs_and_blocking_calls_are_distinguished() -> None:
-    graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
-    blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
-    assert graph.rows[0].mode == "graph"
-    assert blocking.statistic == "the mean over 20 iterations, waited for and met after each, averaged over the ranks"
-
-
-def test_sizes_that_are_rounded_to_the_one_before_are_left_out() -> None:
     small = "  128  4  float  none  -1  10.00  0.01  0.01  0"
     run = only([*HEAD, "# Collective test starting: all_gather_perf", small, small, small.replace("128  4", "256  8")])
     assert [row.size_bytes for row in run.rows] == [128, 256]
     assert SkippedLines(1, SkippedReason.SIZE_REPEATED) in run.missing
-
-
-def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads() -> None:
-    gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
-    log = [
-        *HEAD,
-        PROGRAM,
-        LINE,
-        "# Avg bus bandwidth    : 235",
-        "$ ./all_gather_perf -g 8",
-        HEAD[0].replace("iters: 20", "iters: 50"),
-        *DEVICES,
-        gather,
-    ]
-    first, second = NCCL_TESTS.read(log, UserInput()).runs
-    assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
-        ("allreduce", 20),
-        ("allgather", 50),
-    ]
-    assert (first.program, second.program) == ("all_reduce_perf", "all_gather_perf")
+    # An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements.
+    assert [len(run.rows) for run in NCCL_TESTS.read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
+    gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
+    assert [len(run.rows) for run in NCCL_TESTS.read(gathered, NOTHING).runs] == [2]
 
 
 @pytest.mark.parametrize("tag", ["[0]", "[1,0]<stdout>:", "(head, rank=0, pid=100) [1,0]<stdout>:"])
-def test_a_tag_that_a_launcher_repeats_inside_a_line(tag: str) -> None:
+def test_a_tag_that_a_launcher_repeats_inside_a_line(tag):
     inner = tag.rpartition(" ")[2]
     pieces = f"{tag}{LINE[:52]}{inner}{LINE[52:81]}{inner}{LINE[81:]}"
     assert len(only([*(f"{tag}{line}" for line in (*HEAD, PROGRAM)), pieces]).rows) == 2
@@ -307,7 +263,7 @@ def test_a_tag_that_a_launcher_repeats_inside_a_line(tag: str) -> None:
         (None, "pipelined"),
     ],
 )
-def test_the_mode_of_each_way_of_blocking(printed: str | None, mode: str) -> None:
+def test_the_mode_of_each_way_of_blocking(printed, mode):
     blocking = [] if printed is None else [f"# Blocking Enabled: {printed} "]
     assert {row.mode for row in only([HEAD[0], *blocking, *DEVICES, PROGRAM, LINE]).rows} == {mode}
 
@@ -315,66 +271,42 @@ def test_the_mode_of_each_way_of_blocking(printed: str | None, mode: str) -> Non
 @pytest.mark.parametrize(
     ("title", "foot", "text", "wrong"),
     [
-        (" error", "# Out of bounds values : 0 OK", "1e-07", 0),
-        (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
-        (" error", "#", "1e-07", None),
-        ("#wrong", "#", "0", 0),
-        ("#wrong", "#", "5", 5),
-        ("#wrong", "#", "N/A", None),
+        (" error", "# Out of bounds values : 0 OK", "1e-07", 0), (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
+        (" error", "#", "1e-07", None), ("#wrong", "#", "0", 0), ("#wrong", "#", "5", 5), ("#wrong", "#", "N/A", None),
     ],
-)
-def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title: str, foot: str, text: str, wrong: int | None) -> None:
+)  # fmt: skip
+def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title, foot, text, wrong):
     lines = [*HEAD, COLUMNS.replace("#wrong", title), PROGRAM, LINE.replace("      0", f"  {text}"), foot]
     assert {row.wrong for row in only(lines).rows if row.na is None} == {wrong}
 
 
-def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_one_is_not() -> None:
-    """An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements."""
-    assert [len(run.rows) for run in NCCL_TESTS.read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
-    gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
-    assert [len(run.rows) for run in NCCL_TESTS.read(gathered, NOTHING).runs] == [2]
-
-
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
 
-TEXT = (SAMPLES / "nccl_tests.json").read_text()
 
-
-def of_json(**changes: Any) -> ImportedTable:
+def of_json(**changes):
     document = json.loads(TEXT) | changes
     runs = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), UserInput()).runs
     assert len(runs) == 1
     return runs[0]
 
 
-def config(**changes: Any) -> dict[str, Any]:
+def config(**changes):
     return {"config": json.loads(TEXT)["config"] | changes}
 
 
-def test_what_the_json_reports() -> None:
+def test_what_the_json_reports():
     run = of_json()
     assert NCCL_TESTS_JSON.knows(TEXT.splitlines())
-    assert (run.tool, run.program, run.facts["library"], list(run.hosts)) == (
-        "nccl-tests",
-        "all_reduce_perf",
-        "2.29.7",
-        ["node01", "node01"],
-    )
+    assert (run.tool, run.program, run.facts["library"]) == ("nccl-tests", "all_reduce_perf", "2.29.7")
+    assert list(run.hosts) == ["node01", "node01"]
     assert run.statistic == "the mean over 20 iterations, the most of the ranks"
     assert run.facts["environment"] == {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "77"}
     assert run.facts["devices"][1] == {"rank": 1, "host": "node01", "device": 1, "gpu": "0000:3b:00", "name": "NVIDIA H100 80GB HBM3"}
-
-
-def test_figures_of_both_placings_and_none_where_there_is_no_time() -> None:
     first, second = of_json().rows
-    assert first.time_s is not None and second.time_s is not None
     assert (first.in_place, first.mode, first.ranks, first.nodes, first.wrong) == (False, "graph", 2, 1, 0)
     assert (first.time_s.p50, first.time_s.min, first.time_s.p95, first.time_s.max) == pytest.approx((40e-6, 38e-6, 50e-6, 55e-6))
     assert (second.in_place, second.wrong, second.time_s.min) == (True, 3, None)
     assert second.busbw_bytes_per_s == pytest.approx(29.959e9, rel=1e-4)
-
-
-def test_blocking_is_reported_by_the_arguments() -> None:
     run = of_json(**config(blocking_collectives="true", graph=0), args=["all_reduce_perf", "--blocking=2"])
     assert run.rows[0].mode == "isolated"
     assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"
@@ -384,15 +316,12 @@ def test_blocking_is_reported_by_the_arguments() -> None:
     ("text", "sentence"),
     [
         (TEXT[:900], "the program was stopped"),
-        (
-            json.dumps(json.loads(TEXT) | {"version": 4}),
-            "unknown version 4",
-        ),
+        (json.dumps(json.loads(TEXT) | {"version": 4}), "unknown version 4"),
         (json.dumps(json.loads(TEXT) | {"results": []}), "no results"),
         (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
     ],
 )
-def test_json_that_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
+def test_json_that_cannot_be_read_is_one_sentence(text, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS_JSON.read(text.splitlines(), UserInput())
     assert sentence in str(said.value)
@@ -407,13 +336,9 @@ _VALUES = st.recursive(
 )
 
 
-_KEYS = st.sampled_from(["results", "config", "args", "env", "nccl_version", "out_of_bounds", "version"])
-_FIELDS = st.sampled_from(["size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter"])
-
-
 @settings(max_examples=60, deadline=None)
 @given(_KEYS, _VALUES, _FIELDS, _VALUES)
-def test_any_object_gives_rows_or_one_sentence(key: str, value: Any, inner: str, other: Any) -> None:
+def test_any_object_gives_rows_or_one_sentence(key, value, inner, other):
     document = json.loads(TEXT)
     document["results"][0][inner] = other
     document[key] = value

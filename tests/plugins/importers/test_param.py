@@ -1,7 +1,5 @@
 """PARAM comms: collectives and point-to-point; its percentiles are over ranks, and so not ours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ OLD = f"\tCOMMS-RES-all_gather-float16\t{FIGURES}"
 BARE = ["backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args.z: 0 args.master_ip: x", OLD]
 
 
-def test_a_collective() -> None:
+def test_a_collective():
     run = PARAM.read(LINES, UserInput()).runs[0]
     row = run.rows[0]
     assert PARAM.knows(LINES)
@@ -26,13 +24,12 @@ def test_a_collective() -> None:
     assert (row.operation, row.backend, row.api, row.device, row.mode, row.ranks, row.nodes) == (
         "allreduce", "torch-nccl", "torch", "cuda", "isolated", 4, 2,
     )  # fmt: skip
-    assert row.time_s is not None
     assert (row.time_s.p50, row.time_s.p95, row.time_s.max) == (1e-4, None, None)
     assert row.evidence["across_ranks"]["rank_max_s"] == pytest.approx(1.03e-4)
     assert run.doubts == []
 
 
-def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
+def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part():
     rows = PARAM.read(LINES, UserInput()).runs[1].rows
     assert [(row.operation, row.group, row.ranks, row.nodes) for row in rows] == [
         ("p2p_latency", "0-2", 2, 2), ("p2p_bandwidth", "0-2", 2, 2), ("p2p_bidirectional", "0-2", 2, 2),
@@ -41,7 +38,7 @@ def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
     assert rows[2].evidence["statistic"] == "size / half of the mean rate both ways of the ranks that communicate"
 
 
-def test_the_columns_of_older_versions_and_what_is_not_reported() -> None:
+def test_the_columns_of_older_versions_and_what_is_not_reported():
     run = PARAM.read(BARE, UserInput(ranks=4)).runs[0]
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
         ("allgather", "float16", "gloo", "cpu", "pipelined", None)
@@ -50,8 +47,10 @@ def test_the_columns_of_older_versions_and_what_is_not_reported() -> None:
     assert run.doubts == []
 
 
-def test_a_wrong_number_of_ranks_is_doubted() -> None:
+def test_ranks_and_operations_that_the_table_contradicts_are_reported():
     assert PARAM.read(BARE, UserInput(ranks=8)).runs[0].doubts == [RankMismatch("BusBW / AlgBW", 8, "allgather", 4, 4)]
+    runs = PARAM.read(LINES, UserInput(operation="broadcast")).runs
+    assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +63,7 @@ def test_a_wrong_number_of_ranks_is_doubted() -> None:
         (LINES[:6], UserInput(), "no line COMMS-RES with a time"),
     ],
 )
-def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
+def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
         PARAM.read(lines, given_)
     assert sentence in str(said.value)
-
-
-def test_an_operation_that_a_table_contradicts_is_not_used_for_it() -> None:
-    runs = PARAM.read(LINES, UserInput(operation="broadcast")).runs
-    assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]

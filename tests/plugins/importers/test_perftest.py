@@ -1,15 +1,12 @@
 """perftest's output as rows. The samples are real: 4.5 over software RDMA in a virtual machine, so the speeds mean nothing."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import MessageRateMismatch, MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.plugins.importers.perftest import PERFTEST
 
@@ -23,17 +20,19 @@ NEW_JSON = {
     "test_info": {"test": "RDMA_Write_BW_Test", "Device": "mlx5_0", "Number_of_qps": 4, "TX_depth": 128, "cuda_device": 0},
     "results": {"MsgSize": 65536, "n_iterations": 20000, "BW_peak": 391.5, "BW_average": 390.12, "MsgRate": 0.744095},
 }
+RATES = " #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]"
+CYCLES = {"t_min": 5000.5, "t_max": 91230, "t_typical": 5210.5, "t_avg": 5300.21, "percentile_99": 7000, "percentile_99.9": 8000.5}
 
 
-def lines_of(name: str) -> list[str]:
+def lines_of(name):
     return (SAMPLES / name).read_text().splitlines()
 
 
-def runs(lines: Sequence[str], ranks: int | None = None) -> list[ImportedTable]:
+def runs(lines, ranks=None):
     return list(PERFTEST.read(lines, UserInput(ranks=ranks)).runs)
 
 
-def test_all_sizes_of_a_bandwidth_test() -> None:
+def test_all_sizes_of_a_bandwidth_test():
     found = runs(lines_of("perftest-write-bw-all.txt"))[0]
     assert (found.program, len(found.rows), found.doubts) == ("ib_write_bw", 21, [])
     row = next(row for row in found.rows if row.size_bytes == 131072)
@@ -45,18 +44,19 @@ def test_all_sizes_of_a_bandwidth_test() -> None:
     assert found.facts["Mtu"] == "4096[B]"
 
 
-def test_both_ways_queue_pairs_and_gigabits() -> None:
+def test_both_ways_queue_pairs_gigabits_and_memory_of_a_gpu():
     both, read, _ = runs(lines_of("perftest-several.txt"))
     assert (both.program, both.rows[0].operation) == ("ib_write_bw", "p2p_bidirectional")
     assert both.rows[0].busbw_bytes_per_s == pytest.approx(0.083136e9 / 8 / 2)  # of one direction
     assert (read.program, read.rows[0].protocol, read.rows[0].streams) == ("ib_read_bw", "RDMA_Read", 2)
     assert read.rows[0].busbw_bytes_per_s == pytest.approx(0.52e9 / 8)
+    lines = ["initializing CUDA", *lines_of("perftest-write-bw-all.txt")]
+    assert runs(lines)[0].rows[0].device == "cuda"
 
 
-def test_latencies_are_medians_with_their_quantiles() -> None:
+def test_latencies_are_medians_with_their_quantiles():
     sent = runs(lines_of("perftest-several.txt"))[2]
     times = sent.rows[0].time_s
-    assert times is not None
     assert (times.min, times.p50, times.p95) == (pytest.approx(3992.83e-6), pytest.approx(19909.74e-6), None)
     assert (times.p99, times.max) == (pytest.approx(32846.31e-6), pytest.approx(32846.31e-6))
     assert (sent.program, sent.rows[0].operation, sent.statistic) == ("ib_send_lat", "p2p_latency", "median of half the round trips")
@@ -68,7 +68,7 @@ def test_latencies_are_medians_with_their_quantiles() -> None:
     assert (timed.statistic, timed.rows[0].time_s and timed.rows[0].time_s.p50) == ("mean of half the round trips", pytest.approx(1.25e-6))
 
 
-def test_the_json_of_4_5_which_is_none_is_read() -> None:
+def test_the_json_of_4_5_which_is_none_is_read():
     rate = runs(lines_of("perftest-4.5-bw.json"))[0]
     assert rate.rows[0].busbw_bytes_per_s == pytest.approx(11.92 * 2**20)  # the unit by its message rate
     assert (rate.rows[0].size_bytes, rate.program) == (65536, "ib_write_bw")
@@ -77,40 +77,23 @@ def test_the_json_of_4_5_which_is_none_is_read() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_the_json_of_newer_versions(indent: int | None) -> None:
+def test_the_json_of_newer_versions(indent):
     row = runs(json.dumps(NEW_JSON, indent=indent).splitlines())[0].rows[0]
     assert (row.busbw_bytes_per_s, row.device, row.streams, row.window) == (pytest.approx(390.12e9 / 8), "cuda", 4, 128)
 
 
-def test_json_without_a_unit_or_without_figures_ends_in_a_sentence() -> None:
+def test_what_does_not_fit_is_a_sentence_or_a_doubt():
     broken = {**NEW_JSON, "results": {**NEW_JSON["results"], "MsgRate": 0.5}}
     with pytest.raises(UsageError, match="unit of the rate"):
         runs(json.dumps(broken, indent=1).splitlines())
     with pytest.raises(UsageError, match='"results", is missing'):
         runs(['"test_info": {', '"test": "Send_BW_Test"', "}"])
-
-
-def test_rates_that_do_not_agree_are_a_doubt() -> None:
-    titles = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
-    found = runs(["     Send BW Test", titles, " 1048576  5000  11000.00  11000.00  0.022000", " 64  1", " 128  5000  nan  nan  nan"])[0]
-    assert found.doubts == [
-        SkippedLines(1, SkippedReason.INCOMPLETE, 4),
-        MessageRateMismatch(1, 3),
-    ]
-    assert found.rows[1].na == "the output has no valid time"
-
-
-def test_memory_of_a_gpu() -> None:
-    lines = ["initializing CUDA", *lines_of("perftest-write-bw-all.txt")]
-    assert runs(lines)[0].rows[0].device == "cuda"
-
-
-def test_it_runs_between_two() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 .*perftest"):
         runs(lines_of("perftest-several.txt"), 8)
-
-
-RATES = " #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]"
+    titles = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
+    found = runs(["     Send BW Test", titles, " 1048576  5000  11000.00  11000.00  0.022000", " 64  1", " 128  5000  nan  nan  nan"])[0]
+    assert found.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 4), MessageRateMismatch(1, 3)]
+    assert found.rows[1].na == "the output has no valid time"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +103,7 @@ RATES = " #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec
         ("Send Bidirectional BW", "MiB", ("46504.00  0.005813", "23320.00  0.002915", "23184.00  0.002898"), 46504 * 2**19),
     ],
 )
-def test_report_both_has_one_row_of_both_directions(title: str, unit: str, figures: tuple[str, str, str], per_direction: float) -> None:
+def test_report_both_has_one_row_of_both_directions(title, unit, figures, per_direction):
     lines = [f"      {title} Test"]
     for heading, printed in zip(("", " Local results: ", " Remote results: "), figures, strict=True):
         lines += [heading, "-----", RATES.format(unit=unit), f" 8388608    1000    0.00    {printed}", "-----"]
@@ -132,7 +115,7 @@ def test_report_both_has_one_row_of_both_directions(title: str, unit: str, figur
 
 
 @pytest.mark.parametrize("others", [("results_local", "results_remote"), ("results_remote",), ("cpu_util_results",)])
-def test_other_parts_of_the_json_do_not_replace_the_results(others: tuple[str, ...]) -> None:
+def test_other_parts_of_the_json_do_not_replace_the_results(others):
     figures = {"MsgSize": 8388608, "n_iterations": 1000, "BW_peak": 391.20, "BW_average": 390.10, "MsgRate": 0.005813}
     half = {**figures, "BW_average": 195.60, "MsgRate": 0.002915}
     parts = [("test_info", {"test": "Send_Bidirectional_BW_Test"}), ("results", figures), *((name, half) for name in others)]
@@ -141,11 +124,8 @@ def test_other_parts_of_the_json_do_not_replace_the_results(others: tuple[str, .
     assert [row.busbw_bytes_per_s for row in found.rows] == [pytest.approx(390.10e9 / 16)]
 
 
-CYCLES = {"t_min": 5000.5, "t_max": 91230, "t_typical": 5210.5, "t_avg": 5300.21, "percentile_99": 7000, "percentile_99.9": 8000.5}
-
-
 @pytest.mark.parametrize(("changed", "cycles"), [({}, True), ({"t_max": 91230.13}, False), ({"t_min": 0.5}, False)])
-def test_times_in_cycles_are_refused_in_json_which_has_no_unit(changed: dict[str, float], cycles: bool) -> None:
+def test_times_in_cycles_are_refused_in_json_which_has_no_unit(changed, cycles):
     results = {"MsgSize": 2, "n_iterations": 1000, **CYCLES, **changed}
     lines = json.dumps({"test_info": {"test": "Send_Latency_Test"}, "results": results}, indent=1).splitlines()
     if cycles:
@@ -155,7 +135,7 @@ def test_times_in_cycles_are_refused_in_json_which_has_no_unit(changed: dict[str
         assert [row.time_s and row.time_s.p50 for row in runs(lines)[0].rows] == [pytest.approx(5210.5e-6)]
 
 
-def test_a_table_in_cycles_is_skipped_and_one_in_microseconds_stays() -> None:
+def test_a_table_in_cycles_is_skipped_and_one_in_microseconds_stays():
     title, figures = "       RDMA_Read Latency Test", " 2  1000  2.00  9.00  2.50  2.50  0.50  3.00  8.00"
     reading = PERFTEST.read([title, LAT.replace("usec", "cycles"), figures, title, LAT, figures], UserInput())
     assert [row.time_s and row.time_s.p50 for run in reading.runs for row in run.rows] == [pytest.approx(2.5e-6)]
@@ -163,7 +143,7 @@ def test_a_table_in_cycles_is_skipped_and_one_in_microseconds_stays() -> None:
 
 
 @pytest.mark.parametrize(("line", "verified"), [("VALIDATION: PASSED", (1, 0)), ("", (0, None))])
-def test_data_is_verified_only_if_the_tool_prints_it(line: str, verified: tuple[int, int | None]) -> None:
+def test_data_is_verified_only_if_the_tool_prints_it(line, verified):
     lines = ["   RDMA_Write_imm BW Test", RATES.format(unit="Gb"), " 65536  5000  0.00  390.12  0.744095", line]
     (found,) = runs(lines)
     assert [(row.checked, row.wrong) for row in found.rows] == [verified]

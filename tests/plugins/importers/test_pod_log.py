@@ -1,10 +1,6 @@
 """The log of a pod: rows between two marks return unchanged, with any text around them, and missing parts are reported."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,8 +20,8 @@ from tests.cli.command import one_sentence, run_here
 TIMES = Times(1e-3, 0.9e-3, 1.1e-3, 0.8e-3, 1.5e-3, 2e-3, 3e-3)
 
 
-def row(size: int = 1024, **more: Any) -> Row:
-    same: dict[str, Any] = {
+def row(size=1024, **more):
+    same = {
         "operation": "allreduce", "backend": "gloo", "api": "torch", "device": "cpu", "dtype": "float32", "redop": "sum", "root": None,
         "mode": "isolated", "in_place": True, "buffers": "fixed", "group": "all", "window": None, "count": size // 4, "ranks": 4,
         "nodes": 2, "n": 60, "n_eff": 55.5, "time_s": TIMES, "algbw_bytes_per_s": size / 1e-3, "busbw_bytes_per_s": size / 1e-3,
@@ -37,49 +33,35 @@ def row(size: int = 1024, **more: Any) -> Row:
 LINES = [BEGIN, f"{END} 0 -----", f"{END} x -----", "{", "{}", '{"a": NaN}', to_line(row().as_json())]
 
 
-def log(*rows: Row, code: int | None = 0, between: str = "") -> list[str]:
+def log(*rows, code=0, between=""):
     """The lines of a log; code None: it ends before the command."""
     end = [] if code is None else [f"{END} {code} -----"]
     return ["a pod begins", BEGIN, *(line for each in rows for line in (to_line(each.as_json()), *between.splitlines())), *end, "it ends"]
 
 
-def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
+def test_rows_come_back_as_they_were_but_for_their_samples():
     (run,) = POD_LOG.read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), UserInput()).runs
     assert run.rows == [row(samples={}), row(2048, samples={})]
     assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
     assert NotInOutput(MissingItem.SAMPLES) in run.missing
+    lines = log(row(), between="size (B) elements min (us) p50 (us) p99 (us) max (us) avg (us)")
+    assert GLOO.knows(lines) and reader_for(lines, None).name == "log"
 
 
 @pytest.mark.parametrize(
     "before",
-    [
-        "[pod/bench-0-x7k2p/collbench] ",
-        "2026-11-22T05:36:28.123456789Z ",
-        "[pod/b/c] 2026-11-22T05:36:28Z ",
-        "2026-11-22T05:36:28.1+02:00 ",
-    ],
+    ["[pod/b-0-x7k2p/collbench] ", "2026-11-22T05:36:28.123456789Z ", "[pod/b/c] 2026-11-22T05:36:28Z ", "2026-11-22T05:36:28.1+02:00 "],
 )
-def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before: str) -> None:
+def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before):
     lines = [f"{before}{line}" for line in log(row())]
     assert POD_LOG.knows(lines) and reader_for(lines, None).name == "log"
     assert POD_LOG.read(lines, UserInput()).runs[0].rows == [row(samples={})]
 
 
-def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own() -> None:
-    lines = log(row(), between="size (B) elements min (us) p50 (us) p99 (us) max (us) avg (us)")
-    assert GLOO.knows(lines) and reader_for(lines, None).name == "log"
-
-
-def test_each_pair_of_marks_is_a_run_of_its_own() -> None:
+def test_each_pair_of_marks_is_a_run_and_what_is_cut_or_failed_is_doubtful():
     assert [len(run.rows) for run in POD_LOG.read([*log(row()), *log(), *log(row(), row(2048))], UserInput()).runs] == [1, 2]
-
-
-def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
     assert POD_LOG.read(log(row(), code=None), UserInput()).runs[0].doubts == [IncompleteLog()]
     assert POD_LOG.read(log(row(), code=4), UserInput()).runs[0].doubts == [FailedCommand(4)]
-
-
-def test_a_line_that_was_cut_or_altered_is_left_out_and_reported() -> None:
     whole = to_line(row().as_json())
     altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
     lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]
@@ -97,16 +79,14 @@ def test_a_line_that_was_cut_or_altered_is_left_out_and_reported() -> None:
         (log(row()), UserInput(nodes=4), "the log has 2 nodes, not --nodes 4"),
     ],
 )
-def test_what_cannot_be_read_is_refused(lines: list[str], given_: UserInput, sentence: str) -> None:
+def test_what_cannot_be_read_is_refused(lines, given_, sentence):
     with pytest.raises(UsageError, match=sentence):
         POD_LOG.read(lines, given_)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
-@given(
-    st.lists(st.sampled_from([BEGIN, f"{END} 0 -----", f"{END} x -----", "{", "{}", '{"a": NaN}', to_line(row().as_json())]) | st.text())
-)
-def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
+@given(st.lists(st.sampled_from(LINES) | st.text()))
+def test_no_log_is_more_than_a_sentence(lines):
     try:
         runs = POD_LOG.read(lines, UserInput()).runs
     except UsageError:
@@ -114,7 +94,7 @@ def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
     assert all(each == row(samples={}) for run in runs for each in run.rows)
 
 
-def test_a_log_becomes_a_run_that_reads_back(tmp_path: Path) -> None:
+def test_a_log_becomes_a_run_that_reads_back(tmp_path):
     (tmp_path / "pod.log").write_text("\n".join(log(row(), row(2048), code=4)))
     done = run_here(tmp_path, "import", "pod.log", "--out", "run")
     assert (done.returncode, done.stdout) == (0, "run: 2 rows\n")
@@ -128,9 +108,5 @@ def test_a_log_becomes_a_run_that_reads_back(tmp_path: Path) -> None:
     assert found.info["exit_code"] == 4  # as the command's: a gate takes no run that failed
     again = run_here(tmp_path, "report", "run")
     assert again.returncode == 0 and "allreduce" in again.stdout
-    assert "no rows between the marks" in one_sentence(_empty(tmp_path))
-
-
-def _empty(folder: Path) -> Any:
-    (folder / "empty.log").write_text("\n".join(log()))
-    return run_here(folder, "import", "empty.log", "--out", "other")
+    (tmp_path / "empty.log").write_text("\n".join(log()))
+    assert "no rows between the marks" in one_sentence(run_here(tmp_path, "import", "empty.log", "--out", "other"))

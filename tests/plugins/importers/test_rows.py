@@ -1,7 +1,5 @@
 """Figures of other tools as rows: digits, the number of ranks that they prove, and the user's additions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +22,7 @@ from collbench.plugins.importers.rows import (
 )
 
 
-def printed(algbw: str, busbw: str) -> PrintedRates:
+def printed(algbw, busbw):
     pairs = with_digits(algbw), with_digits(busbw)
     assert pairs[0] and pairs[1]
     return PrintedRates(pairs[0], pairs[1])
@@ -33,12 +31,12 @@ def printed(algbw: str, busbw: str) -> PrintedRates:
 @pytest.mark.parametrize(
     ("text", "value", "half"), [("235.26", 235.26, 0.005), ("2097.2", 2097.2, 0.05), ("17016", 17016, 0.5), ("1e+06", 1e6, 5e5)]
 )
-def test_a_printed_number_means_half_a_unit_around_it(text: str, value: float, half: float) -> None:
+def test_a_printed_number_means_half_a_unit_around_it(text, value, half):
     assert with_digits(text) == pytest.approx((value, half))
 
 
 @pytest.mark.parametrize("text", ["N/A", "", "nan", "inf", "-1.5", "1e+999", "x"])
-def test_what_is_no_number_has_no_digits(text: str) -> None:
+def test_what_is_no_number_has_no_digits(text):
     assert with_digits(text) is None
 
 
@@ -49,28 +47,19 @@ def test_what_is_no_number_has_no_digits(text: str) -> None:
         ("allgather", "255.31", "223.39", 8), ("alltoall", "20.00", "10.00", 2),
     ],
 )  # fmt: skip
-def test_the_factor_shows_the_ranks(operation: str, algbw: str, busbw: str, ranks: int) -> None:
+def test_the_factor_shows_the_ranks(operation, algbw, busbw, ranks):
     found = rank_range(operations()[operation], [printed(algbw, busbw)])
-    assert found is not None and found.only == ranks
+    assert found.only == ranks
 
 
-def test_few_digits_leave_several_numbers_and_many_lines_narrow_them() -> None:
+def test_the_factor_shows_as_many_ranks_as_its_digits_allow():
     allreduce = operations()["allreduce"]
     assert str(rank_range(allreduce, [printed("0.43", "0.80")])) == "12 to 18"
     assert str(rank_range(allreduce, [printed("0.43", "0.80"), printed("259.78", "487.09")])) == "16"
     assert str(rank_range(allreduce, [printed("1.00", "2.00")])) == "134 or more"
-
-
-def test_a_bus_bandwidth_of_nothing_is_one_rank() -> None:
     assert rank_range(operations()["allreduce"], [printed("190.65", "0.00")]) == RankRange(1, 1)
-
-
-def test_lines_that_contradict_each_other_are_explained_by_no_number() -> None:
     found = rank_range(operations()["allreduce"], [printed("100.00", "175.00"), printed("100.00", "150.00")])
-    assert found is not None and not any(found.holds(ranks) for ranks in range(1, 100))
-
-
-def test_a_factor_that_is_the_same_for_all_shows_nothing_or_that_the_operation_is_another() -> None:
+    assert not any(found.holds(ranks) for ranks in range(1, 100))
     broadcast = operations()["broadcast"]
     assert rank_range(broadcast, [printed("100.00", "100.00")]) is None
     assert rank_range(broadcast, [printed("100.00", "175.00")]) == RankRange(1, 0)
@@ -79,16 +68,18 @@ def test_a_factor_that_is_the_same_for_all_shows_nothing_or_that_the_operation_i
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 4096), st.floats(0.01, 900), st.sampled_from(["allreduce", "allgather", "alltoall"]))
-def test_the_true_number_is_always_within(ranks: int, algbw: float, name: str) -> None:
+def test_the_true_number_is_always_within(ranks, algbw, name):
     operation = operations()[name]
     found = rank_range(operation, [printed(f"{algbw:.2f}", f"{algbw * operation.bus_factor(ranks):.2f}")])
     assert found is None or found.holds(ranks)
 
 
-def test_algbw_is_size_over_time_within_its_digits() -> None:
+def test_algbw_is_size_over_time_and_both_must_be_possible():
     assert rate_mismatch(8589934592, "134.44", "63896") is None
     assert rate_mismatch(8589934592, "135.00", "63896") == RateMismatch("135.00", 8589934592, pytest.approx(134.44, abs=0.01))
     assert rate_mismatch(8, "0.00", "0.00") is None
+    assert is_time(1e-6) and not is_time(0.0) and not is_time(float("nan")) and not is_time(float("inf"))
+    assert is_size(1) and not is_size(0) and not is_size(-1)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +95,7 @@ def test_algbw_is_size_over_time_within_its_digits() -> None:
         ((None, 5), 4, "4 ranks .*5 nodes"),
     ],
 )
-def test_the_output_is_kept_and_the_user_fills_what_it_lacks(
-    user: tuple[int | None, int | None], printed: int | None, extent: JobExtent | str
-) -> None:
+def test_the_output_is_kept_and_the_user_fills_what_it_lacks(user, printed, extent):
     user_input = UserInput(ranks=user[0], nodes=user[1])
     if isinstance(extent, str):
         with pytest.raises(UsageError, match=extent):
@@ -115,11 +104,6 @@ def test_the_output_is_kept_and_the_user_fills_what_it_lacks(
         assert ranks_and_nodes(user_input, printed, None, "a.log") == extent
 
 
-def test_times_and_sizes_that_can_be() -> None:
-    assert is_time(1e-6) and not is_time(0.0) and not is_time(float("nan")) and not is_time(float("inf"))
-    assert is_size(1) and not is_size(0) and not is_size(-1)
-
-
 @pytest.mark.parametrize("name", ["neighbor_alltoall", "neighbor-alltoall"])
-def test_an_operation_has_two_names(name: str) -> None:
+def test_an_operation_has_two_names(name):
     assert operation_named(name).name == "neighbor_alltoall"

@@ -1,9 +1,5 @@
 """Tables become run folders that read back; what belongs together is one, what comes again is another launch."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from collbench.errors import UsageError
@@ -17,40 +13,35 @@ from collbench.plugins.importers.rows import Quantiles, RowKind, with_ceilings
 from collbench.plugins.importers.store import FileTable, Source, store, together
 from collbench.results.imported import import_notes
 from collbench.results.reader import read_run
-from collbench.results.row import Row
 from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
 KIND = RowKind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
 
 
-def rows(operation: str = "allreduce", sizes: tuple[int, ...] = (1024, 2048)) -> list[Row]:
+def rows(operation="allreduce", sizes=(1024, 2048)):
     kind = RowKind(operation, "nccl", "nccl", "float32", 8, 1, "the mean", "cuda", "sum" if operation == "allreduce" else None)
     return [kind.row(size, size / 1e9, count=size // 4, line=7) for size in sizes]
 
 
-def table(operation: str = "allreduce", hosts: tuple[str, ...] = ("a", "b"), **changes: object) -> FileTable:
+def table(operation="allreduce", hosts=("a", "b"), **changes):
     known = {"missing": lacks(MissingItem.SAMPLES), "doubts": [], "facts": {}} | changes
-    return FileTable(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
+    return FileTable(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))
 
 
-def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval() -> None:
+def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval():
     row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Quantiles(min=90e-6, p99=150e-6), checked=1, wrong=0)
-    assert row.time_s is not None
     assert (row.time_s.p50, row.time_s.ci_low, row.time_s.min, row.time_s.p95, row.time_s.p99) == (100e-6, None, 90e-6, None, 150e-6)
     assert row.algbw_bytes_per_s == pytest.approx(83.886e9, rel=1e-4)
     assert row.busbw_bytes_per_s == pytest.approx(1.75 * 83.886e9, rel=1e-4)
     assert (row.flags, row.n, row.evidence) == (("imported",), 0, {"statistic": "the mean over 20 iterations", "line": 12})
 
 
-def test_operations_are_one_run_and_cases_that_come_again_or_other_hosts_another() -> None:
+def test_operations_are_one_run_and_a_table_that_comes_again_fills_the_first_run_that_lacks_it():
     found = together([table(), table("allgather"), table(), table("broadcast", hosts=("c", "d")), table("allgather")])
     assert [[each.run.program for each in run.tables] for run in found] == [
         ["allreduce_perf", "allgather_perf"], ["allreduce_perf", "allgather_perf"], ["broadcast_perf"],
     ]  # fmt: skip
-
-
-def test_a_table_that_comes_again_fills_the_first_run_that_lacks_it() -> None:
     order = ["allreduce", "allreduce", "allgather", "allreduce", "allgather", "broadcast", "allgather", "broadcast"]
     found = together(map(table, order))
     assert [[each.run.program.removesuffix("_perf") for each in run.tables] for run in found] == [
@@ -59,16 +50,11 @@ def test_a_table_that_comes_again_fills_the_first_run_that_lacks_it() -> None:
     assert [run.operation for run in found] == ["import"] * 3
 
 
-def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
+def test_one_run_reads_back_as_it_was_put_in(tmp_path):
     devices = [{"rank": 0, "host": "a", "device": 3, "gpu": "0000:19:00", "name": "H100"}]
     facts = {"devices": devices, "library": "2.29.7", "iterations": 20, "environment": {"NCCL_DEBUG": "INFO"}}
-    paths = store(
-        together([table(facts=facts, doubts=[OutOfBoundsValues(3)])]),
-        tmp_path / "out",
-        ["import", "run.log"],
-        None,
-        {"schema": 1, "machines": []},
-    )
+    tables = together([table(facts=facts, doubts=[OutOfBoundsValues(3)])])
+    paths = store(tables, tmp_path / "out", ["import", "run.log"], None, {"schema": 1, "machines": []})
     run = read_run(paths[0])
     assert (paths, run.rows, run.warnings, run.finished) == ([tmp_path / "out"], rows(), [], True)
     assert run.info["backends"] == {"nccl": {"nccl": "2.29.7", "nccl-tests": "2.19.6"}}
@@ -88,7 +74,7 @@ def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
     assert (paths[0] / "topology.json").is_file()
 
 
-def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) -> None:
+def test_several_are_launches_of_the_allocation_that_is_named(tmp_path):
     paths = store(together([table(), table()]), tmp_path, ["import"], "night", None)
     infos = [read_run(path).info for path in paths]
     assert [path.name for path in paths] == ["launch-1", "launch-2"]
@@ -97,7 +83,7 @@ def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) ->
         store(together([table()]), tmp_path, ["import"], None, None)
 
 
-def test_a_log_of_many_tables_reports_the_first_of_them() -> None:
+def test_a_log_of_many_tables_reports_the_first_of_them():
     tables = [{"tool": "osu", "file": "x", "program": f"p{i % 20}", "statistic": "s", "rows": 2} for i in range(40)]
     skipped = [{"file": "x", "line": 7, "reason": "the table at line 7 is cut"}]
     info = {"imported": {"tables": tables, "missing": None, "doubts": [3, "a"], "skipped": skipped}}
@@ -110,19 +96,28 @@ def test_a_log_of_many_tables_reports_the_first_of_them() -> None:
     assert import_notes({}) == import_notes({"imported": "x"}) == []
 
 
-def test_a_ceiling_gives_a_percentage_and_what_is_above_the_bound_a_doubt() -> None:
+def test_a_ceiling_gives_a_percentage_and_a_missing_one_its_reason():
     busbw = 1.75  # GB/s
     row = with_ceilings(rows(), lambda ranks, nodes, device: Job((), ceiling_from_user=2e9))[0]
     assert (row.ceiling, row.percent_of_ceiling, row.flags) == (ceiling_from_rate(2.0), pytest.approx(100 * busbw / 2), ("imported",))
 
+    def nobody(ranks, nodes, device):
+        raise UsageError(f"{ranks} ranks do not spread evenly over 3 nodes")
 
-def of_pairs(total: float, pairs: int, operation: str = "p2p_bandwidth") -> Row:
+    row = with_ceilings(rows(), nobody)[0]
+    assert (row.ceiling.bytes_per_s, row.percent_of_ceiling) == (None, None)
+    assert row.ceiling.limited_by == "8 ranks do not spread evenly over 3 nodes"
+    row = with_ceilings([of_pairs(8.0, 4, "p2p_latency")], two_hosts)[0]
+    assert row.ceiling.bytes_per_s == 12.5e9
+
+
+def of_pairs(total, pairs, operation="p2p_bandwidth"):
     """An imported row of several pairs at once, with their average, of this many GB/s together."""
     groups = {"count": pairs, "ranks": 2, "total_busbw_bytes_per_s": total * 1e9}
     return make_row(operation=operation, ranks=2 * pairs, nodes=2, device="cpu", busbw_bytes_per_s=total * 1e9 / pairs, groups=groups)
 
 
-def two_hosts(ranks: int, nodes: int | None, device: str) -> Job:
+def two_hosts(ranks, nodes, device):
     """Two nodes with one NIC of 100 Gb/s each."""
     nic = Link.of(12.5e9, NicLimit(ports=((1, 100e9),)))
     return Job((Node(ranks // 2, unknown("memory"), nic, neighbours=unknown("memory")),) * (nodes or 1))
@@ -130,28 +125,10 @@ def two_hosts(ranks: int, nodes: int | None, device: str) -> Job:
 
 @pytest.mark.parametrize("operation", ["p2p_bandwidth", "p2p_bidirectional"])
 @pytest.mark.parametrize("pairs", [2, 8])
-def test_pairs_at_once_are_compared_with_the_nic_together(operation: str, pairs: int) -> None:
+def test_pairs_at_once_are_compared_with_the_nic_together(operation, pairs):
     row = with_ceilings([of_pairs(12.0, pairs, operation)], two_hosts)[0]
     assert row.percent_of_ceiling == pytest.approx(96)
-    assert row.ceiling is not None and row.ceiling.limited_by == f"NIC 1×100 Gb/s shared by {pairs} pairs"
+    assert row.ceiling.limited_by == f"NIC 1×100 Gb/s shared by {pairs} pairs"
     given = with_ceilings([of_pairs(12.0, pairs, operation)], lambda *_: Job((), ceiling_from_user=12.5e9))[0]
     assert given.percent_of_ceiling == pytest.approx(96)
-    assert given.ceiling is not None and given.ceiling.limited_by == f"the ceiling given shared by {pairs} pairs"
-
-
-def test_ping_pongs_at_once_do_not_share_the_nic() -> None:
-    row = with_ceilings([of_pairs(8.0, 4, "p2p_latency")], two_hosts)[0]
-    assert row.ceiling is not None and row.ceiling.bytes_per_s == 12.5e9
-
-
-def test_where_there_is_no_ceiling_the_reason_is_in_its_place() -> None:
-    def nobody(ranks: int, nodes: int | None, device: str) -> Job:
-        raise UsageError(f"{ranks} ranks do not spread evenly over 3 nodes")
-
-    row = with_ceilings(rows(), nobody)[0]
-    assert row.ceiling is not None
-    assert (row.ceiling.bytes_per_s, row.ceiling.limited_by, row.percent_of_ceiling) == (
-        None,
-        "8 ranks do not spread evenly over 3 nodes",
-        None,
-    )
+    assert given.ceiling.limited_by == f"the ceiling given shared by {pairs} pairs"

@@ -1,7 +1,5 @@
 """`collbench doctor --log`, from the command line to the exit code."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -17,13 +15,18 @@ __all__ = ["no_launcher"]
 LOG = "node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n"
 
 
-def test_a_log_beside_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_is_examined_beside_the_files_or_without_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "up.txt").write_text(IBV_DOWN.replace("PORT_DOWN (1)", "PORT_ACTIVE (4)").replace("sm_lid:                 0", "sm_lid: 1"))
     (tmp_path / "nccl.log").write_text(LOG)
     assert run("doctor", "--from", str(tmp_path / "up.txt"), "--log", str(tmp_path / "nccl.log"), "--format", "json") == 1
     document = json.loads(capsys.readouterr().out)
     assert [finding["code"] for finding in document["findings"]] == ["CB2512"]
     assert all(count in document["looked_at"] for count in ("1 machine", "0 GPUs", "1 NIC", "1 NCCL log"))
+    (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(LOG.encode()))
+    assert run("doctor", "--log", str(tmp_path / "nccl.log.gz")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "CB2512" in lines[0]
+    assert lines[-2].endswith(" 1 NCCL log") and "node1" in lines[-1] and "--from" in lines[-1]
 
 
 def test_a_log_is_summarized_in_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,16 +51,10 @@ def test_a_log_that_does_not_exist(tmp_path: Path) -> None:
         run("doctor", "--log", str(tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "log .*empty"),
-        (b"\x7fELF\x00" + b"\x01" * 99, "log .*binary"),
-        (b"remember the milk\n", "log .*NCCL"),
-        (None, "log .*pipe"),
-        ("folder", "log .*folder"),
-    ],
-)
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "log .*empty"), (b"\x7fELF\x00" + b"\x01" * 99, "log .*binary"), (b"remember the milk\n", "log .*NCCL"), (None, "log .*pipe"),
+    ("folder", "log .*folder"),
+])  # fmt: skip
 def test_a_file_that_is_not_a_log(data: bytes | str | None, words: str, tmp_path: Path) -> None:
     file = tmp_path / "log"
     if isinstance(data, bytes):
@@ -66,14 +63,6 @@ def test_a_file_that_is_not_a_log(data: bytes | str | None, words: str, tmp_path
         os.mkfifo(file) if data is None else file.mkdir()
     with pytest.raises(Unreadable, match=words):
         run("doctor", "--log", str(file))
-
-
-def test_a_foreign_log_is_examined_without_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(LOG.encode()))
-    assert run("doctor", "--log", str(tmp_path / "nccl.log.gz")) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert "CB2512" in lines[0]
-    assert lines[-2].endswith(" 1 NCCL log") and "node1" in lines[-1] and "--from" in lines[-1]
 
 
 @pytest.mark.system

@@ -1,7 +1,5 @@
 """CB2517 to CB2534: a log with the fault gets its code, and a healthy log with the same kind of lines gets none."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -154,39 +152,46 @@ def test_a_healthy_log_gets_none(healthy: list[str]) -> None:
     assert set(codes(logs=(log(*healthy),))) <= {"CB2511"}  # "Using network Socket" of one sample
 
 
-def test_every_rule_has_a_sample() -> None:
+def test_every_rule_has_a_sample_and_an_instruction() -> None:
     heads = [(rule.__doc__ or "").partition(":")[0] for rule in RULES if rule is not failures]  # its messages are in test_log_messages
     codes = {code for head in heads for code in re.findall(r"CB2\d{3}", head)}
     assert {code for _, code, _, _ in FAULTS} == {code for code in codes if code >= "CB2517"}
-
-
-def test_every_remedy_is_an_instruction() -> None:
     findings = [found(Machine("n1"), code, logs=(log(*faulty),)) for _, code, faulty, _ in FAULTS]
     assert all(finding.evidence.startswith("nccl.log: ") and finding.remedy and not finding.remedy.endswith(".") for finding in findings)
 
 
-def test_devices_in_use_weigh_more_than_devices_that_are_listed() -> None:
+def test_faults_weigh_by_their_devices_settings_and_warnings() -> None:
     assert found(Machine("n1"), "CB2517", logs=(log(RAILS),)).severity == "note"
     used = found(Machine("n1"), "CB2517", logs=(log(RAILS, *DIRECT, SEND.format("NET/IB/2/GDRDMA")),))
     assert (used.severity, used.evidence) == ("warning", "nccl.log: InfiniBand: mlx5_0; RoCE: mlx5_2")
     assert used.remedy.startswith("if mlx5_2 is not part of the compute network: NCCL_IB_HCA==mlx5_0 ")
-
-
-def test_the_machine_shows_which_gpus_have_nvls() -> None:
-    """The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none."""
+    lines = [*domain("4ac1.77be", "4ac1.77be"), "NCCL_MNNVL_ENABLE set by environment to 0."]
+    finding = found(Machine("n1"), "CB2519", logs=(log(*lines),))
+    assert finding.evidence.endswith("NCCL_MNNVL_ENABLE=0 is set")
+    assert finding.remedy == "unset NCCL_MNNVL_ENABLE"
+    finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", f"dgx01| {NO_VERBS}"),))
+    assert "libibverbs cannot be loaded" in finding.evidence
+    assert finding.remedy.startswith("install libibverbs")
+    finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", "dgx01| NCCL_IB_DISABLE set by environment to 1."),))
+    assert finding.remedy == "unset NCCL_IB_DISABLE"
+    finding = found(Machine("n1"), "CB2511", logs=(log(RCCL, "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"),))
+    assert "TCP sockets" in finding.what
+    lines = log(RCCL, 'Missing "iommu=pt" from kernel command line which can lead to hang!')
+    assert "CB2531" not in codes(with_system(Machine("n1"), iommu="off"), logs=(lines,))
+    assert "CB2531" in codes(with_system(Machine("n1"), iommu="translating"), logs=(lines,))
+    assert "CB2531" in codes(with_system(Machine("n2"), iommu="off"), logs=(lines,))
+    # The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none.
     gpus = tuple(Gpu(f"gpu{place}", place, architecture="sm_90") for place in range(4))
     switched = Machine("n1", gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "switch", 18) for gpu in gpus))
     direct = replace(switched, gpu_links=tuple(GpuLink(gpu.key, gpus[place - 1].key, 6) for place, gpu in enumerate(gpus)))
     assert "CB2518" in codes(switched, logs=(log(NO_NVLS),))
     assert "CB2518" not in codes(direct, logs=(log(NO_NVLS),))
     assert "CB2518" not in codes(replace(switched, hostname="n2"), logs=(log(NO_NVLS),))
-
-
-def test_a_setting_is_named_as_the_reason_of_a_domain_that_is_not_used() -> None:
-    lines = [*domain("4ac1.77be", "4ac1.77be"), "NCCL_MNNVL_ENABLE set by environment to 0."]
-    finding = found(Machine("n1"), "CB2519", logs=(log(*lines),))
-    assert finding.evidence.endswith("NCCL_MNNVL_ENABLE=0 is set")
-    assert finding.remedy == "unset NCCL_MNNVL_ENABLE"
+    lines = (RCCL, 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!')
+    other = "n1:1:2 [0] /build/hipify/src/graph/xml.cc:57 NCCL WARN Could not find real path of /sys/class/x"
+    warned = read(f"{RCCL}\nn1:1:2 [0] NCCL WARN {lines[1]}\n{other}\n", "rccl.log")
+    finding = found(Machine("n1"), "CB2516", logs=(warned,))
+    assert (finding.what, "iommu" in finding.evidence) == ("RCCL prints 1 warning", False)
 
 
 @pytest.mark.parametrize(
@@ -198,34 +203,6 @@ def test_staging_is_not_severe_where_the_hardware_has_no_gpudirect(line: str) ->
     assert found(Machine("n1"), "CB2512", logs=(log(staged, line),)).severity == "warning"
 
 
-def test_sockets_get_the_reason_that_the_log_has() -> None:
-    finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", f"dgx01| {NO_VERBS}"),))
-    assert "libibverbs cannot be loaded" in finding.evidence
-    assert finding.remedy.startswith("install libibverbs")
-    finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", "dgx01| NCCL_IB_DISABLE set by environment to 1."),))
-    assert finding.remedy == "unset NCCL_IB_DISABLE"
-
-
-def test_rccl_is_named() -> None:
-    finding = found(Machine("n1"), "CB2511", logs=(log(RCCL, "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"),))
-    assert "TCP sockets" in finding.what
-
-
 @pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])
 def test_a_job_on_one_node_does_not_send_over_tcp(line: str) -> None:
     assert "CB2511" not in codes(logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket", line),))
-
-
-def test_an_iommu_that_is_off_needs_no_passthrough() -> None:
-    lines = log(RCCL, 'Missing "iommu=pt" from kernel command line which can lead to hang!')
-    assert "CB2531" not in codes(with_system(Machine("n1"), iommu="off"), logs=(lines,))
-    assert "CB2531" in codes(with_system(Machine("n1"), iommu="translating"), logs=(lines,))
-    assert "CB2531" in codes(with_system(Machine("n2"), iommu="off"), logs=(lines,))
-
-
-def test_a_warning_with_a_code_of_its_own_is_not_counted_again() -> None:
-    lines = (RCCL, 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!')
-    other = "n1:1:2 [0] /build/hipify/src/graph/xml.cc:57 NCCL WARN Could not find real path of /sys/class/x"
-    warned = read(f"{RCCL}\nn1:1:2 [0] NCCL WARN {lines[1]}\n{other}\n", "rccl.log")
-    finding = found(Machine("n1"), "CB2516", logs=(warned,))
-    assert (finding.what, "iommu" in finding.evidence) == ("RCCL prints 1 warning", False)

@@ -1,7 +1,5 @@
 """CB2511 to CB2516: findings out of NCCL's log."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.machine.readers.nccl_log import NcclLog, read, read_file
@@ -11,7 +9,6 @@ from tests.machines import captures
 
 
 def log(*lines: str) -> NcclLog:
-    """A log of these messages."""
     return read("\n".join(f"dgx01:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
 
 
@@ -61,36 +58,20 @@ def test_what_is_no_fault(lines: list[str]) -> None:
     assert not codes(dgx(), logs=(log(*lines),))
 
 
-def test_a_finding_names_the_host_that_wrote_the_log() -> None:
+def test_a_finding_names_its_host_and_weighs_staging_and_warnings() -> None:
     assert found(dgx(), "CB2511", logs=(log("Using network Socket", f"{SEND}NET/Socket/0"),)).hostname == "dgx01"
     foreign = found(dgx(), "CB2511", logs=(read("cloud7:1:2 [0] NCCL INFO Using network Socket", "nccl.log"),))
     assert (foreign.severity, foreign.hostname) == ("warning", "cloud7")  # the RDMA of dgx01 is not that of cloud7
-
-
-def test_tcp_with_direct_access_is_not_staged_rdma() -> None:
     assert "CB2512" not in codes(dgx(), logs=(log(f"{SEND}NET/GPUDirectTCPX_v7/0"),))
-
-
-def test_warnings_of_nccl() -> None:
     warned = read("n1:1:2 [0] graph/xml.h:381 NCCL WARN Error : too many XML nodes (max 256)", "x.log")
     finding = found(dgx(), "CB2516", logs=(warned,))
     assert (finding.severity, finding.evidence) == ("note", "x.log: 'Error : too many XML nodes (max 256)'")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("log-gcp-a3-tcp", ["CB2511"]),
-        ("log-h100-nvls-available", []),
-        ("log-h20-gdrdma-cumem", []),
-        ("log-ibext-nogdr", ["CB2512"]),
-        ("log-ncc247-ib-nogdr", []),
-        ("log-old-socket-shm", ["CB2511", "CB2514"]),
-        ("log-p5-efa-gdrdma-2304", ["CB2516"]),
-        ("log-p5en-efa-ofi", []),
-        ("log-roce-gdr-disabled", ["CB2512"]),
-        ("log-rtx4090-graph", []),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("log-gcp-a3-tcp", ["CB2511"]), ("log-h100-nvls-available", []), ("log-h20-gdrdma-cumem", []), ("log-ibext-nogdr", ["CB2512"]),
+    ("log-ncc247-ib-nogdr", []), ("log-old-socket-shm", ["CB2511", "CB2514"]), ("log-p5-efa-gdrdma-2304", ["CB2516"]),
+    ("log-p5en-efa-ofi", []), ("log-roce-gdr-disabled", ["CB2512"]), ("log-rtx4090-graph", []),
+])  # fmt: skip
 def test_public_logs(name: str, expected: list[str]) -> None:
     assert codes(logs=(read_file(captures.folder(name) / "nccl.log"),)) == expected

@@ -1,7 +1,5 @@
 """Plans of blocks: which places are sent and where they must arrive, with and without a mismatch of tensor-parallel groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,14 +10,26 @@ MODEL = CacheModel("small", 3, 4, 2, "this test")
 
 
 def cache_of(layout: Layout, tokens: int = 40) -> ModelBlocks:
-    """Blocks of 16 tokens, of bf16."""
     return ModelBlocks(MODEL, tokens, 16, "bf16", layout)
 
 
-def test_pairs_share_heads() -> None:
+def test_heads_are_shared_by_pairs_and_broadcast_to_all() -> None:
     assert pairs_of(2, 2) == [(0, 2), (1, 3)]
     assert pairs_of(4, 2) == [(0, 4), (1, 4), (2, 5), (3, 5)]
     assert pairs_of(1, 2) == [(0, 1), (0, 2)]
+    plan = make_plan(cache_of("layer-first"), "prefill-decode", 1, 2, 3)
+    first, second = plan.links
+    assert set(first.at_source % 2) == {0} and set(second.at_source % 2) == {1}
+    assert np.array_equal(first.at_source + 1, second.at_source)
+    plan = make_plan(PlainBlocks(5, 64), "broadcast", 1, 3, 1)
+    assert [(link.source, link.target) for link in plan.links] == [(0, 1), (0, 2), (0, 3)]
+    assert all(np.array_equal(link.at_source, plan.links[0].at_source) for link in plan.links)
+    assert plan.count == 15 and plan.busiest == 15
+    for model in cache_models().values():
+        assert model.source.startswith("https://") and model.kv_heads * model.head_dimension == 1024
+    assert (
+        make_plan(ModelBlocks(cache_models()["llama-3.1-8b"], 16, 16, "bf16", "layer-first"), "prefill-decode", 1, 1, 0).size_bytes == 2**21
+    )
 
 
 @pytest.mark.parametrize(("layout", "count", "size"), [("layer-first", 3 * 6, 16 * 4 * 2 * 2), ("block-first", 3, 6 * 16 * 4 * 2 * 2)])
@@ -41,29 +51,7 @@ def test_every_head_of_every_layer_arrives_once(layout: Layout, sources: int, ta
         assert len(at) * 2 == plan.places(rank)  # half of each pool is in use
 
 
-def test_split_heads_go_to_their_ranks() -> None:
-    plan = make_plan(cache_of("layer-first"), "prefill-decode", 1, 2, 3)
-    first, second = plan.links
-    assert set(first.at_source % 2) == {0} and set(second.at_source % 2) == {1}
-    assert np.array_equal(first.at_source + 1, second.at_source)
-
-
-def test_a_broadcast_sends_the_same_blocks_to_all() -> None:
-    plan = make_plan(PlainBlocks(5, 64), "broadcast", 1, 3, 1)
-    assert [(link.source, link.target) for link in plan.links] == [(0, 1), (0, 2), (0, 3)]
-    assert all(np.array_equal(link.at_source, plan.links[0].at_source) for link in plan.links)
-    assert plan.count == 15 and plan.busiest == 15
-
-
 @pytest.mark.parametrize(("sources", "targets"), [(3, 2), (8, 1)])
 def test_groups_that_cannot_share_heads_are_refused(sources: int, targets: int) -> None:
     with pytest.raises(UsageError):
         make_plan(cache_of("layer-first"), "prefill-decode", sources, targets, 1)
-
-
-def test_published_models_add_up() -> None:
-    for model in cache_models().values():
-        assert model.source.startswith("https://") and model.kv_heads * model.head_dimension == 1024
-    assert (
-        make_plan(ModelBlocks(cache_models()["llama-3.1-8b"], 16, 16, "bf16", "layer-first"), "prefill-decode", 1, 1, 0).size_bytes == 2**21
-    )

@@ -26,17 +26,14 @@ def made_model(seed: int) -> keras.Model:
 
 
 def loss_of(model: keras.Model, inputs: tf.Tensor) -> tf.Tensor:
-    """The mean square of the output."""
     return tf.reduce_mean(tf.square(model(inputs)))
 
 
 def update(model: keras.Model, gradients: list[tf.Tensor]) -> None:
-    """One step of plain gradient descent."""
     keras.optimizers.SGD(RATE).apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
 def values(model: keras.Model) -> list[float]:
-    """All values of a model, one variable after another."""
     return [float(value) for variable in model.trainable_variables for value in tf.reshape(variable, [-1]).numpy()]
 
 

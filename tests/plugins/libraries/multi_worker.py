@@ -23,12 +23,10 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(
 
 
 def made(shape: tuple[int, ...], seed: int) -> tf.Tensor:
-    """Values that are the same in every process."""
     return tf.random.stateless_normal(shape, [seed, 7])
 
 
 def gradients(variables: list[tf.Variable], inputs: tf.Tensor) -> list[tf.Tensor]:
-    """The gradients of the mean square of the output."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(inputs @ variables[0] @ variables[1] + variables[2]))
     return tape.gradient(loss, variables)

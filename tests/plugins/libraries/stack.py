@@ -20,13 +20,9 @@ from tests.conftest import ROOT
 from tests.testbeds import Hosts
 
 ENVIRONMENTS = {
-    "jax": ".venv-jax",
-    "tensorflow": ".venv-tensorflow",
-    "oneccl": ".venv-oneccl",
-    "horovod": ".venv-horovod",
-    "horovod-tensorflow": ".venv-horovod-tensorflow",
-    "nixl": ".venv-nixl",
-}
+    "jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "oneccl": ".venv-oneccl", "horovod": ".venv-horovod",
+    "horovod-tensorflow": ".venv-horovod-tensorflow", "nixl": ".venv-nixl",
+}  # fmt: skip
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
 OWN = {"ucc": {CHOSEN: os.environ.get(CHOSEN, "")}}  # those that this Python runs, and the variables that they need
@@ -51,17 +47,14 @@ def environment_of(stack: str) -> str:
 
 
 def program_of(stack: str) -> tuple[str, ...]:
-    """collbench of a stack's environment, as `tests.cli.command.run` takes it."""
     return (sys.executable if stack in OWN else environment_of(stack), "-m", "collbench")
 
 
 def collbench_of(stack: str, folder: Path, *argv: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
-    """Runs `collbench argv…` of a stack's environment in the folder to its end."""
     return run(folder, *argv, program=program_of(stack), env=env, timeout=timeout)
 
 
 def rows_of(done: Finished) -> list[dict[str, object]]:
-    """The rows that `--format json` printed."""
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -84,6 +77,5 @@ def share_of_link(hosts: Hosts, stack: str, operation: str, out: Path, words: Se
 
 
 def _rank_of(hosts: Hosts, rank: int) -> dict[str, str]:
-    """Return the variables that torchrun would set for this rank."""
     actual = {"RANK": rank, "WORLD_SIZE": hosts.count, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29511}
     return {name: str(value) for name, value in actual.items()} | {"MASTER_ADDR": hosts.addresses[0], "PYTHONPATH": str(ROOT)}

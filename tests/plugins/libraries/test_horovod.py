@@ -53,7 +53,7 @@ def test_why_it_is_not_available(monkeypatch, versions, env, why):
     assert obstacle(env) == why
 
 
-def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
+def test_a_build_for_another_torch_or_for_none_and_a_missing_package_are_named(monkeypatch, tmp_path):
     made_up_installation(monkeypatch, {"horovod": "0.28.1", "torch": "2.14.0+cpu"}, tmp_path)
     assert obstacle({}) == WrongBuild("horovod", "0.28.1", "was built without torch", GET)
     (tmp_path / "torch").mkdir()
@@ -63,9 +63,6 @@ def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
     assert obstacle({}) == WrongBuild("horovod", "0.28.1", "was built for torch 2.13.0+cpu, but torch 2.14.0+cpu is installed", GET)
     (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.14.0"}))
     assert obstacle({}) is None
-
-
-def test_probe_names_the_missing_package(monkeypatch):
     made_up_installation(monkeypatch, {})
     assert HorovodBackend.probe() == Unavailable.because(NotInstalled("horovod", GET))
 
@@ -76,11 +73,12 @@ def test_a_cycle_that_horovod_would_take_for_none_is_refused(cycle):
         of_user({"HOROVOD_CYCLE_TIME": cycle})
 
 
-def test_what_the_user_has_set_is_kept_for_the_row():
+def test_settings_of_the_user_are_kept_and_only_broadcast_has_a_root():
     assert of_user({"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_CACHE_CAPACITY": "0", "HOME": "/"}) == {
         "horovod_cache_capacity": "0",
         "horovod_cycle_time": "0.1",
     }
+    assert set(STEPS) == {"allreduce", "broadcast", "allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter", "barrier"}
 
 
 class StandInHorovod:
@@ -102,8 +100,6 @@ class StandInHorovod:
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Open the backend over a replacement of Horovod, in a world of 4, with these settings."""
-
     def open_(**user):
         for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
             monkeypatch.delenv(name)
@@ -133,13 +129,10 @@ def test_it_starts_again_for_the_first_group_and_the_row_reports_it(opened):
     assert backend.versions()["horovod_dynamic_process_sets"] == "1"
 
 
-def test_a_user_setting_for_groups_holds_from_the_start(opened):
+def test_settings_for_groups_hold_from_the_start_or_from_the_first_group(opened):
     backend, said = opened(HOROVOD_DYNAMIC_PROCESS_SETS="1")
     backend.communicator((0, 1))
     assert (said, backend.versions()["horovod_dynamic_process_sets"]) == ([("init", "1"), ("set", 0, 1)], "1")
-
-
-def test_where_the_user_wants_none_and_a_group_needs_it_the_row_shows_what_was(opened):
     backend, _ = opened(HOROVOD_DYNAMIC_PROCESS_SETS="0")
     assert backend.versions()["horovod_dynamic_process_sets"] == "0"
     backend.communicator((0, 1))
@@ -174,10 +167,6 @@ STAND_IN_HOROVOD = SimpleNamespace(mpi_ops=SimpleNamespace(mpi_lib=BUILD))
 )
 def test_what_a_build_cannot_do(operation, case, why):
     assert unsupported(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], case, 2) == why
-
-
-def test_it_has_no_messages_and_nothing_rooted_but_broadcast():
-    assert set(STEPS) == {"allreduce", "broadcast", "allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter", "barrier"}
 
 
 @long
@@ -218,22 +207,17 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, m
 
 
 @long
-def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
+def test_it_prints_nothing_of_its_own_and_refuses_horovodrun(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
     done = collbench_of("horovod", tmp_path, *words)
     assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0]), done.stderr
     assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
-
-
-@long
-def test_under_horovodrun_it_is_one_sentence_and_exit_code_2(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "8")
-    done = collbench_of("horovod", tmp_path, *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
+    done = collbench_of("horovod", tmp_path / "second", *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
     assert done.returncode == 2 and "HOROVOD_RANK" in one_sentence(done) and "--ranks" in one_sentence(done)
 
 
 def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
-    """A made-up horovod 0.28.1 with this text as horovod.torch, before all other packages of this environment."""
     package, record = folder / "horovod/torch", folder / "horovod-0.28.1.dist-info"
     package.mkdir(parents=True)
     record.mkdir()
@@ -245,18 +229,12 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
 
 
 @long
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # what horovod 0.28.1 does where its library does not load: it prints, and goes on
-        (
-            "print('Extension has not been built')",
-            "is installed, but does not load (Extension has not been built)",
-        ),
-        ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
-        ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    # what horovod 0.28.1 does where its library does not load: it prints, and goes on
+    ("print('Extension has not been built')", "is installed, but does not load (Extension has not been built)"),
+    ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
+    ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
+])  # fmt: skip
 def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, expected):
     env = stand_in(tmp_path / "site", text)
     done = run(tmp_path, "allreduce", "--backend", "horovod", "--ranks", "1", "--sizes", "8", env=env)

@@ -1,7 +1,5 @@
 """tools/horovod with replacements of Python, cmake and the compiler: what is built, when it is rebuilt, and the errors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -59,7 +57,6 @@ class Machine:
         file.chmod(0o755)
 
     def run(self, *framework: str, **env: str) -> tuple[int, str, list[str]]:
-        """Return its exit code, its output, and the calls of the replacements."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
         line = [str(self.tree / "tools/horovod"), ".venv-horovod", *framework]
@@ -96,19 +93,20 @@ def test_for_tensorflow_it_finds_the_headers_and_leaves_out_the_operations_for_x
     assert "xla_mpi_ops.cc" not in asked[4] and "/no_xla.cc>" in asked[4]
 
 
-def test_an_unknown_framework_is_one_sentence(machine: Machine) -> None:
+def test_a_missing_framework_compiler_or_torch_is_one_sentence(machine: Machine) -> None:
     code, said, asked = machine.run("mxnet")
     assert (code, said.count("\n"), asked) == (2, 1, [])
+    code, said, _ = machine.run(CXX="no-such-compiler")
+    assert code == 2 and "no-such-compiler is missing: apt-get install g++ make" in said
+    (machine.folder / "no_torch").touch()
+    code, said, _ = machine.run()
+    assert code == 2 and "run make test-environment" in said
 
 
-def test_what_is_built_is_not_built_again(machine: Machine) -> None:
+def test_only_another_torch_or_another_script_builds_again(machine: Machine) -> None:
     machine.run()
     code, said, asked = machine.run()
     assert (code, said, asked) == (0, "", ["environment .venv-horovod mpich BORROW=.venv"])
-
-
-def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
-    machine.run()
     (machine.folder / "torch").write_text("3.11 2.14.0")
     assert len(machine.run()[2]) == 6
     with (machine.tree / "tools/horovod").open("a") as file:
@@ -127,17 +125,6 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
     assert (machine.venv / ".unfinished").exists()  # tools/environment then starts again from an empty one
     (machine.folder / "pip_fails").unlink()
     assert machine.run()[0] == 0
-
-
-def test_without_a_compiler_the_error_names_the_package(machine: Machine) -> None:
-    code, said, _ = machine.run(CXX="no-such-compiler")
-    assert code == 2 and "no-such-compiler is missing: apt-get install g++ make" in said
-
-
-def test_without_torch_the_error_names_the_make_target(machine: Machine) -> None:
-    (machine.folder / "no_torch").touch()
-    code, said, _ = machine.run()
-    assert code == 2 and "run make test-environment" in said
 
 
 def test_shellcheck_finds_nothing() -> None:

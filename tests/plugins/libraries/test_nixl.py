@@ -1,7 +1,5 @@
 """`collbench kv` by NIXL: every block in its place, faults, a link of known rate, and what `backends` says without it."""
 
-from __future__ import annotations
-
 import json
 import signal
 from contextlib import ExitStack
@@ -44,15 +42,12 @@ def test_an_installed_wheel_is_found_by_its_module(tmp_path: Path, monkeypatch: 
 class TestOverNixl:
     pytestmark = of_plugin
 
-    @pytest.mark.parametrize(
-        ("ranks", "words"),
-        [
-            (2, ["--blocks", "40", "--block-bytes", "1000"]),
-            (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--cache-dtype", "fp8"]),
-            (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "1:2", "--layout", "block-first"]),
-            (3, ["--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"]),
-        ],
-    )
+    @pytest.mark.parametrize(("ranks", "words"), [
+        (2, ["--blocks", "40", "--block-bytes", "1000"]),
+        (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--cache-dtype", "fp8"]),
+        (3, ["--model", "mistral-7b", "--tokens", "16", "--tp", "1:2", "--layout", "block-first"]),
+        (3, ["--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"]),
+    ])  # fmt: skip
     def test_every_block_gets_to_its_place(self, ranks: int, words: list[str], tmp_path: Path) -> None:
         line = ["kv", "--method", "nixl", "--ranks", str(ranks), "--oversubscribe", *words, *COUNTED, "--out", "run"]
         done = collbench_of("nixl", tmp_path, *line, timeout=100)
@@ -65,19 +60,8 @@ class TestOverNixl:
     def test_it_runs_beside_mpi_in_one_process(self, tmp_path: Path) -> None:
         """Both wheels have their own UCX, and a destructor of one crashed when such a process ended."""
         line = [
-            "kv",
-            "--method",
-            "nixl,mpi-type,mpi-put",
-            "--ranks",
-            "2",
-            "--blocks",
-            "9",
-            "--block-bytes",
-            "64K",
-            *COUNTED,
-            "--out",
-            "run",
-        ]
+            "kv", "--method", "nixl,mpi-type,mpi-put", "--ranks", "2", "--blocks", "9", "--block-bytes", "64K", *COUNTED, "--out", "run",
+        ]  # fmt: skip
         done = collbench_of("nixl", tmp_path, *line, timeout=100)
         assert done.returncode == 0 and "fault" not in done.stdout + done.stderr, done.stderr
         assert {(row.method, row.wrong) for row in rows_in(tmp_path / "run")} == {("nixl", 0), ("mpi-type", 0), ("mpi-put", 0)}
@@ -98,7 +82,6 @@ class TestOverNixl:
         assert "rank 1" in (tmp_path / "0/stderr").read_text()
 
     def spoilt(self, folder: Path, fault: str) -> list[int]:
-        """The exit codes of two ranks of which the target has a fault."""
         program = (environment_of("nixl"), "-m", "tests.plugins.kv.measure.kv_spoilt")
         line = [fault, "kv", "--method", "nixl", "--blocks", "5", "--block-bytes", "4K", *COUNTED, "--timeout", "15", "--out", "run"]
         ranks, port = [], free_port()

@@ -59,7 +59,6 @@ def test_it_is_found_under_its_name():
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
-    """A folder with a library that loads, and a header."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     for name in ("lib", "include/oneapi", "tmp"):
@@ -115,16 +114,13 @@ def test_missing_headers_are_named(prefix):
     assert fact_of_probe() == NotInstalled("oneccl-cpu-devel", library.INSTALL, f"the oneCCL of {library.CHOSEN}")
 
 
-def test_a_missing_compiler_is_named(prefix, monkeypatch):
-    monkeypatch.setenv("CXX", str(prefix / "c++"))
-    assert fact_of_probe() == NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL")
-
-
-def test_an_unknown_transport_is_named(prefix, monkeypatch):
+def test_unknown_transports_and_headers_that_do_not_compile(prefix, monkeypatch):
     monkeypatch.setenv("CCL_ATL_TRANSPORT", "tcp")
     fact = fact_of_probe()
     assert isinstance(fact, Misconfigured)
     assert fact.variable == "CCL_ATL_TRANSPORT"
+    monkeypatch.setenv("CXX", str(prefix / "c++"))
+    assert fact_of_probe() == NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL")
 
 
 def test_headers_that_do_not_compile_are_one_sentence(prefix):
@@ -138,17 +134,11 @@ def test_headers_that_do_not_compile_are_one_sentence(prefix):
 # What follows from settings and hosts.
 
 
-@pytest.mark.parametrize(
-    ("env", "path"),
-    [
-        ({"FI_PROVIDER": "tcp"}, "loopback"),
-        ({"FI_PROVIDER": "tcp;ofi_rxm"}, "loopback"),
-        ({"FI_PROVIDER": "psm3"}, ""),
-        ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}, "loopback"),
-        ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "1"}, "memory"),
-        ({"CCL_ATL_TRANSPORT": "mpi"}, "memory"),
-    ],
-)
+@pytest.mark.parametrize(("env", "path"), [
+    ({"FI_PROVIDER": "tcp"}, "loopback"), ({"FI_PROVIDER": "tcp;ofi_rxm"}, "loopback"), ({"FI_PROVIDER": "psm3"}, ""),
+    ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}, "loopback"), ({"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "1"}, "memory"),
+    ({"CCL_ATL_TRANSPORT": "mpi"}, "memory"),
+])  # fmt: skip
 def test_the_path_inside_a_host_follows_from_the_settings(env, path):
     assert backend._local_path(env) == path
 
@@ -159,14 +149,10 @@ def test_busy_threads_beyond_the_cores_are_noticed(threads, ranks, cores, crowde
     assert OneCclBackend._crowded(world, threads) is crowded
 
 
-@pytest.mark.parametrize(
-    ("dtype", "redop", "reason"),
-    [
-        ("float8_e5m2", "sum", DtypeUnsupported("oneCCL", "float8_e5m2")),
-        ("float32", "avg", RedopUnsupported("oneCCL on host memory", "avg", supported=("sum", "prod", "min", "max"))),
-        ("uint64", "prod", None),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "redop", "reason"), [
+    ("float8_e5m2", "sum", DtypeUnsupported("oneCCL", "float8_e5m2")),
+    ("float32", "avg", RedopUnsupported("oneCCL on host memory", "avg", supported=("sum", "prod", "min", "max"))), ("uint64", "prod", None),
+])  # fmt: skip
 def test_what_it_cannot_reduce_is_a_fact(dtype, redop, reason):
     case = make_case(operation="allreduce", backend="oneccl", dtype=dtype, redop=redop)
     assert OneCclBackend().supports(every_operation()["allreduce"], case) == reason
@@ -235,7 +221,6 @@ WRONG = {name: Spoilt(name) for name in sorted(set(STEPS) & set(SPOILT))}
 
 @cache
 def spoilt_rows():
-    """A launch with each operation and each fault; its exit code and the rows by operation."""
     asked = [one.asked(one.name, *(f"{fault}_{one.name}" for fault in ("dropped", "swapped", "flipped"))) for one in WRONG.values()]
     asked.append({"operations": ["silent"], "sizes": [240], "dtypes": ["float32"]})
     with TemporaryDirectory() as folder:
@@ -274,14 +259,10 @@ def test_a_run_has_its_settings_and_stdout_has_rows_alone(tmp_path):
 
 
 @long
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ({"CCL_ATL_TRANSPORT": "mpi"}, "these ranks were not started by the mpiexec of Intel MPI"),
-        ({"CCL_ATL_TRANSPORT": "tcp"}, "CCL_ATL_TRANSPORT is 'tcp'"),
-        ({"COLLBENCH_ONECCL": "/nowhere"}, "/nowhere/lib/libccl.so.1 is missing"),
-    ],
-)
+@pytest.mark.parametrize(("env", "words"), [
+    ({"CCL_ATL_TRANSPORT": "mpi"}, "these ranks were not started by the mpiexec of Intel MPI"),
+    ({"CCL_ATL_TRANSPORT": "tcp"}, "CCL_ATL_TRANSPORT is 'tcp'"), ({"COLLBENCH_ONECCL": "/nowhere"}, "/nowhere/lib/libccl.so.1 is missing"),
+])  # fmt: skip
 def test_a_setting_that_cannot_work_is_one_sentence(tmp_path, env, words):
     assert words in one_sentence(oneccl(tmp_path, *SMALL, env=env))
 
@@ -298,19 +279,8 @@ def test_a_number_of_workers_that_it_refuses_ends_with_its_reason(tmp_path):
 def test_over_intel_mpi_by_its_own_mpiexec(tmp_path):
     mpiexec = Path(environment_of("oneccl")).parent / "mpiexec"
     words = (
-        "-n",
-        "2",
-        *program_of("oneccl"),
-        "allreduce",
-        "--backend",
-        "oneccl",
-        "--sizes",
-        "8,64K",
-        "--max-time",
-        "1",
-        "--format",
-        "json",
-    )
+        "-n", "2", *program_of("oneccl"), "allreduce", "--backend", "oneccl", "--sizes", "8,64K", "--max-time", "1", "--format", "json",
+    )  # fmt: skip
     done = run(tmp_path, *words, program=(str(mpiexec),), env={**GENTLE, "CCL_ATL_TRANSPORT": "mpi"})
     assert done.returncode == 0, done.stderr
     rows = rows_of(done)

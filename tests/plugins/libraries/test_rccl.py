@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.nccl import library as nccl_library
-from collbench.backends.nccl.library import REDOPS, RESULTS, UNIQUE_ID_BYTES, NcclLibrary, NcclNotFound, load_nccl
+from collbench.backends.nccl.library import REDOPS, RESULTS, UNIQUE_ID_BYTES, NcclLibrary, NcclNotFound, features_of, load_nccl
 from collbench.backends.unavailable import WrongBuild
 from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
 from collbench.plugins.libraries.hip import CONSTANTS, FUNCTIONS, NoHip, architecture
@@ -17,6 +17,7 @@ from collbench.plugins.libraries.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8
 from collbench.report.answer import answers
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
+from tests.backends.nccl.test_nccl_library import Library
 from tests.fake_gpu import amd_environment
 from tests.fake_gpu.facts import exported, header_facts
 
@@ -26,26 +27,20 @@ OLD_NAMES = {"ncclFloat8e4m3": "ncclFp8E4M3", "ncclFloat8e5m2": "ncclFp8E5M2"}  
 
 
 @pytest.mark.parametrize("header", RCCL_HEADERS, ids=lambda header: header.version or header.source)
-def test_every_number_of_the_tables_is_that_of_the_header(header):
+def test_numbers_and_names_of_functions_are_those_of_the_header(header):
     numbers = header.numbers
     for word in (*OWN_DATATYPES.values(), *REDOPS.values()):
         assert numbers.get(word.name, numbers.get(OLD_NAMES.get(word.name, ""))) == word.number
     assert all(numbers[word.name] == word.number for word in RESULTS.values() if word.name in numbers)
     assert (numbers["ncclNumTypes"], numbers["ncclNumOps"]) == (len(OWN_DATATYPES), len(REDOPS))
     assert numbers["NCCL_UNIQUE_ID_BYTES"] == UNIQUE_ID_BYTES
-
-
-@pytest.mark.parametrize("header", RCCL_HEADERS, ids=lambda header: header.version or header.source)
-def test_every_function_has_its_name_or_that_of_nccl(header):
     assert all(name in header.functions or own in header.functions for name, own in OWN_NAMES.items())
     assert set(nccl_library.ONLY_RCCL) & header.functions  # by which RCCL is known
 
 
-@pytest.mark.parametrize(
-    ("header", "double"),
-    [*((header, "nccl") for header in RCCL_HEADERS), *((header, "hip") for header in HIP_HEADERS)],
-    ids=lambda each: each if isinstance(each, str) else each.version or each.source,
-)
+@pytest.mark.parametrize(("header", "double"), [
+    *((header, "nccl") for header in RCCL_HEADERS), *((header, "hip") for header in HIP_HEADERS),
+], ids=lambda each: each if isinstance(each, str) else each.version or each.source)  # fmt: skip
 def test_every_function_takes_its_parameters_as_the_double_which_takes_them_as_nccl(header, double):
     own = exported(double)
     both = own.keys() & header.parameters.keys()
@@ -118,17 +113,13 @@ def collbench(folder, *words, **told):
 
 
 @pytest.mark.system
-def test_the_backend_is_named_with_its_version_and_as_not_run_on_hardware(tmp_path):
+def test_the_backend_has_its_version_and_without_hip_the_reason(tmp_path):
     code, found, stderr = collbench(tmp_path, "backends")
     states = {each["backend"]: each for each in found}
     rccl, parts = states["rccl"], {part["name"]: part for part in states["rccl"]["features"]}
     assert (code, rccl["available"], rccl["default"], rccl["about"]) == (0, True, False, "RCCL 2.27.7, not run on hardware"), stderr
     assert (parts["device API"]["available"], parts["communicator without some ranks"]["available"]) == (False, True)
     assert (states["nccl"]["available"], states["nccl"]["fact"]["kind"]) == (False, "no_driver")
-
-
-@pytest.mark.system
-def test_without_hip_the_reason_is_one_fact(tmp_path):
     _, found, _ = collbench(tmp_path, "backends", hip=False)
     (rccl,) = (each for each in found if each["backend"] == "rccl")
     assert (rccl["available"], rccl["why"]) == (False, NoHip().cause())
@@ -168,13 +159,9 @@ def test_the_other_operations_are_right_with_several_gpus_per_process(tmp_path, 
 
 
 @pytest.mark.long
-def test_a_rank_that_drops_its_data_is_found_by_the_host(tmp_path):
+def test_dropped_data_is_found_and_tunings_are_not_measured(tmp_path):
     code, rows, _ = collbench(tmp_path, "allreduce", "--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK, drop_rank=1)
     assert (code, rows[0]["wrong"] > 0) == (4, True)
-
-
-@pytest.mark.long
-def test_tunings_and_calls_that_do_not_wait_are_not_measured(tmp_path):
     words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK)
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--algorithms", "ring")
     assert (code, {row["algorithm"]: row["na"] for row in rows}) == (
@@ -183,3 +170,11 @@ def test_tunings_and_calls_that_do_not_wait_are_not_measured(tmp_path):
     )
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--calls", "nonblocking")
     assert (code, [row["na"] for row in rows]) == (2, [StartUnsupported("rccl", "allreduce").render()])
+
+
+def test_parts_of_rccl_are_known_by_its_functions_alone():
+    found = features_of(Library("ncclCommRevoke", version=(2, 30, 7), dialect=RCCL))
+    parts = {part.name: part.available for part in found}
+    assert {part.since for part in found} == {""}
+    assert (parts["revoked communicator"], parts["device API"]) == (True, False)
+    assert not {"network calls of kernels (GIN)", "collectives by copy engines"} & set(parts)

@@ -12,15 +12,16 @@ from collbench.stats.launches import over_launches
 from tests.conftest import ROOT, needs_ucc
 from tests.plugins.libraries.stack import ENVIRONMENTS, environment_of
 from tests.results.rows import make_row, make_times, store
+from tests.stored import stored_reports
 from tools.benchmarks import stack_loops
 from tools.benchmarks.stacks.loop import Place
 from tools.benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, reasons_in, schedule
 
-REPORTS = ROOT / "reports/stacks"
+REPORTS = stored_reports() / "stacks"
 
 
 def test_the_page_is_made_of_the_run_folders():
-    assert (REPORTS / "README.md").read_text() == page(REPORTS)
+    assert (ROOT / "reports/stacks/README.md").read_text() == page(REPORTS)
 
 
 @pytest.mark.parametrize("name", launches_in(REPORTS))
@@ -31,15 +32,18 @@ def test_each_stack_was_measured_and_was_right(name):
         assert {row.backend for row in run.rows} == {STACKS[name].backend}
 
 
-def test_every_round_starts_each_library_once_and_rounds_differ_in_their_order():
+def test_every_round_has_an_order_and_a_rank_reads_its_place():
     rounds = [list(each) for _, each in groupby(schedule(STACKS, 6), key=itemgetter(1))]
     assert [sorted(name for name, _ in each) for each in rounds] == [sorted(STACKS)] * 6
     assert len({tuple(name for name, _ in each) for each in rounds}) == 6
     assert list(schedule(STACKS, 6)) == list(schedule(sorted(STACKS, reverse=True), 6))
+    actual = {"RANK": "1", "WORLD_SIZE": "2", "STACK_ADDRESSES": "127.0.0.1:4000,127.0.0.1:4001", "STACK_LOAD": "1048576,5,3,20"}
+    place = Place.from_environment(actual)
+    assert place == Place(1, 2, ("127.0.0.1:4000", "127.0.0.1:4001"), 1 << 20, 5, 3, 20)
+    assert place.count == 262_144
 
 
 def launches(folder, name, *medians_s):
-    """Stored launches of a library, each with one size."""
     host = {"cpus_online": 2, "cpu_model": "CPU"}
     for number, median_s in enumerate(medians_s, start=1):
         row = make_row(1 << 20, backend=STACKS[name].backend, time_s=make_times(median_s), evidence={"libraries": {name: "1.0"}})
@@ -80,13 +84,6 @@ def test_a_library_without_the_operation_is_listed_and_a_finished_launch_is_kept
     assert (tmp_path / "gloo/launch-1/run.json").read_bytes() == before
 
 
-def test_a_rank_of_a_minimal_loop_reads_its_place_from_its_environment():
-    actual = {"RANK": "1", "WORLD_SIZE": "2", "STACK_ADDRESSES": "127.0.0.1:4000,127.0.0.1:4001", "STACK_LOAD": "1048576,5,3,20"}
-    place = Place.from_environment(actual)
-    assert place == Place(1, 2, ("127.0.0.1:4000", "127.0.0.1:4001"), 1 << 20, 5, 3, 20)
-    assert place.count == 262_144
-
-
 def test_what_the_harness_adds_to_a_call_is_less_than_5_percent_of_a_tenth_of_a_millisecond():
     assert 0 < stack_loops.around_nothing() < 0.05 * 100e-6  # no stack's all-reduce of 1 MiB is as fast as that
 
@@ -97,7 +94,6 @@ def apart(stack: str) -> tuple[float, float]:
 
 
 def in_turn(stack: str) -> tuple[float, float]:
-    """The same within one launch."""
     found = stack_loops.in_turn(stack, warmup=2, batches=4)
     return found["collbench_s"], found["own_s"]
 

@@ -1,7 +1,12 @@
 """TensorFlow's collectives, in an environment of their own: right to the last element, or n/a with the reason; and its parameter server."""
 
+import json
+import os
+import socket
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +21,9 @@ from collbench.plugins.libraries import tensorflow
 from collbench.plugins.libraries.tensorflow import TensorFlowBackend
 from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
 from collbench.plugins.training.workloads.parameter_server import REGIME
+from collbench.plugins.training.workloads.registry import regimes
 from collbench.plugins.training.workloads.shape import shape_of
-from tests.cli.command import one_sentence, run
+from tests.cli.command import environment, one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
@@ -33,19 +39,16 @@ MOVES = ["broadcast", "allgather", "alltoall"]
 long = pytest.mark.long
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_and_in_a_build_of_another_name(monkeypatch):
     assert backend_class("tensorflow") is TensorFlowBackend
+    there(monkeypatch, True, {"tensorflow-cpu": "2.20.0"})
+    assert TensorFlowBackend.probe() == Available("TensorFlow 2.20.0, ring over gRPC")
 
 
-@pytest.mark.parametrize(
-    ("found", "installed", "answer"),
-    [
-        (None, None, NotInstalled("tensorflow", GET)),
-        (True, "1.15.5", UnknownVersion("tensorflow", "1.15.5", "2.x", GET)),
-        (True, "3.0.0", UnknownVersion("tensorflow", "3.0.0", "2.x", GET)),
-        (True, None, WrongBuild),
-    ],
-)
+@pytest.mark.parametrize(("found", "installed", "answer"), [
+    (None, None, NotInstalled("tensorflow", GET)), (True, "1.15.5", UnknownVersion("tensorflow", "1.15.5", "2.x", GET)),
+    (True, "3.0.0", UnknownVersion("tensorflow", "3.0.0", "2.x", GET)), (True, None, WrongBuild),
+])  # fmt: skip
 def test_why_it_is_not_available(monkeypatch, *, found, installed, answer):
     there(monkeypatch, found, {"tensorflow": installed} if installed else {})
     answered = TensorFlowBackend.probe()
@@ -53,14 +56,7 @@ def test_why_it_is_not_available(monkeypatch, *, found, installed, answer):
     assert answered.fact == answer or (isinstance(answer, type) and isinstance(answered.fact, answer))
 
 
-def test_a_build_of_another_name_is_tensorflow_too(monkeypatch):
-    there(monkeypatch, True, {"tensorflow-cpu": "2.20.0"})
-    assert TensorFlowBackend.probe() == Available("TensorFlow 2.20.0, ring over gRPC")
-
-
 def there(monkeypatch, found, versions):
-    """Python finds a package, and pip knows these."""
-
     def version(name):
         if name not in versions:
             raise PackageNotFoundError(name)
@@ -109,13 +105,17 @@ def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tm
 
 
 @long
-def test_a_cluster_that_the_environment_names_is_not_taken_for_the_launch(tmp_path):
+def test_a_cluster_of_the_environment_is_refused_and_nothing_else_is_printed(tmp_path):
     words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "8")
     done = collbench_of("tensorflow", tmp_path, *words, env={"TF_CONFIG": "{}"})
     assert (done.returncode, one_sentence(done)) == (
         2,
         "TF_CONFIG is set, and tensorflow's cluster is formed of the ranks of this launch: unset it",
     )
+    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
+    done = collbench_of("tensorflow", tmp_path, *words)
+    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
+    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
 
 
 @long
@@ -151,14 +151,6 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     assert all(row.evidence["libraries"]["tensorflow"].startswith("2.") for row in found.rows)
 
 
-@long
-def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
-    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
-    done = collbench_of("tensorflow", tmp_path, *words)
-    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
-    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
-
-
 # Of the link's payload, seen with 16 MiB: .74, .68, .67, .49. Each part goes as one message, and the next when that has come.
 @long
 @pytest.mark.hosts
@@ -181,7 +173,6 @@ def test_its_parameter_server_on_another_host_uses_the_link_one_way_at_a_time(ho
 
 
 def trained(folder, *words):
-    """A parameter-server step on TensorFlow's own servers: its one row."""
     words = ("--backend", "tensorflow", "--model", "1M", "--max-time", "0.3", "--out", str(folder / "run"), *words)
     done = collbench_of("tensorflow", folder, "workload", "parameter-server", *words)
     assert done.returncode == 0, done.stderr
@@ -190,45 +181,99 @@ def trained(folder, *words):
 
 
 @long
-def test_its_parameter_server_adds_up_every_workers_gradients_exactly(tmp_path):
+def test_its_parameter_servers_add_up_gradients_exactly_and_hold_shards(tmp_path):
     row = trained(tmp_path, "--ranks", "3", "--bucket", "1M")
     assert (row.na, row.checked, row.wrong, row.evidence["parameter_server"]) == (None, 1, 0, "tf.distribute.Server")
     assert row.n > 0 and row.moved_bytes == 2 * 2 * 4_000_000  # in from two workers, and out to them
     assert row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
-
-
-@long
-def test_the_model_in_shards_on_two_servers_of_16_bit_numbers(tmp_path):
-    row = trained(tmp_path, "--ranks", "4", "--bucket", "1M", "--update", "sharded", "--dtype", "bfloat16")
+    row = trained(tmp_path / "second", "--ranks", "4", "--bucket", "1M", "--update", "sharded", "--dtype", "bfloat16")
     assert (row.na, row.checked, row.wrong, row.dtype) == (None, 1, 0, "bfloat16")
     assert row.moved_bytes == 2 * 2 * 1_000_000  # of each server: half of the model from and to each of two workers
 
 
-def test_a_server_that_adds_up_wrong_is_found():
+def test_its_parameter_servers_are_those_of_other_backends_and_wrong_sums_are_found():
     served = ServedTraining(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
     right = np.resize(total(0, [1, 1]), 100).astype(np.float32)
     assert _compared(served, 0, [right[:60], right[60:]], (1, "the sum")) == []
     right[61] += 1
     (wrong,) = _compared(served, 0, [right[:60], right[60:]], (1, "the sum"))
     assert (wrong.rank, wrong.wrong, wrong.index, float(wrong.got) - float(wrong.wanted)) == (1, 1, 61, 1)
-
-
-@pytest.mark.parametrize(
-    ("typed", "defect"),
-    [
-        ({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)),
-        ({"model": "600M", "bucket": "3G"}, ("message size",)),
-    ],
-)
-def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
-    answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)
-    assert answered == ServersUnsupported("tensorflow", *defect)
-
-
-def test_the_servers_are_those_of_other_backends():
     shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
     served = served_of(shape, REGIME, 4)
     layout = served.layout
     assert (layout.servers, layout.workers, layout.dtype) == ((0, 2), (1, 3), "float32")
     assert [sum(counts) for counts in layout.counts] == [15_000, 15_000]
     assert [served.bytes_at(rank) for rank in range(4)] == [60_000, 3 * 120_000] * 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "defect"),
+    [({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)), ({"model": "600M", "bucket": "3G"}, ("message size",))],
+)
+def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
+    answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)
+    assert answered == ServersUnsupported("tensorflow", *defect)
+
+
+WORKER = Path(__file__).with_name("multi_worker.py")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.mark.long
+def test_multi_worker_mirrored_sums_the_gradients_of_data_parallel(tmp_path: Path) -> None:
+    python, ports = environment_of("tensorflow"), [str(free_port()) for _ in range(2)]
+    lines = [["timeout", "--kill-after=5", "110", python, str(WORKER), str(index), *ports] for index in range(2)]
+    workers = [subprocess.Popen(line, env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, text=True) for line in lines]
+    found = [json.loads(worker.communicate()[0]) for worker in workers]
+    regime = regimes()["data-parallel"]
+    step = regime.step(shape_of(regime, {"model": str(found[0]["parameters"])}, (0, 0)))
+    for one in found:
+        assert {(kind.startswith("CollectiveReduce"), dtype) for kind, _, dtype in one["exchanged"]} == {(True, "float32")}
+        assert 4 * sum(elements for _, elements, _ in one["exchanged"]) == step.payload_bytes
+        assert sum(exchange.size_bytes * exchange.times for exchange in step.exchanges) == step.payload_bytes
+        assert one["values"] == found[0]["values"], "equal on both workers"
+        assert one["values"] == pytest.approx(one["wanted"], rel=1e-5, abs=1e-6), "as one process with the whole batch"
+
+
+@pytest.mark.long
+def test_parameter_server_strategy_pulls_the_model_and_pushes_gradients_of_parameter_server(tmp_path: Path) -> None:
+    python, ports = environment_of("tensorflow"), [str(free_port()) for _ in range(4)]
+    start = ["timeout", "--kill-after=5", "110", python, str(WORKER.with_name("parameter_server.py"))]
+    tasks = [("ps", "0"), ("worker", "0"), ("worker", "1")]
+    servers = [subprocess.Popen([*start, *task, *ports], env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) for task in tasks]
+    try:
+        done = subprocess.run([*start, "coordinator", "0", *ports], env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait()
+    found = json.loads(done.stdout)
+    regime = regimes()["parameter-server"]
+    step = regime.step(shape_of(regime, {"model": str(len(found["values"])), "update": "asynchronous"}, (0, 0, 0)))
+    assert all("/job:ps/" in device for device in found["devices"])
+    assert 4 * sum(found["pulled"]) == 4 * sum(found["pushed"]) == step.payload_bytes / 2
+    assert sum(exchange.size_bytes * exchange.times for exchange in step.exchanges) == step.payload_bytes
+    assert found["values"] == pytest.approx(found["wanted"], rel=1e-5, abs=1e-6), "as one process that takes the steps in turn"
+
+
+@pytest.mark.long
+def test_horovod_with_keras_sums_the_gradients_of_data_parallel(tmp_path: Path) -> None:
+    python = Path(environment_of("horovod-tensorflow"))
+    line = [str(python.with_name("horovodrun")), "--gloo", "-np", "2", "-H", "localhost:2", str(python)]
+    line = ["timeout", "--kill-after=5", "110", *line, str(WORKER.with_name("horovod_keras.py")), str(tmp_path)]
+    paths = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(line, env=environment() | {"PATH": paths}, cwd=tmp_path, capture_output=True, check=True)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    regime = regimes()["data-parallel"]
+    step = regime.step(shape_of(regime, {"model": str(found[0]["parameters"])}, (0, 0)))
+    for one in found:
+        assert {(kind, dtype) for kind, _, dtype in one["exchanged"]} == {("HorovodAllreduce", "float32")}
+        assert 4 * sum(elements for _, elements, _ in one["exchanged"]) == step.payload_bytes
+        assert one["values"] == found[0]["values"], "equal on both ranks"
+        assert one["values"] == pytest.approx(one["wanted"], rel=1e-5, abs=1e-6), "as one process with the whole batch"

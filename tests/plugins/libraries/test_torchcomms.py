@@ -26,34 +26,27 @@ BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
 
 
 def made_up_installation(monkeypatch, versions, backends=()):
-    """Pretend that pip has these versions, and that torchcomms has these backends."""
     monkeypatch.setattr(torchcomms, "installed", versions.get)
     monkeypatch.setattr(torchcomms, "find_spec", lambda name: name in versions or None)
     monkeypatch.setattr(torchcomms, "entry_points", lambda group, name: [name] if name in backends else [])
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_where_it_is_built_with_gloo(monkeypatch):
     assert backend_class("torchcomms") is TorchCommsBackend
+    made_up_installation(monkeypatch, BUILT, ("fake", "gloo"))
+    assert TorchCommsBackend.probe() == Available("Gloo of torchcomms 0.3.0, torch 2.13.0")
 
 
-@pytest.mark.parametrize(
-    ("versions", "backends", "why"),
-    [
-        ({}, (), NotInstalled("torchcomms", _GET)),
-        ({"torchcomms": "0.0.1", "torch": "2.13.0"}, (), WrongBuild("torchcomms", "0.0.1", "is an empty placeholder on PyPI", _GET)),
-        ({"torchcomms": "1.2.0", "torch": "2.13.0"}, ("gloo",), UnknownVersion("torchcomms", "1.2.0", "0.x", _GET)),
-        ({"torchcomms": "0.3.0"}, ("gloo",), NotInstalled("torch", _GET, "torchcomms 0.3.0")),
-        (BUILT, ("nccl",), WrongBuild("torchcomms", "0.3.0", "was built without Gloo", _GET)),
-    ],
-)
+@pytest.mark.parametrize(("versions", "backends", "why"), [
+    ({}, (), NotInstalled("torchcomms", _GET)),
+    ({"torchcomms": "0.0.1", "torch": "2.13.0"}, (), WrongBuild("torchcomms", "0.0.1", "is an empty placeholder on PyPI", _GET)),
+    ({"torchcomms": "1.2.0", "torch": "2.13.0"}, ("gloo",), UnknownVersion("torchcomms", "1.2.0", "0.x", _GET)),
+    ({"torchcomms": "0.3.0"}, ("gloo",), NotInstalled("torch", _GET, "torchcomms 0.3.0")),
+    (BUILT, ("nccl",), WrongBuild("torchcomms", "0.3.0", "was built without Gloo", _GET)),
+])  # fmt: skip
 def test_why_it_is_not_available(monkeypatch, versions, backends, why):
     made_up_installation(monkeypatch, versions, backends)
     assert TorchCommsBackend.probe() == Unavailable.because(why)
-
-
-def test_one_that_is_built_with_gloo_is_at_hand(monkeypatch):
-    made_up_installation(monkeypatch, BUILT, ("fake", "gloo"))
-    assert TorchCommsBackend.probe() == Available("Gloo of torchcomms 0.3.0, torch 2.13.0")
 
 
 @pytest.mark.parametrize(("dtype", "reduced"), [("float32", True), ("bfloat16", True), ("uint32", False), ("float8_e5m2", False)])

@@ -19,6 +19,8 @@ from collbench.operations.registry import every_operation
 from collbench.plugins.libraries.ucc import library as ucc
 from collbench.plugins.libraries.ucc.backend import STEPS, UccBackend
 from collbench.plugins.libraries.ucc.choice import ChoiceLog, read_choices, read_tables
+from collbench.plugins.libraries.ucc.findings import examined_ucc, no_rdma
+from collbench.plugins.libraries.ucc.library import CHOSEN
 from collbench.plugins.overlap.records import overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
@@ -34,11 +36,8 @@ FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 
 
-def test_it_is_found_under_its_name():
+def test_it_is_found_under_its_name_with_each_operation_of_mpi_but_scans_and_messages():
     assert backend_class("ucc") is UccBackend
-
-
-def test_it_has_each_operation_that_mpi_has_but_scans_and_messages():
     others = {name for name, operation in every_operation().items() if operation.steps_of("mpi") and name not in STEPS}
     assert set(STEPS) <= set(every_operation())
     assert others >= {"scan", "exscan", "scatter", "sendrecv"}
@@ -74,7 +73,6 @@ CRASHES = "#include <stdlib.h>\n__attribute__((constructor)) static void crash(v
 
 
 def made_up_ucc(folder: Path, major: int = 1, **layers: str) -> str:
-    """A libucc.so.1 of this major version, with these layers in the folder beside it."""
     sources = {"libucc.so.1": MADE_UP_UCC % major} | {f"ucc/libucc_{name}.so": text for name, text in layers.items()}
     (folder / "ucc").mkdir(parents=True)
     for name, text in sources.items():
@@ -108,11 +106,9 @@ def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
 
 @pytest.mark.system
 @with_compiler
-@pytest.mark.parametrize(
-    ("layer", "why"),
-    [(NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6")],
-    ids=["needs another UCX", "crashes"],
-)
+@pytest.mark.parametrize(("layer", "why"), [
+    (NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6"),
+], ids=["needs another UCX", "crashes"])  # fmt: skip
 def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why):
     found = probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
     assert isinstance(found, Unavailable)
@@ -152,39 +148,30 @@ def made(request: str, layers: str = "CL_BASIC {TL_UCP}", team: int = 1) -> list
     return read_choices([line, line], read_tables(TABLE))
 
 
-@pytest.mark.parametrize(
-    ("request_line", "algorithm"),
-    [
-        ("Allreduce sum: src={0x7f, 1023, float32, Host}, dst={0x7f, 1023, float32, Host}", "knomial"),
-        ("Allreduce sum: src={0x7f, 1024, float32, Host}, dst={0x7f, 1024, float32, Host}", "sra_knomial"),
-        ("Allreduce sum inplace persistent: dst={0x7f, 4095, int8, Host}", "knomial"),
-        ("Allreduce max: src={0x7f, 512, float64, Host}, dst={0x7f, 512, float64, Host}", "sra_knomial"),
-        ("Alltoall: src={0x7f, 64, int32, Host}, dst={0x7f, 64, int32, Host}", "bruck"),
-        ("Alltoall: src={0x7f, 65, int32, Host}, dst={0x7f, 65, int32, Host}", None),  # UCC has one function for all
-        ("Gather root 1: src={0x7f, 32, int8, Host}", "knomial"),  # 32 bytes from each of 2 ranks
-        ("Gather root 1: src={0x7f, 33, int8, Host}", None),
-        ("Reduce_scatterv sum: src={0x7f, 8, int8, Host}, dst={0x7f, 8, int8, Host}", "ring"),
-        ("Allreduce sum: src={0x7f, 8, userdefined, Host}, dst={0x7f, 8, userdefined, Host}", None),
-        ("Bcast root 0: src={0x7f, 8, int8, Host}", None),  # not in the table
-    ],
-)
+@pytest.mark.parametrize(("request_line", "algorithm"), [
+    ("Allreduce sum: src={0x7f, 1023, float32, Host}, dst={0x7f, 1023, float32, Host}", "knomial"),
+    ("Allreduce sum: src={0x7f, 1024, float32, Host}, dst={0x7f, 1024, float32, Host}", "sra_knomial"),
+    ("Allreduce sum inplace persistent: dst={0x7f, 4095, int8, Host}", "knomial"),
+    ("Allreduce max: src={0x7f, 512, float64, Host}, dst={0x7f, 512, float64, Host}", "sra_knomial"),
+    ("Alltoall: src={0x7f, 64, int32, Host}, dst={0x7f, 64, int32, Host}", "bruck"),
+    ("Alltoall: src={0x7f, 65, int32, Host}, dst={0x7f, 65, int32, Host}", None),  # UCC has one function for all
+    ("Gather root 1: src={0x7f, 32, int8, Host}", "knomial"),  # 32 bytes from each of 2 ranks
+    ("Gather root 1: src={0x7f, 33, int8, Host}", None),
+    ("Reduce_scatterv sum: src={0x7f, 8, int8, Host}, dst={0x7f, 8, int8, Host}", "ring"),
+    ("Allreduce sum: src={0x7f, 8, userdefined, Host}, dst={0x7f, 8, userdefined, Host}", None),
+    ("Bcast root 0: src={0x7f, 8, int8, Host}", None),  # not in the table
+])  # fmt: skip
 def test_the_algorithm_of_a_size_is_in_the_table_of_the_team(request_line, algorithm):
     (choice,) = made(request_line)
     assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_BASIC", ["TL_UCP"], algorithm)
 
 
-def test_of_another_layer_another_team_or_several_layers_the_algorithm_is_unknown():
+def test_without_a_known_layer_team_or_line_the_algorithm_is_unknown():
     request = "Allreduce sum: src={0x7f, 8, float32, Host}, dst={0x7f, 8, float32, Host}"
     assert [choice["algorithm"] for choice in made(request, "CL_BASIC {TL_SHARP}") + made(request, team=2)] == [None, None]
     (choice,) = made(request, "CL_HIER {TL_UCP, TL_SHARP}")
     assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_HIER", ["TL_UCP", "TL_SHARP"], None)
-
-
-def test_lines_of_another_form_are_no_choice():
     assert read_choices(["", "coll_init: Allreduce", "UCC  WARN  coll_init: failed; CL_BASIC, team_id 1"], {}) == []
-
-
-def test_without_a_log_the_choice_is_unknown():
     log = ChoiceLog()
     with log.making_team(), log.witness() as choices:
         pass
@@ -418,3 +405,50 @@ def test_collbench_and_ucc_perftest_are_both_measured():
         pytest.skip(str(why))
     assert 0 < ucc_perftest.through("64K", 20, warmup=2) < 10
     assert 0 < ucc_perftest.alone(program, "64K", 20, warmup=2) < 10
+
+
+def test_hosts_without_ucc_or_with_a_missing_one(tmp_path: Path) -> None:
+    try:
+        ctypes.CDLL("libucc.so.1")
+    except OSError:
+        assert examined_ucc("node1", {}) == []
+    else:
+        pytest.skip("the loader finds a UCC here")
+    (finding,) = examined_ucc("node1", {CHOSEN: str(tmp_path / "libucc.so.1")})
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2811", "warning", "node1")
+    assert finding.evidence == f"{CHOSEN}={tmp_path / 'libucc.so.1'}"
+    root, modules = made_up_host(tmp_path, "4: ACTIVE", "libuct_cma.so.0", "libuct_cuda.so.0")
+    (finding,) = no_rdma("node1", modules, root)
+    assert (finding.code, finding.severity) == ("CB2812", "warning")
+    assert "mlx5_0" in finding.what
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_a_library_that_is_not_ucc(tmp_path: Path) -> None:
+    path = tmp_path / "libother.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(path)], input="int other;", text=True, check=True)
+    (finding,) = examined_ucc("node1", {CHOSEN: str(path)})
+    assert finding.code == "CB2811"
+    assert "is not UCC" in finding.what
+
+
+def made_up_host(root: Path, state: str, *modules: str) -> tuple[Path, Path]:
+    port = root / "sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text(f"{state}\n")
+    folder = root / "lib/ucx"
+    folder.mkdir(parents=True)
+    for name in modules:
+        (folder / name).write_text("")
+    return root, folder
+
+
+@pytest.mark.parametrize(("state", "modules"), [
+    ("4: ACTIVE", ("libuct_cma.so.0", "libuct_ib.so.0")), ("4: ACTIVE", ("libuct_cma.so.0", "libuct_ib_mlx5.so.0")),
+    ("1: DOWN", ("libuct_cma.so.0",)), ("4: ACTIVE", ()),  # not a folder of modules: unknown
+])  # fmt: skip
+def test_a_ucx_with_rdma_or_without_a_use_for_it_is_no_finding(tmp_path: Path, state: str, modules: tuple[str, ...]) -> None:
+    root, folder = made_up_host(tmp_path, state, *modules)
+    assert list(no_rdma("node1", folder, root)) == []
+    assert list(no_rdma("node1", None, root)) == []

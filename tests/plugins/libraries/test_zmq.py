@@ -1,7 +1,5 @@
 """The backend "zmq": correct in every case of pairs, shown on the row, rejected with a reason elsewhere; a lost or silent rank is named."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re
@@ -36,7 +34,6 @@ LARGE = 6 * 2**20  # more than sockets hold
 
 @pytest.fixture
 def both():
-    """The backend, open at two ranks."""
     backends = opened(ZmqBackend)
     yield backends
     for backend in backends:
@@ -86,16 +83,11 @@ def test_a_pyzmq_that_is_broken_is_one_sentence(monkeypatch):
     assert isinstance(answer, Unavailable) and isinstance(answer.fact, DoesNotLoad) and "ModuleNotFoundError" in answer.fact.error
 
 
-@pytest.mark.parametrize(
-    ("operation", "changes", "reason"),
-    [
-        ("p2p_latency", {}, None),
-        ("p2p_latency", {"streams": 2}, OptionUnsupported(("--streams",), "zmq", "socket")),
-        ("allreduce", {"redop": "sum"}, OperationUnsupported("zmq", "allreduce")),
-        ("sendrecv", {}, PairsOnly("zmq")),
-        ("p2p_latency", {"device": "cuda"}, DeviceUnsupported("zmq", "cuda", ("cpu",))),
-    ],
-)
+@pytest.mark.parametrize(("operation", "changes", "reason"), [
+    ("p2p_latency", {}, None), ("p2p_latency", {"streams": 2}, OptionUnsupported(("--streams",), "zmq", "socket")),
+    ("allreduce", {"redop": "sum"}, OperationUnsupported("zmq", "allreduce")), ("sendrecv", {}, PairsOnly("zmq")),
+    ("p2p_latency", {"device": "cuda"}, DeviceUnsupported("zmq", "cuda", ("cpu",))),
+])  # fmt: skip
 def test_it_has_pairs_only(both, operation, changes, reason):
     case = make_case(operation=operation, backend="zmq", **{"redop": None, **changes})
     assert unsupported_reason(both[0], operations()[operation], case) == reason
@@ -152,16 +144,13 @@ def test_what_both_send_at_once_arrives_for_any_size(both, size):
             np.testing.assert_array_equal(data, sent[1 - me])
 
 
-def test_the_last_answer_arrives_though_its_sender_has_hung_up(both):
+def test_answers_and_memory_that_are_still_sent_arrive(both):
     groups, data, came = paired(both, pair_case()), np.arange(LARGE, dtype=np.uint8), np.zeros(LARGE, np.uint8)
     call(messages(groups[1], data), "send", data)
     both[1].release(groups[1])
     call(messages(groups[0], came), "receive", came)
     np.testing.assert_array_equal(came, data)
-
-
-def test_memory_that_zeromq_still_sends_is_kept(both):
-    """Unmapped under it, libzmq aborts the process: "Bad address (src/tcp.cpp)"."""
+    # Unmapped under it, libzmq aborts the process: "Bad address (src/tcp.cpp)".
     groups, kept = paired(both, pair_case()), SimpleNamespace(data=np.ones(8 * LARGE, np.uint8))
     call(messages(groups[1], kept), "send", kept.data)
     size = kept.data.nbytes
@@ -172,7 +161,6 @@ def test_memory_that_zeromq_still_sends_is_kept(both):
 
 
 def failure(timeout_s, before=lambda groups: None):
-    """Return the error of a rank that waits for a message."""
     backends = opened(ZmqBackend)  # with a long timeout, in which they meet; then it is short
     groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle
@@ -187,18 +175,13 @@ def failure(timeout_s, before=lambda groups: None):
     return str(raised.value), time.monotonic() - began
 
 
-def test_a_silent_rank_is_named_after_the_deadline():
+def test_silent_and_closed_ranks_and_messages_of_another_size_are_named():
     said, took = failure(0.3)
     assert "rank 1 (node1, pid 101) for 0.3 s" in said and "--timeout" in said
     assert took > 0.2
-
-
-def test_a_rank_that_is_gone_is_named():
     said, _ = failure(0.3, lambda groups: groups[1].handle.close())
     assert said.startswith("rank 1 (node1, pid 101) closed the connection")
 
-
-def test_a_message_of_another_size_is_no_data():
     def short(groups):
         call(messages(groups[1], None), "send", np.zeros(4, np.uint8))
 

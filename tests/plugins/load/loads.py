@@ -1,7 +1,5 @@
 """Runs of interference made from simulated samples of known factors, for tests of what reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +29,6 @@ PLAN = LoadRow(
 def simulated_row(
     seed: int, factor: float, *, alone_s: float = 1e-5, noise: float = 0.01, blocks: int = 8, crowded: bool = False, plan: LoadRow = PLAN
 ) -> tuple[LoadRow, list[Row]]:
-    """Return a row of interference, and the victims alone and under load as rows of cases."""
     random = np.random.default_rng(seed)
     off, on = ([base * np.exp(noise * random.standard_normal(40)) for _ in range(blocks)] for base in (alone_s, alone_s * factor))
     quantiles = quantiles_of(off, on)
@@ -43,7 +40,6 @@ def simulated_row(
 
 
 def load_run(path: Path, *rows: tuple[LoadRow, list[Row]], **info: Any) -> Path:
-    """Return the folder of a finished run with these rows."""
     about: Mapping[str, Any] = {"load": {"rows": len(rows)}, "hosts": ["n1", "n2", "n3", "n4"], **info}
     write_all([FinishedRun(path, "load", dict(about), [case for _, cases in rows for case in cases])])
     (path / FILE).write_text("".join(f"{json.dumps(row.as_json())}\n" for row, _ in rows))

@@ -1,7 +1,5 @@
 """Rows of interference: stored, read again, and shown as a table, CSV, JSON and a page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import collbench
 from collbench.errors import RunFailed
 from collbench.measuring.session import Plan
 from collbench.plugins.load import FILE
@@ -27,6 +26,7 @@ from collbench.report.progress import Output
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
+from tests.cli.command import ROOT
 from tests.plugins.hunt.test_kinds import sections
 from tests.plugins.load.loads import PLAN, load_run, simulated_row
 
@@ -46,7 +46,6 @@ class Pipe(io.StringIO):
     passed = ""
 
     def flush(self) -> None:
-        """Pass on what was written."""
         self.passed = self.getvalue()
 
 
@@ -59,24 +58,17 @@ def shown(*rows: LoadRow, format: str) -> str:
 def stored(folder: Path, *rows: LoadRow) -> Path:
     folder.mkdir()
     head: dict[str, Any] = {
-        "schema": 1,
-        "id": folder.name,
-        "operation": "load",
-        "load": {"rows": len(rows)},
-        "started_utc": "2026-01-01T00:00:00Z",
-    }
+        "schema": 1, "id": folder.name, "operation": "load", "load": {"rows": len(rows)}, "started_utc": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(head))
     (folder / FILE).write_text("".join(f"{json.dumps(row.as_json())}\n" for row in rows))
     return folder
 
 
-def test_a_row_is_the_same_when_it_is_read_again() -> None:
+def test_rows_are_read_again_and_opposite_directions_are_reported_once() -> None:
     assert INTERFERENCE.decoded(json.loads(json.dumps(CONTROL.as_json()))) == CONTROL
     assert INTERFERENCE.decoded(json.loads(shown(ROW, format="json"))) == ROW
     assert ROW.percent_of_link == pytest.approx(50)
-
-
-def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None:
     there = SharedLink("host", "n1", "NIC eth0", 12e6, senders=("victims",), receivers=("aggressors",))
     both = replace(there, senders=("victims", "aggressors"))
     assert there.opposite and not both.opposite and not SharedLink("fabric").opposite
@@ -84,6 +76,11 @@ def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None
     assert "shared link: NIC eth0 on n1: victims send, aggressors receive" in first
     assert "shared link: NIC eth0 on n1: victims and aggressors send, aggressors receive" in second
     assert sum("opposite" in text for text in first) == 1 and not any("opposite" in text for text in second)
+    rows = [CONTROL.replace(level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
+    found = remarks(rows)
+    assert sum("no interval of p99:" in text for text in found) == 1
+    (text,) = (text for text in found if text.startswith("inconclusive"))
+    assert all(f"incast at {percent} %" in text for percent in (0, 25, 50)) and "0.9" not in text
 
 
 @pytest.mark.parametrize(("key", "value"), [("verdict", "perhaps"), ("level", "high"), ("quantiles", {"p50": {"factor": {"low": -1}}})])
@@ -92,14 +89,11 @@ def test_a_row_that_does_not_fit_is_rejected(key: str, value: object) -> None:
         INTERFERENCE.decoded(ROW.as_json() | {key: value})
 
 
-def test_csv_has_the_figures_with_their_intervals() -> None:
+def test_csv_and_tables_have_each_row_with_its_interval_and_link() -> None:
     (found,) = csv.DictReader(io.StringIO(shown(ROW, format="csv")))
     assert (float(found["p50_factor"]), float(found["p50_factor_low"]), float(found["p50_off_s"])) == (2.0, 1.9, 1e-5)
     assert (found["p99_factor"], found["verdict"], found["run"]) == ("", "interference", "a")
     assert set(INTERFERENCE.fields_of(ROW)) == set(INTERFERENCE.fields_of(ROW.replace(quantiles={}, na="why"))) == found.keys() - {"run"}
-
-
-def test_a_table_has_each_row_and_the_shared_link() -> None:
     found = shown(CONTROL, ROW, format="table")
     assert "2.00× (1.90–2.10×)" in found and "NIC eth0 on n1" in found and "0 % (control)" in found
 
@@ -138,14 +132,6 @@ class TestRowsAtOnce:
         assert texts[1].index("result") == texts[2].index("inconclusive") == texts[3].index("interference")
 
 
-def test_sentences_that_hold_for_many_rows_are_printed_once() -> None:
-    rows = [CONTROL.replace(level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
-    found = remarks(rows)
-    assert sum("no interval of p99:" in text for text in found) == 1
-    (text,) = (text for text in found if text.startswith("inconclusive"))
-    assert all(f"incast at {percent} %" in text for percent in (0, 25, 50)) and "0.9" not in text
-
-
 def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:
     run = load_run(tmp_path / "a", simulated_row(1, 2.0), simulated_row(2, 3.0, crowded=True, plan=PLAN.replace(aggressors="ring")))
     out = io.StringIO()
@@ -177,3 +163,26 @@ def test_the_page_has_the_answer_and_a_line_for_each_measured_factor(tmp_path: P
     nothing = Material([read_run(stored(tmp_path / "none", missing))], tmp_path / "none.html")
     without = section(nothing)
     assert without is not None and not without.charts
+
+
+pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
+REPORTS = ROOT / "reports"
+
+
+def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
+    made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=PLAN.replace(level=0.5))]
+    runs = collbench.read(load_run(tmp_path / "a", *made))
+    frame = runs.loads()
+    ascending = [made[1][0], made[0][0]]
+    assert runs.load_rows == ascending
+    assert frame["level"].to_list() == [0.5, 1.0] and frame["p50_factor"].to_list() == [row.factor.value for row in ascending]
+    assert frame["flags"].to_list() == [row.flags for row in ascending]  # the names of flags, as in the other tables
+    assert set(frame["verdict"]) == {"interference"} and frame["aggressor_nodes"].to_list() == [2, 2]
+    assert [row.mode for row in runs.rows] == ["isolated", "load"] * 2 and runs.rows[1].interference["factor"] == made[0][0].factor.value
+    assert len(collbench.read(REPORTS / "first-run").loads()) == 0
+    with (tmp_path / "a/load.jsonl").open("a") as lines:
+        lines.write("{}\n")
+    with pytest.raises(collbench.UnreadableRun, match=r"load\.jsonl"):
+        collbench.read(tmp_path / "a").loads()
+    allowed = collbench.read(tmp_path / "a", strict=False)
+    assert len(allowed.load_rows) == 2 and any("load.jsonl" in text for text in allowed.warnings)

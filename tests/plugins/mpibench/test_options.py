@@ -1,7 +1,5 @@
 """Command lines of OSU and IMB are translated, or rejected with the equivalent."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 from pathlib import Path
@@ -71,35 +69,16 @@ def test_what_the_options_of_osu_and_imb_mean(line: str, values: dict[str, objec
 
 # Rejected: (arguments, the nearest option that the sentence names)
 NEAREST = [
-    ("osu_allreduce -m 0:8", "-m MIN:MAX"),
-    ("osu_allreduce -m 8K", "-m MIN:MAX"),
-    ("osu_allreduce -m", "-m"),
-    ("osu_allreduce -i ten", "-i 1000"),
-    ("osu_allreduce -z", "-z50,95,99"),
-    ("osu_allreduce -z90", "-z50,95,99"),
-    ("osu_allreduce -d managed", "-d cuda"),
-    ("osu_allreduce -b multiple", "--buffers rotating"),
-    ("osu_allreduce -b 8", "-m MIN:MAX"),
-    ("osu_allreduce -M 1000", "-m MIN:MAX"),
-    ("osu_allreduce -u 5", "remove"),
-    ("osu_allreduce -G tty", "--html"),
-    ("osu_allreduce -P 1:papi", "--evidence"),
-    ("osu_allreduce -I", "collbench init"),
-    ("osu_iallreduce -t 100", "--overlap"),
-    ("osu_bcast -k rotate", "--root"),
-    ("osu_bw -V", "-W N"),
-    ("osu_bw -D vect", "collbench kv"),
-    ("osu_latency D H", "D D"),
-    ("osu_latency M D", "D D"),
-    ("osu_put_latency -w create", "-w allocate"),
-    ("osu_put_latency -s fence", "-s flush"),
-    ("IMB-MPI1", "IMB-MPI1 Allreduce"),
-    ("IMB-MPI1 Allreduce Bcast", "collbench run"),
-    ("IMB-MPI1 Allreduce -iter 10,40", "-iter N"),
-    ("IMB-MPI1 Allreduce -msglog 3:99", "-msglog"),
-    ("IMB-MPI1 Allreduce -npmin x", "-npmin 4"),
-    ("IMB-MPI1 Allreduce -msglen sizes.txt", "--sizes"),
-    ("IMB-MPI1 Allreduce -multi 0", "--split"),
+    ("osu_allreduce -m 0:8", "-m MIN:MAX"), ("osu_allreduce -m 8K", "-m MIN:MAX"), ("osu_allreduce -m", "-m"),
+    ("osu_allreduce -i ten", "-i 1000"), ("osu_allreduce -z", "-z50,95,99"), ("osu_allreduce -z90", "-z50,95,99"),
+    ("osu_allreduce -d managed", "-d cuda"), ("osu_allreduce -b multiple", "--buffers rotating"), ("osu_allreduce -b 8", "-m MIN:MAX"),
+    ("osu_allreduce -M 1000", "-m MIN:MAX"), ("osu_allreduce -u 5", "remove"), ("osu_allreduce -G tty", "--html"),
+    ("osu_allreduce -P 1:papi", "--evidence"), ("osu_allreduce -I", "collbench init"), ("osu_iallreduce -t 100", "--overlap"),
+    ("osu_bcast -k rotate", "--root"), ("osu_bw -V", "-W N"), ("osu_bw -D vect", "collbench kv"), ("osu_latency D H", "D D"),
+    ("osu_latency M D", "D D"), ("osu_put_latency -w create", "-w allocate"), ("osu_put_latency -s fence", "-s flush"),
+    ("IMB-MPI1", "IMB-MPI1 Allreduce"), ("IMB-MPI1 Allreduce Bcast", "collbench run"), ("IMB-MPI1 Allreduce -iter 10,40", "-iter N"),
+    ("IMB-MPI1 Allreduce -msglog 3:99", "-msglog"), ("IMB-MPI1 Allreduce -npmin x", "-npmin 4"),
+    ("IMB-MPI1 Allreduce -msglen sizes.txt", "--sizes"), ("IMB-MPI1 Allreduce -multi 0", "--split"),
     ("IMB-MPI1 Allreduce -npmin 2 --ranks 4 --backend simulated", "-npmin 4"),
 ]  # fmt: skip
 

@@ -1,7 +1,6 @@
 """Figures of runs: their panels, and what matplotlib draws of them."""
 
-from __future__ import annotations
-
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from math import isnan
@@ -22,7 +21,7 @@ from collbench.report.html.against import section
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, run, run_here
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
@@ -46,13 +45,11 @@ def of(*rows: Row, name: str = "run", **info: Any) -> Material:
 
 
 def runs_of(**rows: list[Row]) -> Material:
-    """One run for each name, a day apart."""
     days = (f"2026-11-{day:02}T08:00:00Z" for day in range(1, 29))
     return material(*(run_of([(row, {}) for row in each], name, started_utc=next(days)) for name, each in rows.items()))
 
 
 def history_of(*hosts: list[str]) -> Material:
-    """One run for each of these lists of hosts, a day apart."""
     runs = [
         run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=f"2026-11-{day:02}T08:00:00Z", hosts=names)
         for day, names in enumerate(hosts, 1)
@@ -67,7 +64,6 @@ def line_panel(panels: list[Panel]) -> LinePanel:
 
 
 def drawn(panel: Panel) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of each artist by its gid, as matplotlib draws them."""
     axes = Figure().subplots()
     draw(panel, axes)
     artists: list[Any] = list(axes.lines)
@@ -96,43 +92,33 @@ class TestMarks:
             assert [rate for _, rate in artists[name]] == pytest.approx([rate for _, rate in on_page], rel=1e-5), name
         assert len(artists["wrong 0"]) == 1 and len(artists["doubtful 0"]) == 2 and len(artists["sound 0"]) == 4
 
-    def test_values_have_units_that_the_axis_names(self) -> None:
+    def test_values_have_units_and_intervals_of_the_time(self) -> None:
         (row,) = sweep(sizes=[1 << 20])
         assert drawn(line_panel(panels_of(of(row), "bandwidth")))["sound 0"][0][1] == pytest.approx(row.busbw_bytes_per_s / 1e9)  # type: ignore[operator]
         assert drawn(line_panel(panels_of(of(row), "time")))["sound 0"][0][1] == pytest.approx(row.time_s.p50)  # type: ignore[union-attr]
         assert drawn(line_panel(panels_of(of(row), "percent")))["sound 0"][0][1] == pytest.approx(row.percent_of_ceiling)
-
-    def test_an_interval_of_the_bandwidth_is_that_of_the_time_turned_round(self) -> None:
-        (row,) = sweep(sizes=[1 << 20])
         (mark,) = line_panel(panels_of(of(row), "percent")).lines[0].marks
         percent = row.percent_of_ceiling
         assert percent is not None
         assert (mark.value.value, mark.value.low, mark.value.high) == pytest.approx((percent, percent / 1.01, percent / 0.99))
 
-    def test_no_line_joins_sizes_between_which_nothing_was_measured(self) -> None:
+    def test_no_line_joins_what_was_not_measured_and_unreliable_values_are_open(self) -> None:
         path = drawn(line_panel(panels_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth")))["line 0"]
         assert [isnan(value) for _, value in path] == [False, False, True, False]
-
-    def test_no_line_joins_cases_around_one_that_has_no_such_value(self) -> None:
         rows = sweep()
         rows[3] = replace(rows[3], percent_of_ceiling=None)
         path = drawn(line_panel(panels_of(of(*rows), "percent")))["line 0"]
         assert [isnan(value) for _, value in path] == [False] * 3 + [True] + [False] * 4
-
-    def test_an_unreliable_value_is_open(self) -> None:
-        rows = sweep()
         rows[3] = replace(rows[3], flags=("above_bound",))
         artists = drawn(line_panel(panels_of(of(*rows), "bandwidth")))
         assert [size for size, _ in artists["doubtful 0"]] == [SIZES[3]]
 
-    def test_a_color_is_a_backend_and_a_dash_a_run(self) -> None:
+    def test_colors_dashes_and_expected_lines_have_their_owners(self) -> None:
         page = runs_of(before=[*sweep("gloo"), *sweep("mpi")], after=[*sweep("gloo", 1.2), *sweep("mpi", 1.2)])
         lines = line_panel(panels_of(page, "bandwidth")).lines
         assert {(line.name, line.color, line.dash) for line in lines} == {
             ("gloo (before)", 0, 0), ("mpi (before)", 1, 0), ("gloo (after)", 0, 1), ("mpi (after)", 1, 1),
         }  # fmt: skip
-
-    def test_an_expected_line_names_its_owner_where_backends_differ(self) -> None:
         mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi")]
         apart, common = of(*sweep("gloo"), *mpi), of(*sweep("gloo"), *sweep("mpi"))
         assert [(limit.name, limit.rates, limit.color) for limit in line_panel(panels_of(apart, "bandwidth")).limits] == [
@@ -142,7 +128,14 @@ class TestMarks:
 
 
 class TestKinds:
-    def test_scaling_is_over_ranks_at_the_largest_common_size(self) -> None:
+    def test_scaling_is_over_ranks_or_of_a_barrier_over_time(self) -> None:
+        def barrier(ranks: int, time_s: float) -> list[Row]:
+            nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
+            return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
+
+        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
+        assert (panel.title, panel.values) == ("barrier", TIME)
+        assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
         page = runs_of(two=sweep(ranks=2, sizes=SIZES), four=sweep(ranks=4, factor=2.0, sizes=SIZES[:-1]))
         panel = line_panel(panels_of(page, "scaling"))
         assert (panel.title, panel.over) == ("allreduce, 4 MiB", RANKS)
@@ -152,16 +145,7 @@ class TestKinds:
         assert two == pytest.approx(2 * four)
         assert panel.limits[0].values == {2.0: 12.5, 4.0: 12.5}
 
-    def test_scaling_of_a_barrier_shows_its_time(self) -> None:
-        def barrier(ranks: int, time_s: float) -> list[Row]:
-            nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
-            return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
-
-        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
-        assert (panel.title, panel.values) == ("barrier", TIME)
-        assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
-
-    def test_runs_at_one_number_of_ranks_are_points_without_a_line(self) -> None:
+    def test_scaling_over_ranks_joins_runs_by_their_numbers_of_ranks(self) -> None:
         page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
         panel = line_panel(panels_of(page, "scaling"))
         (line,) = panel.lines
@@ -169,13 +153,15 @@ class TestKinds:
         artists = drawn(panel)
         assert artists["points 0"] == [] and "line 0" not in artists
         assert [at for at, _ in artists["sound 0"]] == [2, 4, 4]
-
-    def test_runs_with_several_numbers_of_ranks_have_lines_of_their_own(self) -> None:
         page = runs_of(before=[*sweep(ranks=2), *sweep(ranks=4)], after=[*sweep(ranks=2, factor=2.0), *sweep(ranks=4, factor=2.0)])
         lines = line_panel(panels_of(page, "scaling")).lines
         assert [(line.name, line.dash, line.is_joined, [mark.at for mark in line.marks]) for line in lines] == [
             ("mpi (before)", 0, True, [2, 4]), ("mpi (after)", 1, True, [2, 4]),
         ]  # fmt: skip
+        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
+                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
+        lines = line_panel(panels_of(page, "scaling")).lines
+        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
 
     def test_scaling_over_nodes_has_a_line_for_each_number_of_ranks_per_node(self) -> None:
         page = runs_of(a=sweep(ranks=2, nodes=1), b=sweep(ranks=4, nodes=1), c=sweep(ranks=4, nodes=2), d=sweep(ranks=8, nodes=2))
@@ -184,18 +170,10 @@ class TestKinds:
         assert [(line.name, line.is_joined, [mark.at for mark in line.marks]) for line in panel.lines] == [
             ("mpi, 2 ranks per node", True, [1, 2]), ("mpi, 4 ranks per node", True, [1, 2]),
         ]  # fmt: skip
-
-    def test_scaling_of_equal_ranks_over_nodes_is_one_line(self) -> None:
         (line,) = line_panel(panels_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling")).lines
         assert (line.name, [mark.at for mark in line.marks]) == ("mpi", [1, 2])
 
-    def test_points_without_a_line_have_a_color_of_their_own(self) -> None:
-        page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
-                       c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
-        lines = line_panel(panels_of(page, "scaling")).lines
-        assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
-
-    def test_scaling_has_an_expected_line_for_each_backend(self) -> None:
+    def test_scaling_has_expected_lines_of_few_backends(self) -> None:
         def both(ranks: int) -> list[Row]:
             mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi", ranks=ranks)]
             return [*sweep("gloo", ranks=ranks), *mpi]
@@ -205,7 +183,6 @@ class TestKinds:
             ("expected (gloo)", {2: 12.5, 4: 12.5}, 0), ("expected (mpi)", {2: 20.0, 4: 20.0}, 1),
         ]  # fmt: skip
 
-    def test_scaling_of_many_backends_has_one_expected_line(self) -> None:
         def all_of(ranks: int) -> list[Row]:
             return [
                 replace(row, ceiling=Ceiling("measured", (10 + number) * 1e9, "memory copy"))
@@ -216,15 +193,13 @@ class TestKinds:
         panel = line_panel(panels_of(runs_of(two=all_of(2), four=all_of(4)), "scaling"))
         assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [("expected", {2: 13.0, 4: 13.0}, None)]
 
-    def test_history_joins_runs_of_the_same_hosts_only(self) -> None:
+    def test_history_joins_equal_hosts_and_leaves_out_impossible_dates(self) -> None:
         panel = line_panel(panels_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history"))
         assert [(line.name, line.is_joined, len(line.marks)) for line in panel.lines] == [
             ("mpi, a[1-2]", True, 2), ("mpi, b", False, 1),
         ]  # fmt: skip
         assert [line.color for line in panel.lines] == [0, 1]
         assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
-
-    def test_history_of_several_hosts_has_a_dash_and_a_name_for_each(self) -> None:
         long = [f"{letter}{'-' * 70}" for letter in "xx"]
         page = history_of([long[0] + "1"], [long[0] + "1"], [long[1] + "2"], [long[1] + "2"])
         panel = line_panel(panels_of(page, "history"))
@@ -234,8 +209,6 @@ class TestKinds:
         draw(panel, axes)
         legend = axes.get_legend()
         assert legend is not None and len(legend.get_texts()) == 2
-
-    def test_history_leaves_out_dates_that_cannot_be_drawn(self) -> None:
         days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z"]
         runs = [run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=day) for day in days]
         panel = line_panel(panels_of(material(*runs), "history"))
@@ -244,21 +217,17 @@ class TestKinds:
         with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
             panels_of(material(runs[0], runs[2]), "history")
 
-    def test_a_comparison_names_what_is_left_out(self) -> None:
+    def test_a_comparison_has_names_the_worst_case_first_and_what_is_left_out(self) -> None:
         names = ["base", *(f"run-{number}" for number in range(10))]
         rows = {name: sweep(sizes=[1 << 20]) for name in names} | {"run-1": sweep(sizes=[1 << 10])}
         panels = panels_of(runs_of(**rows), "compare")
         assert [panel.title for panel in panels] == [f"run-{number} against base" for number in (0, *range(2, 8))]
         assert panels[0].note == ("run-1 against base: not drawn, since no case has a time in both; the first 8 of 10 candidates are drawn")
-
-    def test_a_comparison_has_a_name_for_each_run(self) -> None:
         runs = [run_of([(row, {}) for row in sweep()], f"{parent}/allreduce") for parent in ("old", "new")]
         assert [panel.title for panel in panels_of(material(*runs), "compare")] == ["new/allreduce against old/allreduce"]
         found = section(material(*runs))
         assert found is not None
         assert [chart.title for chart in found.charts] == ["new/allreduce against old/allreduce: time, case by case"]
-
-    def test_a_comparison_shows_the_worst_case_first(self) -> None:
         before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
         (panel,) = panels_of(Material([*before, *after], Path()), "compare")
         assert isinstance(panel, RatioPanel)
@@ -277,43 +246,33 @@ class TestKinds:
         assert image.get_array().shape == (2, 2)  # type: ignore[union-attr]
         assert [str(line.get_gid()) for line in figure.axes[0].lines] == ["marked 1 0"] * 2  # on a white ring
 
-    @pytest.mark.parametrize(
-        ("kind", "page", "said"),
-        [
-            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
-            ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
-            ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
-            ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
-            ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
-            ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
-        ],
-        ids=["unknown", "scaling", "history", "compare", "bandwidth", "percent"],
-    )
+    @pytest.mark.parametrize(("kind", "page", "said"), [
+        ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
+        ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
+        ("history", of(*sweep()), "--kind history needs several runs with a date (1970 to 2200): these are 0"),
+        ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
+        ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
+        ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
+    ], ids=["unknown", "scaling", "history", "compare", "bandwidth", "percent"])  # fmt: skip
     def test_runs_without_such_values_are_refused(self, kind: str, page: Material, said: str) -> None:
         with pytest.raises(UsageError) as refused:
             panels_of(page, kind)
         assert said in str(refused.value)
 
-    def test_operations_are_selected_by_name(self) -> None:
+    def test_operations_are_selected_and_names_stay_apart(self) -> None:
         page = of(*sweep(), *sweep(operation="alltoall"))
         assert [panel.title for panel in panels_of(page, "bandwidth", ["alltoall"])] == ["alltoall"]
         with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
             panels_of(page, "bandwidth", ["gather"])
-
-    def test_what_is_left_out_is_named(self) -> None:
         rows = [row for number in range(MOST_LINES + 2) for row in sweep(backend=f"library-{number}", sizes=[1 << 20])]
         panel = line_panel(panels_of(of(*rows), "bandwidth"))
         assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
-
-    def test_names_that_agree_at_their_beginning_stay_apart(self) -> None:
-        rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
-        names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
-        assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
-
-    def test_too_many_panels_are_refused(self) -> None:
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="select at most 12 with --operation"):
             panels_of(page, "bandwidth")
+        rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
+        names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
+        assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
 
 
 def _written(path: Path, rows: list[Row]) -> bytes:
@@ -361,27 +320,21 @@ class TestTextsThatFit:
         assert len(set(shown)) == 10  # with that of what is expected
         assert figure.axes[0].get_title(loc="right").endswith("…")
 
-    def test_the_columns_of_a_legend_follow_its_longest_name(self) -> None:
+    def test_names_in_legends_and_titles_have_room(self) -> None:
         def columns(name: str, style: str) -> int:
             rows = [row for number in range(9) for row in sweep(f"{name}-{number}")]
             (legend,) = figure_of(panels_of(of(*rows), "bandwidth"), style, (7.0, 5.0)).legends
             return int(legend._ncols)  # type: ignore[attr-defined]
 
         assert columns("abc", "paper") > columns("a-longer-name", "paper") > columns("a-longer-name", "slide") >= 1
-
-    def test_a_long_name_moves_the_legend_below_the_panel(self) -> None:
         rows = [row for number in range(2) for row in sweep(f"{'library' * 7}-{number}")]
         figure = figure_of(panels_of(of(*rows), "bandwidth"))
         assert len(figure.legends) == 1 and figure.axes[0].get_legend() is None
-
-    def test_labels_of_four_panels_on_a_slide_are_wrapped(self) -> None:
         rows = [row for operation in ("allgather", "allreduce", "alltoall", "broadcast") for row in sweep(operation=operation)]
         figure = figure_of(panels_of(of(*rows), "percent"), "slide")
         assert [axes.get_ylabel() for axes in figure.axes] == ["% of expected\nbandwidth"] * 4
         for text, low, high in extents(figure):
             assert 0 <= low < high <= figure.bbox.width, text
-
-    def test_a_long_title_of_a_comparison_reaches_over_the_names_of_its_cases(self) -> None:
         runs = [run_of([(row, {}) for row in sweep()], f"{parent}/{'allreduce-' * 2}name") for parent in ("old", "new")]
         figure = figure_of(panels_of(material(*runs), "compare"))
         assert figure.axes[0].get_title(loc="right").startswith("new/allreduce-allreduc")
@@ -397,19 +350,15 @@ class TestTextsThatFit:
         assert len(boxes) >= 2
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
-    def test_ticks_of_linear_sizes_are_apart(self) -> None:
+    def test_ticks_are_apart_and_regular(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
         ticks = list(axes.get_xticks())
         assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
         assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
-
-    def test_a_damaged_number_of_ranks_has_no_tick(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
         assert list(axes.get_xticks()) == [2, 4]
-
-    def test_ticks_of_powers_of_two_are_regular(self) -> None:
         axes = Figure().subplots()
         draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
         assert list(axes.get_xticks()) == SIZES[1::2]
@@ -422,11 +371,9 @@ class TestFiles:
         assert first == again
         assert first.startswith({"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[ending])
 
-    def test_text_stays_text(self, tmp_path: Path) -> None:
+    def test_texts_stay_texts_and_are_neither_formulas_nor_markup(self, tmp_path: Path) -> None:
         assert ">bus bandwidth, GB/s<" in _written(tmp_path / "a.svg", sweep()).decode()
         assert b"/Type3" not in _written(tmp_path / "a.pdf", sweep())  # journals refuse it
-
-    def test_names_are_neither_formulas_nor_markup_nor_hidden(self, tmp_path: Path) -> None:
         names = ["$x_1$", "_hidden", "<b>bold</b>"]
         rows = [row for name in names for row in sweep(backend=name)]
         text = _written(tmp_path / "a.svg", rows).decode()
@@ -452,19 +399,75 @@ def test_percent_has_a_line_at_100() -> None:
 
 
 class TestPythonFunction:
-    def test_on_axes(self, tmp_path: Path) -> None:
+    def test_figures_on_axes_have_one_panel_and_a_known_style(self, tmp_path: Path) -> None:
         runs = collbench.read(store(tmp_path / "run", sweep()))
         axes = Figure().subplots()
         assert runs.plot(ax=axes) is axes
         assert axes.get_ylabel() == "bus bandwidth, GB/s"
         assert runs.plot("time").axes[0].get_ylabel() == "time"
-
-    def test_one_panel_on_axes(self, tmp_path: Path) -> None:
-        runs = collbench.read(store(tmp_path / "run", [*sweep(), *sweep(operation="broadcast")]))
+        runs = collbench.read(store(tmp_path / "second" / "run", [*sweep(), *sweep(operation="broadcast")]))
         with pytest.raises(UsageError, match="one panel fits on `ax`, and these runs have 2"):
             runs.plot(ax=Figure().subplots())
         assert runs.plot(ax=Figure().subplots(), operation="broadcast").get_title() == "broadcast"
-
-    def test_an_unknown_style(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
-            collbench.read(store(tmp_path / "run", sweep())).plot(style="poster")
+            collbench.read(store(tmp_path / "third" / "run", sweep())).plot(style="poster")
+
+
+RUN = "reports/first-run"
+
+
+def test_a_figure_of_a_run(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote bandwidth.pdf\n")
+    assert (tmp_path / "bandwidth.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("size", "inches"), [("3.5in", (3.5, None)), ("89mm", (89 / 25.4, None)), ("20x10cm", (20 / 2.54, 10 / 2.54))])
+def test_sizes(size: str, inches: tuple[float, float | None], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN), "--out", "a.svg", "--size", size)
+    assert done.returncode == 0, done.stderr
+    head = (tmp_path / "a.svg").read_text().split("viewBox", 1)[0]
+    width = float(head.split('width="')[1].split("pt")[0]) / 72
+    assert width == pytest.approx(inches[0], rel=1e-3)
+    if inches[1] is not None:
+        assert float(head.split('height="')[1].split("pt")[0]) / 72 == pytest.approx(inches[1], rel=1e-3)
+
+
+def test_a_slide_is_wider_than_a_column_of_a_paper(tmp_path: Path) -> None:
+    for style in ("paper", "slide"):
+        assert run_here(tmp_path, "plot", str(ROOT / RUN), "--style", style, "--out", f"{style}.png").returncode == 0
+    assert (tmp_path / "slide.png").stat().st_size > (tmp_path / "paper.png").stat().st_size
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--out", "figure.gif"], "--out figure.gif: the name must end with .pdf, .svg or .png"),
+    (["--out", "none/figure.pdf"], "--out none/figure.pdf cannot be written (the folder none is missing): choose another file"),
+    (["--kind", "pie"], "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+    (["--size", "0.1in"], "'0.1in' is not a size of a figure: use 1 to 60 inches"),
+    (["--size", "wide"], "'wide' is not a size: use a width such as 3.5in, 89mm or 9cm, or width and height as in 7x4in"),
+    (["--operation", "barrier"], "--operation 'barrier': these runs have allreduce"),
+], ids=["ending", "folder", "kind", "too-small", "no-size", "operation"])  # fmt: skip
+def test_bad_input_writes_nothing(words: list[str], said: str, tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN), *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.system
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not installed')\n")
+    done = run(tmp_path, "plot", str(ROOT / RUN), env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert (done.returncode, done.stderr) == (2, "collbench: a figure needs matplotlib: pip install 'collbench[report]'\n")
+
+
+def test_what_was_not_read_is_named_before_a_failure(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / RUN, copy)
+    with (copy / "cells.jsonl").open("a") as file:
+        file.write('{"broken\n')
+    done = run_here(tmp_path, "plot", "copy", "--kind", "scaling")
+    warning, failure = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert warning == "collbench: copy/cells.jsonl: 1 line is left out, the first is line 23: not JSON (JSONDecodeError)"
+    assert failure.startswith("collbench: --kind scaling needs runs of one operation")

@@ -1,7 +1,5 @@
 """Predictions: known laws are found again, and what no model describes is refused."""
 
-from __future__ import annotations
-
 from math import ceil, log2
 from pathlib import Path
 
@@ -39,7 +37,7 @@ def only(found: Prediction) -> PredictedCase:
     return case
 
 
-def test_the_bandwidth_of_a_ring_is_found_and_its_interval_contains_the_truth() -> None:
+def test_rings_and_fabrics_that_slow_groups_are_found() -> None:
     noise = {2: 1.01, 4: 0.99, 8: 1.005, 16: 0.995}
     case = only(predict([row(nodes, ring(nodes) * factor) for nodes, factor in noise.items()], [32]))
     (at,) = case.predictions
@@ -48,22 +46,6 @@ def test_the_bandwidth_of_a_ring_is_found_and_its_interval_contains_the_truth() 
     assert at.low_s and at.high_s and at.low_s < ring(32) < at.high_s
     assert at.busbw_bytes_per_s == pytest.approx(1e9, rel=0.02)
 
-
-@pytest.mark.parametrize(
-    ("law", "term"),
-    [
-        (lambda n: 1e-5 * ceil(log2(n)), ScalingTerm.LOG),
-        (lambda n: 1e-5 * (n - 1), ScalingTerm.LINEAR),
-        (lambda n: 1e-4, ScalingTerm.CONSTANT),
-    ],
-)
-def test_laws_of_latency_are_distinguished(law: object, term: ScalingTerm) -> None:
-    rows = [row(nodes, law(nodes), size_bytes=8, operation="broadcast", redop=None) for nodes in (2, 4, 8, 12, 16)]  # type: ignore[operator]
-    (at,) = only(predict(rows, [24])).predictions
-    assert at.time_s == pytest.approx(law(24), rel=0.01) and at.limit is term  # type: ignore[operator]
-
-
-def test_a_fabric_that_slows_groups_of_nodes_is_found() -> None:
     def law(nodes: int) -> float:
         return (nodes - 1) / nodes * (1 + 3 * max(0, nodes - 4) / (nodes - 1)) * SIZE / 1e9
 
@@ -72,21 +54,25 @@ def test_a_fabric_that_slows_groups_of_nodes_is_found() -> None:
     assert case.predictions[0].time_s == pytest.approx(law(32), rel=0.01)
 
 
-def test_what_jumps_at_the_largest_count_is_refused() -> None:
+@pytest.mark.parametrize(("law", "term"), [
+    (lambda n: 1e-5 * ceil(log2(n)), ScalingTerm.LOG), (lambda n: 1e-5 * (n - 1), ScalingTerm.LINEAR),
+    (lambda n: 1e-4, ScalingTerm.CONSTANT),
+])  # fmt: skip
+def test_laws_of_latency_are_distinguished(law: object, term: ScalingTerm) -> None:
+    rows = [row(nodes, law(nodes), size_bytes=8, operation="broadcast", redop=None) for nodes in (2, 4, 8, 12, 16)]  # type: ignore[operator]
+    (at,) = only(predict(rows, [24])).predictions
+    assert at.time_s == pytest.approx(law(24), rel=0.01) and at.limit is term  # type: ignore[operator]
+
+
+def test_jumps_few_and_far_node_counts_are_refused_and_intervals_grow() -> None:
     case = only(predict([row(nodes, ring(nodes) * (3 if nodes == 16 else 1)) for nodes in (2, 4, 8, 16)], [32]))
     refusal = case.predictions[0].refusal
     assert isinstance(refusal, LargePredictionError) and refusal.error < -0.6 and refusal.smaller == (2, 4, 8)
     assert case.predictions[0].time_s is None
-
-
-def test_two_node_counts_and_far_counts_are_refused() -> None:
     rows = [row(nodes, ring(nodes)) for nodes in (2, 4, 8)]
     assert isinstance(only(predict(rows[:2], [8])).predictions[0].refusal, FewNodeCounts)
     near, far = only(predict(rows, [32, 33])).predictions
     assert near.time_s is not None and isinstance(far.refusal, TooManyNodes)
-
-
-def test_the_interval_grows_with_the_distance() -> None:
     rows = [row(nodes, ring(nodes) * (1.03 if nodes == 8 else 1)) for nodes in (2, 4, 8, 16)]
     widths = [each.high_s / each.low_s for each in only(predict(rows, [17, 32, 64])).predictions if each.high_s and each.low_s]
     assert len(widths) == 3 and widths == sorted(widths)

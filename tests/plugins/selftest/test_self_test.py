@@ -1,7 +1,6 @@
 """Reliability of the rule: the seeded simulation detects slowdowns and seldom gives false alarms; the table of the protocol."""
 
-from __future__ import annotations
-
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes
-from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, add_all, scheme_of
 from collbench.plugins.selftest.self_test import (
     Cluster,
     Noise,
@@ -26,6 +25,7 @@ from collbench.plugins.selftest.self_test import (
     simulated,
 )
 from collbench.results.row import CaseKey
+from tests.cli.command import Finished, one_sentence, run_here
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -41,27 +41,27 @@ def usual(noise: Noise | None = None, *, paired: bool = False) -> TrialSetting:
     return simulated(noise or Noise(), default_scheme(), paired=paired)
 
 
-def test_the_same_seed_gives_the_same_table_and_another_one_another() -> None:
+def test_the_same_seed_gives_the_same_table_and_intervals_are_valid_at_the_ends() -> None:
     one, again, other = (list(self_test(usual(), 3, seed)) for seed in (4, 4, 5))
     assert one == again
     assert one != other
+    assert SelfTestLine("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
+    assert SelfTestLine("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
+    assert SelfTestLine("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 def within(found: list[float], bounds: dict[int, tuple[float, float]]) -> bool:
     return len(found) == 8 and all(low <= found[line] <= high for line, (low, high) in bounds.items())
 
 
-def test_the_rule_has_the_error_rates_of_the_protocol() -> None:
+def test_the_rule_has_the_error_rates_of_the_protocol_with_a_baseline_and_side_by_side() -> None:
     """60 trials each: with the rates of the protocol, chance exceeds these bounds in less than one of 1000 runs."""
     bounds = {
         NOTHING: (0, 0.05), CELL_5: (0.68, 1), CELL_10: (0.88, 1), GROUP_2: (0.40, 0.90), GROUP_5: (0.93, 1), ALL_2: (0.78, 1),
         TWICE_VISIBLE: (0.90, 1), HALF_VISIBLE: (0, 0.10),
     }  # fmt: skip
     assert within(shares(usual(), 60, seed=1), bounds)
-
-
-def test_two_stacks_side_by_side_have_the_error_rates_of_the_protocol() -> None:
-    """As above, with 24 trials each."""
+    # As above, with 24 trials each.
     bounds = {NOTHING: (0, 0.08), CELL_5: (0.68, 1), GROUP_2: (0.90, 1), ALL_2: (0.90, 1), HALF_VISIBLE: (0, 0.13)}
     assert within(shares(usual(paired=True), 24, seed=1), bounds)
 
@@ -69,10 +69,7 @@ def test_two_stacks_side_by_side_have_the_error_rates_of_the_protocol() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("paired", "bounds"),
-    [
-        (False, {NOTHING: (0, 0.006), GROUP_5: (0.98, 1), ALL_2: (0.85, 1)}),
-        (True, {NOTHING: (0, 0.005), CELL_5: (0.88, 1)}),
-    ],
+    [(False, {NOTHING: (0, 0.006), GROUP_5: (0.98, 1), ALL_2: (0.85, 1)}), (True, {NOTHING: (0, 0.005), CELL_5: (0.88, 1)})],
 )
 def test_the_tables_of_the_protocol(paired: bool, bounds: dict[int, tuple[float, float]]) -> None:
     assert within(shares(usual(paired=paired), 2000, seed=2), bounds)
@@ -81,13 +78,7 @@ def test_the_tables_of_the_protocol(paired: bool, bounds: dict[int, tuple[float,
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "most_paired"),
-    [
-        ("bimodal", 0.125, 0.025),
-        ("drift", 0.25, 0.008),
-        ("harsh", 0.225, 0.022),
-        ("missing", 0.012, 0.008),
-        ("wander", 0.05, 0.008),
-    ],
+    [("bimodal", 0.125, 0.025), ("drift", 0.25, 0.008), ("harsh", 0.225, 0.022), ("missing", 0.012, 0.008), ("wander", 0.05, 0.008)],
 )
 def test_harsher_noise_has_the_published_rate_of_false_alarms(name: str, most: float, most_paired: float) -> None:
     """reports/gate-self-test has the rates; chance exceeds these bounds in less than one of 100 runs of 1000 trials."""
@@ -97,25 +88,16 @@ def test_harsher_noise_has_the_published_rate_of_false_alarms(name: str, most: f
     assert side_by_side <= most_paired
 
 
-def test_without_noise_the_limits_are_their_minimum() -> None:
+def test_without_noise_limits_are_minimal_and_mid_messages_do_where_large_ones_lack() -> None:
     """Minimum limits of large messages: 2 % for a case, 1 % for a group, 1.5 % for all; the same for two stacks."""
     for paired in (False, True):
         found = shares(usual(SILENT, paired=paired), 2, seed=0)
         assert found == [0, 1, 1, 1, 1, 1, 1, 0]
-
-
-def test_a_cluster_without_large_messages_is_tested_on_its_mid_ones() -> None:
     scheme = Scheme.of_cases(
         [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
     )
     names = [each.done for each in self_test(simulated(SILENT, scheme), 1, 0)]
     assert ["mid messages" in name for name in names] == [False, True, True, False, False, False]
-
-
-def test_the_interval_is_valid_at_the_ends() -> None:
-    assert SelfTestLine("", True, 0, 100).interval == pytest.approx((0, 0.0370), abs=1e-4)
-    assert SelfTestLine("", True, 100, 100).interval == pytest.approx((0.9630, 1), abs=1e-4)
-    assert SelfTestLine("", True, 50, 100).interval == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 # Simulated clusters, and the files that define their noise.
@@ -125,26 +107,17 @@ def drawn(noise: Noise) -> Cluster:
     return Cluster.draw(noise, default_scheme(), np.random.default_rng(0))
 
 
-def test_the_usual_cluster_has_the_cases_of_the_protocol() -> None:
+def test_clusters_without_noise_stay_and_drift_makes_them_slower() -> None:
     scheme = default_scheme()
     assert len(scheme.of) == 336
     assert np.bincount(scheme.classes[scheme.of]).tolist() == [144, 72, 120]
-
-
-def test_a_cluster_without_noise_is_always_the_same() -> None:
     assert not drawn(SILENT).allocations(3, 2, np.random.default_rng(1)).any()
     of_allocations = {"allocation": (0.5, 0.5, 0.5), "allocation_common": 0.5, "drift": 0.5, "walk": 0.5}
     for noise in (SILENT, replace(SILENT, **of_allocations)):  # which pairs of launches do not have
         pairs = drawn(noise).pairs(2, 5, np.random.default_rng(1))
         assert pairs.shape == (2, 5, 336) and not pairs.any()
-
-
-def test_drift_makes_each_allocation_slower_than_the_one_before() -> None:
     cluster = drawn(replace(SILENT, drift=0.01))
     assert cluster.allocations(3, 1, np.random.default_rng(1), first=6)[:, 0] == pytest.approx([0.07, 0.08, 0.09])
-
-
-def test_the_slow_drift_of_a_cluster_continues() -> None:
     cluster = drawn(replace(SILENT, walk=0.01))
     whole = cluster.allocations(9, 1, np.random.default_rng(1))
     assert cluster.allocations(3, 1, np.random.default_rng(2), first=6) == pytest.approx(whole[6:])
@@ -152,16 +125,13 @@ def test_the_slow_drift_of_a_cluster_continues() -> None:
     assert (whole == whole[:, :1]).all()
 
 
-def test_missing_cases_are_missing_in_all_launches_of_an_allocation() -> None:
+def test_missing_cases_and_two_speeds() -> None:
     cluster = drawn(Noise(missing=0.3))
     assert 0.2 < np.isnan(cluster.allocations(6, 1, np.random.default_rng(1))).mean() < 0.4
     lacking = np.isnan(cluster.pairs(2, 5, np.random.default_rng(1)))
     assert 0.2 < lacking.mean() < 0.4
     assert (lacking == lacking[:, :1]).all()
-
-
-def test_some_cases_have_two_speeds() -> None:
-    """Half of the cases, in a fifth of their launches, by 10 %."""
+    # Half of the cases, in a fifth of their launches, by 10 %.
     times = drawn(replace(SILENT, bimodal=0.5, slow_share=0.2, slow_by=0.1)).launches(1, 400, np.random.default_rng(1))[0]
     assert np.unique(times).tolist() == pytest.approx([0, np.log(1.1)])
     shares = (times > 0).mean(axis=0)
@@ -169,34 +139,22 @@ def test_some_cases_have_two_speeds() -> None:
     assert shares[shares > 0].mean() == pytest.approx(0.2, abs=0.02)
 
 
-def test_the_harsher_ones_are_named_and_read() -> None:
+def test_noise_files_are_named_read_and_have_defaults(tmp_path: Path) -> None:
     assert list(noises()) == ["bimodal", "drift", "harsh", "missing", "wander"]
     assert read_noise(Path("drift")) == Noise(drift=0.003)
     assert read_noise(Path("wander")) == Noise(walk=0.004)
     assert read_noise(Path("missing")) == Noise(missing=0.3)
     assert read_noise(Path("bimodal")) == Noise(bimodal=0.4, slow_share=0.3, slow_by=0.15)
     assert read_noise(Path("harsh")).launch == (0.06, 0.04, 0.012)
-
-
-def test_missing_keys_of_a_file_have_their_defaults(tmp_path: Path) -> None:
     (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
     assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("launhc = 1", "'launhc'"),
-        ("launch = [1, 2]", "'launch' is [1, 2]"),
-        ("launch = 0.1", "'launch' is 0.1"),
-        ("iterations = 0", "'iterations' is 0"),
-        ("drift = -1", "'drift' is -1"),
-        ("drift = nan", "'drift' is nan"),
-        ("drift = true", "'drift' is True"),
-        ("drift =", "noise.toml"),
-        (None, "bimodal, drift, harsh, missing, wander"),  # no such file
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("launhc = 1", "'launhc'"), ("launch = [1, 2]", "'launch' is [1, 2]"), ("launch = 0.1", "'launch' is 0.1"),
+    ("iterations = 0", "'iterations' is 0"), ("drift = -1", "'drift' is -1"), ("drift = nan", "'drift' is nan"),
+    ("drift = true", "'drift' is True"), ("drift =", "noise.toml"), (None, "bimodal, drift, harsh, missing, wander"),  # no such file
+])  # fmt: skip
 def test_an_invalid_noise_file_is_rejected(tmp_path: Path, text: str | None, value: str) -> None:
     if text is not None:
         (tmp_path / "noise.toml").write_text(text)
@@ -237,11 +195,22 @@ def of_noise(noise: Noise, allocations: int, seed: int, cases: list[CaseKey] = M
     return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cases)
 
 
-def test_allocations_without_noise_stay_without_noise() -> None:
+def test_noise_of_pairs_is_that_of_launches_not_of_allocations() -> None:
     found = recorded(baseline(np.full((4, 3, 4), -9.0), FEW))
     assert not found.allocations(3, 5, np.random.default_rng(0)).any()
     assert not found.pairs(2, 5, np.random.default_rng(0)).any()
     assert (found.launches, found.left_out) == (3, 0)
+    # Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike.
+    found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
+    pairs = found.pairs(2, 5, np.random.default_rng(0))
+    assert pairs.std() > 0.005
+    assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
+    times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
+    found = recorded(baseline(times, FEW))
+    assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
+    drawn = found.allocations(2000, 3, np.random.default_rng(0))
+    assert drawn.std(axis=0) == pytest.approx([0.129] * 4, rel=0.1)  # the standard deviation of 0, 0.1, 0.2, 0.3 is 0.129
+    assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
 
 
 def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together() -> None:
@@ -259,24 +228,7 @@ def test_it_scatters_as_the_recorded_ones_did_in_cases_groups_and_all_together()
     assert whole[0] == pytest.approx(whole[1], rel=0.35)
 
 
-def test_common_noise_of_launches_stays_common_in_pairs() -> None:
-    """Every launch of an allocation is slower or faster by 1 % in all cases: pairs differ in all cases alike."""
-    found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
-    pairs = found.pairs(2, 5, np.random.default_rng(0))
-    assert pairs.std() > 0.005
-    assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
-
-
-def test_pairs_have_no_differences_between_allocations() -> None:
-    times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
-    found = recorded(baseline(times, FEW))
-    assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
-    drawn = found.allocations(2000, 3, np.random.default_rng(0))
-    assert drawn.std(axis=0) == pytest.approx([0.129] * 4, rel=0.1)  # the standard deviation of 0, 0.1, 0.2, 0.3 is 0.129
-    assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
-
-
-def test_cases_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_out() -> None:
+def test_missing_cases_are_as_frequent_as_in_the_record() -> None:
     times = np.zeros((8, 3, 4))
     times[:4, :, 1] = np.nan
     times[:5, :, 2] = np.nan
@@ -284,9 +236,6 @@ def test_cases_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_o
     assert (found.left_out, len(found.scheme.of)) == (1, 3)
     lacking = np.isnan(found.allocations(400, 3, np.random.default_rng(0))).mean(axis=0)
     assert lacking == pytest.approx([0, 0.5, 0], abs=0.08)
-
-
-def test_a_launch_that_lacks_a_case_leaves_it_to_the_others() -> None:
     times = np.zeros((4, 3, 4))
     times[:, 0, 0] = np.nan
     drawn = recorded(baseline(times, FEW)).allocations(200, 5, np.random.default_rng(0))
@@ -325,3 +274,53 @@ def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were
     assert nothing[1] <= nothing[2] + 0.035
     for done, here, there in others:
         assert here == pytest.approx(there, abs=0.45 if done == "one group of large messages slower by 2 %" else 0.15), done
+
+
+def test_the_tables_of_simulated_changes(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("336 ") and "6 allocations of 3 launches" in lines[0]
+    assert len(lines) == 2 + 8 and "false alarms" in lines[2]
+    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4", "--format", "json")
+    first = json.loads(done.stdout.splitlines()[0])
+    assert (first["done"], first["wanted"], first["trials"]) == ("nothing", False, 4)
+    assert first["percent"] == 25 * first["found"]
+    lines = tried(tmp_path, "--paired").stdout.splitlines()
+    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
+    assert len(lines) == 10
+    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
+    assert [each["trials"] for each in found] == [2] * 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a baseline of five allocations of two launches and three large cases; three have a fourth case."""
+    random = np.random.default_rng(0)
+    cases = [case_of(make_row(64 << 20 << power)) for power in range(4)]
+    add_all(tmp_path / "good", [
+        Allocation(
+            f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
+            {case: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for case in cases[: 3 if number < 2 else 4]},
+        )
+        for number in range(5)
+    ])  # fmt: skip
+    return tmp_path
+
+
+def tried(folder: Path, *words: str) -> Finished:
+    return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
+
+
+def test_the_noise_of_a_baseline(folder: Path) -> None:
+    done = tried(folder, "--baseline", "good")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].startswith("3 ") and "5 allocations of 2 launches" in lines[0]
+    assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
+    assert "10 launches of 5 recorded allocations" in lines[-2] and lines[-1].startswith("1 ")
+    found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
+    assert [each["wanted"] for each in found[:2]] == [False, True]
+    (folder / "short").mkdir()
+    (folder / "good" / "good-1.allocation.jsonl").rename(folder / "short" / "good-1.allocation.jsonl")
+    assert "short has 1 " in one_sentence(tried(folder, "--baseline", "short"))

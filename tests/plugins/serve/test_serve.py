@@ -1,7 +1,5 @@
 """`collbench report DIR --serve`: what it shows, and that nothing else is reachable."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import os
@@ -67,7 +65,7 @@ def get(tmp_path: Path) -> Iterator[Get]:
         thread.join()
 
 
-def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
+def test_the_index_leads_to_pages_and_a_search_selects_runs(get: Get) -> None:
     status, text = get("/")
     addresses = re.findall(r'href="(/run/[^"]+)"', text)
     assert (status, addresses) == (200, ["/run/night%20%3C2%3E", "/run/night-1"])
@@ -76,6 +74,9 @@ def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
         status, page = get(address)
         assert (status == 200 and "allreduce on 1 node" in page) or "allreduce on" in page
         assert 'class="links"' not in page  # raw files are not reachable
+    assert re.findall(r'href="/run/([^"]+)"', get("/?q=NIGHT-1+allreduce")[1]) == ["night-1"]
+    status, text = get("/?q=%3Cscript%3E")
+    assert status == 200 and "0 of 2 runs" in text and "<script>" not in text
 
 
 def test_the_licence_of_the_library_is_in_the_index(tmp_path: Path) -> None:
@@ -83,14 +84,7 @@ def test_the_licence_of_the_library_is_in_the_index(tmp_path: Path) -> None:
     assert "Copyright" in notice and notice in index(tmp_path, [])
 
 
-def test_the_search_selects_runs(get: Get) -> None:
-    assert re.findall(r'href="/run/([^"]+)"', get("/?q=NIGHT-1+allreduce")[1]) == ["night-1"]
-    status, text = get("/?q=%3Cscript%3E")
-    assert status == 200 and "0 of 2 runs" in text and "<script>" not in text
-
-
 def points(text: str) -> int:
-    """Return how many points the trends of a page have: each begins a part of the path of its group."""
     return sum(path.count("M") for path in re.findall(r'data-mark="runs"><path[^>]* d="([^"]*)"', text))
 
 
@@ -102,13 +96,10 @@ def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> No
     assert "<svg" not in index(tmp_path, runs[:1])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}, {"size_bytes": 32 << 20}, {"in_place": True},
-        {"dtype": "float16"}, {"group": "hosts"}, {"operation": "broadcast"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}, {"size_bytes": 32 << 20}, {"in_place": True}, {"dtype": "float16"},
+    {"group": "hosts"}, {"operation": "broadcast"},
+])  # fmt: skip
 def test_runs_that_are_not_comparable_have_no_common_trend(tmp_path: Path, changes: dict[str, object]) -> None:
     for number, changed in enumerate([{}, changes, {}]):
         store(tmp_path / f"run-{number}", [make_row(**changed)], started_utc=f"2026-11-01T0{number}:00:00+00:00", exit_code=0)
@@ -136,14 +127,10 @@ def test_each_backend_has_its_trend_also_if_the_faster_one_changes(tmp_path: Pat
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("starts", "labels"),
-    [
-        (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]),
-        (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
-        (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
-    ],
-)
+@pytest.mark.parametrize(("starts", "labels"), [
+    (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]), (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
+    (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
+])  # fmt: skip
 def test_labels_tell_the_runs_apart(starts: list[str], labels: list[str], tmp_path: Path) -> None:
     for number, start in enumerate(starts):
         store(tmp_path / f"run-{number}", [make_row()], started_utc=f"2026-{start}:00+00:00", exit_code=0)
@@ -167,23 +154,23 @@ def test_each_run_has_the_badge_of_its_page(tmp_path: Path) -> None:
         assert badges["wrong"] in server.answer("/", "").text.partition("/run/good")[2].partition("</tr>")[0]
 
 
-def test_selected_runs_are_compared_with_the_oldest(get: Get) -> None:
+def test_served_pages_lead_to_the_index_compare_with_the_oldest_and_refuse_other_methods(get: Get) -> None:
     names = re.findall(r'<input type="checkbox" name="run" value="([^"]+)"', get("/")[1])
     assert names == ["night%20%3C2%3E", "night-1"]
     status, text = get(f"/compare?{urlencode([('run', name) for name in names])}")
     assert status == 200 and "night &lt;2&gt; against night-1, the baseline" in text and "<2>" not in text
     assert '<a class="index" href="/">All runs</a>' in text and 'class="links"' not in text
+    assert get("/", host="evil.example")[0] == 403
+    assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
+    assert get("/", method="HEAD") == (200, "")
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        ("", 400), ("?run=night-1", 400), ("?run=night-1&run=night-1", 400), ("?" + "&".join(f"run={number}" for number in range(10)), 400),
-        ("?run=night-1&run=nothing", 404), ("?run=night-1&run=..", 404), ("?run=night-1&run=..%2fruns%2fnight-1", 404),
-        ("?run=night-1&run=%252e%252e", 404), ("?run=night-1&run=outside", 404), ("?run=night-1&run=secret.txt", 404),
-        ("?run=night-1&run=%2500", 404), ("?run=night-1&run=empty", 404),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "status"), [
+    ("", 400), ("?run=night-1", 400), ("?run=night-1&run=night-1", 400), ("?" + "&".join(f"run={number}" for number in range(10)), 400),
+    ("?run=night-1&run=nothing", 404), ("?run=night-1&run=..", 404), ("?run=night-1&run=..%2fruns%2fnight-1", 404),
+    ("?run=night-1&run=%252e%252e", 404), ("?run=night-1&run=outside", 404), ("?run=night-1&run=secret.txt", 404),
+    ("?run=night-1&run=%2500", 404), ("?run=night-1&run=empty", 404),
+])  # fmt: skip
 def test_nothing_but_runs_of_the_folder_is_compared(get: Get, query: str, status: int) -> None:
     found, text = get(f"/compare{query}")
     assert found == status and "<" not in text
@@ -215,21 +202,12 @@ def test_nothing_else_is_reachable(get: Get, path: str) -> None:
     assert get(path) == (404, "The run is not in this folder.")
 
 
-def test_other_host_names_and_methods_are_refused(get: Get) -> None:
-    assert get("/", host="evil.example")[0] == 403
-    assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
-    assert get("/", method="HEAD") == (200, "")
-
-
-def test_a_run_that_ends_later_is_listed(tmp_path: Path) -> None:
+def test_later_and_linked_runs_are_served(tmp_path: Path) -> None:
     with RunServer(folder_of_runs(tmp_path / "runs"), 0) as server:
         assert len(server.runs()) == 2
         store(tmp_path / "runs" / "night-3", [make_row()], exit_code=0)
         assert len(server.runs()) == 3
-
-
-def test_a_link_inside_the_folder_is_served(tmp_path: Path) -> None:
-    folder = folder_of_runs(tmp_path / "runs")
+    folder = folder_of_runs(tmp_path / "second" / "runs")
     (folder / "newest").symlink_to("night-1")
     with RunServer(folder, 0) as server:
         assert {run.path.name for run in server.runs()} == {"night-1", "night <2>", "newest"}

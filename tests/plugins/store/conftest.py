@@ -1,7 +1,5 @@
 """Stores for tests: a new SQLite file, and a new database of a real PostgreSQL server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -26,7 +24,6 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The name of a store that does not exist yet."""
     if request.param == "sqlite":
         return str(tmp_path / "runs.db")
     running: Server = request.getfixturevalue("postgresql")

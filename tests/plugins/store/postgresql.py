@@ -1,7 +1,5 @@
 """A real PostgreSQL server of the system, in a temporary folder: `initdb` and `postgres` run as an unprivileged user."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -35,17 +33,14 @@ class Server:
         return f"postgresql://{USER}@/{DATABASE}?host={self.folder}"
 
     def database(self, name: str) -> str:
-        """Make an empty database and return its URL."""
         self.sql(f"CREATE DATABASE {name}")
         return f"postgresql://{USER}@/{name}?host={self.folder}"
 
     def sql(self, statement: str, database: str = DATABASE) -> str:
-        """Run a statement with the server's own client."""
         command = [str(self.bin / "psql"), "-h", str(self.folder), "-U", USER, "-d", database, "-v", "ON_ERROR_STOP=1", "-Atqc", statement]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     def kill(self) -> None:
-        """End the server as a crash does."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(timeout=30)
 

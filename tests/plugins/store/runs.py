@@ -1,7 +1,5 @@
 """Run folders for tests of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,11 @@ def night(folder: Path, number: int, *, hosts: Sequence[str] = ("node1",), slowe
 
 
 def run(path: Path, rows: Sequence[Row], **info: Any) -> Path:
-    """A finished run with these rows, written at once."""
     write_all([FinishedRun(path, "allreduce", info, rows)])
     return path
 
 
 def added(name: str, *paths: Path, labels: Sequence[str] = ()) -> Changes:
-    """Add runs to a store, and close it."""
     database = open_store(name, write=True)
     try:
         return add_all(Writer(database), find_all(paths), labels)
@@ -39,7 +35,6 @@ def added(name: str, *paths: Path, labels: Sequence[str] = ()) -> Changes:
 
 
 def rows(name: str, sql: str) -> list[tuple[Any, ...]]:
-    """The records of a query of a store."""
     database: Database = open_store(name)
     try:
         return [tuple(record) for record in database.rows(text(sql))]

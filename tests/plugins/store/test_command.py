@@ -1,7 +1,5 @@
 """`collbench store`, and `--store` of history, baseline, gate and report: output, exit codes, and bad input."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -22,14 +20,12 @@ HEAVY = {"torch", "pandas", "matplotlib", "mpi4py", "pyarrow", "psycopg"}
 
 
 def said(done: Finished) -> str:
-    """The only sentence on stderr."""
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr.strip()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with runs.db, the store of three nights in runs/."""
     for number in (1, 2, 3):
         night(tmp_path / "runs", number, hosts=(f"node{number}",))
     assert run_here(tmp_path, "store", "sync", "runs.db", "runs", "--label", "nightly").returncode == 0
@@ -52,7 +48,7 @@ def test_an_unreadable_run_is_reported_and_only_add_fails(folder: Path) -> None:
         assert "night-9" in said(done)
 
 
-def test_a_query_has_the_same_values_in_each_format(folder: Path) -> None:
+def test_a_query_has_the_same_values_in_each_format_and_lists_its_columns(folder: Path) -> None:
     typed = ("store", "query", "runs.db", "--sizes", "64M", "--node", "node2", "--columns", "run,started,size_bytes,time_p50_s")
     expected = ("night-2", "2026-11-02T02:00:00Z", 64 << 20, 1e-5 + (64 << 20) / 20e9)
     (row,) = csv.DictReader(io.StringIO(run_here(folder, *typed, "--format", "csv").stdout))
@@ -66,6 +62,10 @@ def test_a_query_has_the_same_values_in_each_format(folder: Path) -> None:
         assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
     title, line, foot = run_here(folder, *typed).stdout.splitlines()
     assert (title.split()[0], line.split()[0], foot) == ("run", "night-2", "1 record")
+    done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
+    assert (done.returncode, done.stdout) == (0, "run\n")
+    done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 
 
 def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
@@ -75,16 +75,6 @@ def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
     assert (len(table), table[-1]) == (1002, "the newest 1000 records; use --limit N for more")
     assert len(run_here(folder, "store", "query", "runs.db", "--format", "csv").stdout.splitlines()) == 1 + 1099 + 9
     assert len(run_here(folder, "store", "query", "runs.db", "--limit", "0").stdout.splitlines()) == 1 + 1099 + 9 + 1
-
-
-def test_without_a_record_a_query_prints_the_header_alone(folder: Path) -> None:
-    done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
-    assert (done.returncode, done.stdout) == (0, "run\n")
-
-
-def test_columns_are_listed_with_their_meaning(folder: Path) -> None:
-    done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
-    assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 
 
 def test_hostile_names_do_not_reach_the_terminal(folder: Path) -> None:
@@ -112,7 +102,6 @@ def test_prune_removes_only_without_dry_run(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with regression.db, the store of the runs before and after a regression."""
     folder = tmp_path_factory.mktemp("stored")
     for name in ("before", "after"):
         assert run_here(folder, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0
@@ -156,7 +145,8 @@ def test_a_verdict_over_a_store_is_that_over_the_folders(tmp_path: Path) -> None
     assert json.loads((tmp_path / "b.json").read_text()) == json.loads((tmp_path / "a.json").read_text())
 
 
-def test_report_reads_the_folder_and_the_store_where_it_is_gone(folder: Path) -> None:
+def test_report_reads_the_newest_run_or_where_the_folder_is_gone_the_store(folder: Path) -> None:
+    assert run_here(folder, "report", "--store", "runs.db").stdout.startswith("night-3 ")
     whole = run_here(folder, "report", "--store", "runs.db", "night-2", "--format", "csv")
     assert whole.stdout == run_here(folder, "report", "runs/night-2", "--format", "csv").stdout
     shutil.rmtree(folder / "runs" / "night-2")
@@ -170,10 +160,6 @@ def test_report_reads_the_folder_and_the_store_where_it_is_gone(folder: Path) ->
     assert "--html needs its samples" in one_sentence(page)
 
 
-def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
-    assert run_here(folder, "report", "--store", "runs.db").stdout.startswith("night-3 ")
-
-
 # Without SQLAlchemy
 
 
@@ -185,25 +171,21 @@ def test_without_sqlalchemy_the_package_is_named(folder: Path, typed: str) -> No
     (folder / "lacking").mkdir()
     (folder / "lacking" / "sqlalchemy.py").write_text("raise ModuleNotFoundError(\"No module named 'sqlalchemy'\")")
     done = run(folder, *typed.split(), env={"PYTHONPATH": f"{folder / 'lacking'}:{ROOT}"})
-    assert one_sentence(done) == "a store needs SQLAlchemy (No module named 'sqlalchemy'): pip install SQLAlchemy"
+    assert one_sentence(done) == "a store needs SQLAlchemy (No module named 'sqlalchemy'): pip install 'collbench[store]'"
 
 
 # Bad input
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "query runs.db --columns bogus", "query runs.db --where bogus=1", "query runs.db --where ranks", "query runs.db --sizes 1M-1K",
-        "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
-        "query runs.db unknown-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
-        "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
-        "add new.db nowhere", "sync new.db nowhere",
-        "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'", "sync runs.db nowhere", "prune runs.db",
-        "prune runs.db --older-than soon", "prune nothing.db --missing", "export runs.db runs", "export nothing.db out", "bogus runs.db",
-        "",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("typed", [
+    "query runs.db --columns bogus", "query runs.db --where bogus=1", "query runs.db --where ranks", "query runs.db --sizes 1M-1K",
+    "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
+    "query runs.db unknown-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
+    "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
+    "add new.db nowhere", "sync new.db nowhere", "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'",
+    "sync runs.db nowhere", "prune runs.db", "prune runs.db --older-than soon", "prune nothing.db --missing", "export runs.db runs",
+    "export nothing.db out", "bogus runs.db", "",
+])  # fmt: skip
 def test_bad_input_is_one_sentence_and_changes_nothing(folder: Path, typed: str) -> None:
     (folder / "notes.txt").write_text("these are notes, not a store")
     before = (folder / "runs.db").read_bytes(), sorted(folder.rglob("*"))
@@ -212,15 +194,11 @@ def test_bad_input_is_one_sentence_and_changes_nothing(folder: Path, typed: str)
     assert before == ((folder / "runs.db").read_bytes(), sorted(folder.rglob("*")))
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "history --store nothing.db", "history --store runs.db unknown", "history", "history runs --node node1", "report runs --since 2d",
-        "report --store runs.db --node elsewhere", "report --serve --store runs.db", "baseline add good",
-        "baseline add good --label x runs",
-        "gate --baseline good --store runs.db unknown", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("typed", [
+    "history --store nothing.db", "history --store runs.db unknown", "history", "history runs --node node1", "report runs --since 2d",
+    "report --store runs.db --node elsewhere", "report --serve --store runs.db", "baseline add good", "baseline add good --label x runs",
+    "gate --baseline good --store runs.db unknown", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
+])  # fmt: skip
 def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:
     one_sentence(run_here(folder, *typed.split()))
 

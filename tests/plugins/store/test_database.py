@@ -1,7 +1,5 @@
 """Opening stores: versions, what is not a store, and disks, servers and connections that fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3
@@ -98,7 +96,7 @@ def test_a_file_that_is_not_a_store_is_refused_and_unchanged(tmp_path: Path) -> 
     assert (text.read_text()[:3], other.read_bytes(), empty.stat().st_size) == ("not", before, 0)
 
 
-def test_a_missing_store_is_made_for_writing_only(tmp_path: Path) -> None:
+def test_only_a_store_is_opened_and_a_missing_one_made_for_writing_only(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     with pytest.raises(UsageError, match="does not exist: make it with `collbench store add "):
         open_store(str(path))
@@ -107,9 +105,6 @@ def test_a_missing_store_is_made_for_writing_only(tmp_path: Path) -> None:
         open_store(str(tmp_path / "no" / "new.db"), write=True)
     open_store(str(path), write=True).close()
     assert sqlite3.connect(path).execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-
-
-def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="a pipe, not a regular file"):
         open_store(str(tmp_path / "pipe"), write=True)

@@ -1,7 +1,5 @@
 """Rows for Bencher, asv and TensorBoard: read back by the program itself where it is installed, else by the schema of its format."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -30,18 +28,15 @@ pytestmark = pytest.mark.system
 # As https://bencher.dev/docs/reference/bencher-metric-format describes it.
 _NUMBER = {"type": "number"}
 _METRIC = {
-    "type": "object",
-    "required": ["value"],
-    "properties": dict.fromkeys(("value", "lower_value", "upper_value"), _NUMBER),
+    "type": "object", "required": ["value"], "properties": dict.fromkeys(("value", "lower_value", "upper_value"), _NUMBER),
     "additionalProperties": False,
-}
+}  # fmt: skip
 _MEASURES = {"type": "object", "propertyNames": {"maxLength": 64}, "additionalProperties": _METRIC}
 BMF = {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 1024}, "additionalProperties": _MEASURES}
 NAME = "allreduce/nccl/cuda/float32/sum/isolated/out of place/fixed/4 ranks/1 nodes"
 
 
 def reported(*folders: Path, **options: Any) -> tuple[str, str]:
-    """What `collbench report` prints on stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     asv, commit = options.get("asv", (None, None))
     writers = [report_writer(Namespace(asv=asv, commit=commit, tensorboard=options.get("tensorboard")))]
@@ -56,19 +51,16 @@ def test_a_case_has_the_same_name_in_every_run() -> None:
     assert case_name(barrier) == "barrier/nccl/cuda/isolated/fixed/4 ranks/1 nodes"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"operation": "reduce"}, {"backend": "mpi"}, {"device": "cpu"}, {"dtype": "int8"}, {"redop": "max"}, {"root": 1}, {"mode": "graph"},
-        {"in_place": True}, {"buffers": "rotating"}, {"window": 64}, {"group": "MOD 2"}, {"ranks": 8}, {"nodes": 2}, {"nodes": None},
-        {"registration": "symmetric"}, {"algorithm": "tree"}, {"protocol": "ll"}, {"traffic": "even"}, {"streams": 4},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"operation": "reduce"}, {"backend": "mpi"}, {"device": "cpu"}, {"dtype": "int8"}, {"redop": "max"}, {"root": 1}, {"mode": "graph"},
+    {"in_place": True}, {"buffers": "rotating"}, {"window": 64}, {"group": "MOD 2"}, {"ranks": 8}, {"nodes": 2}, {"nodes": None},
+    {"registration": "symmetric"}, {"algorithm": "tree"}, {"protocol": "ll"}, {"traffic": "even"}, {"streams": 4},
+])  # fmt: skip
 def test_every_field_of_a_case_is_in_its_name(change: dict[str, Any]) -> None:
     assert series_name(make_row(8, **change)) != series_name(make_row(8))
 
 
-def test_bencher_gets_the_times_with_their_interval_and_the_rates() -> None:
+def test_bencher_gets_times_with_intervals_and_no_figure_that_is_unknown_or_wrong() -> None:
     found = json.loads(live([make_row(1024, time_s=make_times(2e-6))], "bmf"))
     validate(found, BMF)
     assert found == {
@@ -78,9 +70,6 @@ def test_bencher_gets_the_times_with_their_interval_and_the_rates() -> None:
             "percent-of-expected": {"value": 84.0},
         }
     }
-
-
-def test_bencher_gets_no_figure_that_is_unknown_or_wrong() -> None:
     rows = [
         not_measured("no library"),
         make_row(8, wrong=3),
@@ -114,7 +103,6 @@ def test_a_measuring_command_prints_it(tmp_path: Path) -> None:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git in a repository without the user's settings."""
     own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     name = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *name, *words], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=True)
@@ -123,7 +111,6 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A git repository with two commits."""
     folder = tmp_path / "repository"
     folder.mkdir()
     git(folder, "init")

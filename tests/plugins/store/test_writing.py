@@ -1,7 +1,5 @@
 """Adding runs to a store, bringing it up to date, and removing runs: on SQLite, and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,6 +18,7 @@ from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, 
 from tests.cli.command import ROOT
 from tests.plugins.store.runs import SIZES, added, night, rows, run
 from tests.results.rows import make_row, not_measured
+from tests.stored import stored_reports
 
 pytestmark = pytest.mark.system
 
@@ -53,8 +52,8 @@ def test_an_unchanged_run_is_not_read_again_and_a_changed_one_replaces_its_recor
     assert rows(name, "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_hunts_and_pairs_runs_have_suspects_and_medians_of_hosts(name: str) -> None:
-    added(name, ROOT / "reports" / "hunt-host", ROOT / "reports" / "pairs-under-load")
+def test_runs_pairs_and_verdicts_have_records_for_suspects_hosts_and_groups(name: str) -> None:
+    added(name, ROOT / "reports" / "hunt-host", stored_reports() / "pairs-under-load")
     assert rows(name, "SELECT node, state FROM suspect_history WHERE state = 'confirmed'") == [("cb1h7", "confirmed")]
     assert rows(name, "SELECT command, result, confirmed, places FROM hunts ORDER BY 1") == [
         ("hunt", "confirmed", 1, 8),
@@ -63,19 +62,19 @@ def test_hunts_and_pairs_runs_have_suspects_and_medians_of_hosts(name: str) -> N
     medians = rows(name, "SELECT node, partners, sent_bytes_per_s, latency_s FROM pair_history ORDER BY node")
     assert [(node, partners) for node, partners, _, _ in medians] == [(f"cb1h{number}", 7) for number in range(1, 9)]
     assert all(1e6 < sent < 1e9 and 1e-6 < latency < 1e-3 for _, _, sent, latency in medians)
-
-
-def test_a_verdict_has_its_counts_and_groups(name: str) -> None:
     added(name, VERDICT)
     assert rows(name, "SELECT result, mode, cases, confirmed, cause FROM verdicts") == [("regression", "baseline", 6, 9, "link")]
     assert rows(name, "SELECT count(*), count(factor) FROM verdict_groups")[0][0] > 0
 
 
-def test_labels_are_kept_and_added_to_runs_that_are_there(name: str, tmp_path: Path) -> None:
+def test_labels_are_added_and_several_names_of_a_path_are_one_run(name: str, tmp_path: Path) -> None:
     folder = night(tmp_path, 1)
     added(name, folder, labels=["nightly"])
     added(name, folder, labels=["nightly", "good"])
     assert rows(name, "SELECT label FROM labels ORDER BY label") == [("good",), ("nightly",)]
+    (tmp_path / "link").symlink_to(folder)
+    added(name, folder)
+    assert added(name, tmp_path / "link").paths == {UNCHANGED: [str(tmp_path / "link")]}
 
 
 def test_text_that_databases_reject_is_replaced(name: str, tmp_path: Path) -> None:
@@ -84,13 +83,6 @@ def test_text_that_databases_reject_is_replaced(name: str, tmp_path: Path) -> No
     added(name, run(tmp_path / "one", [row], hosts=[hostile], allocation_id=hostile, command=["collbench", hostile], software=[hostile]))
     assert rows(name, "SELECT name FROM nodes") == [("a?b\ufffd'; DROP TABLE runs; --",)]
     assert rows(name, "SELECT flags FROM history") == [("drift?",)]
-
-
-def test_several_names_of_a_path_are_one_run(name: str, tmp_path: Path) -> None:
-    folder = night(tmp_path, 1)
-    (tmp_path / "link").symlink_to(folder)
-    added(name, folder)
-    assert added(name, tmp_path / "link").paths == {UNCHANGED: [str(tmp_path / "link")]}
 
 
 def test_an_unreadable_run_is_refused_and_the_others_are_added(name: str, tmp_path: Path) -> None:

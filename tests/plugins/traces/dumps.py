@@ -1,12 +1,7 @@
 """Dumps of the Flight Recorder as PyTorch writes them, of calls that a test names."""
 
-from __future__ import annotations
-
 import json
 import struct
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 SECOND = 1_000_000_000
 _BEGAN = 1_795_000_000 * SECOND
@@ -14,9 +9,7 @@ _BEGAN = 1_795_000_000 * SECOND
 Call = tuple[str, int] | tuple[str, int, str]  # operation, elements, and how far it was: "completed" by default
 
 
-def entries(
-    calls: Sequence[Call], group: str = "0", what: str = "default_pg", *, library: str = "nccl", begin: int = 1, times: Sequence[float] = ()
-) -> list[dict[str, Any]]:
+def entries(calls, group="0", what="default_pg", *, library="nccl", begin=1, times=()):
     """Return the entries of a rank's calls in one group; `begin`: number of the first, `times`: when each was called, in seconds."""
     found = []
     for number, call in enumerate(calls):
@@ -34,19 +27,16 @@ def entries(
     return found
 
 
-def _created(times: Sequence[float], number: int) -> int:
+def _created(times, number):
     return _BEGAN + int(SECOND * (times[number] if times else number / 100))
 
 
-def document(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
-    """Return a dump; `groups`: the ranks of each group, which dumps of NCCL have."""
+def document(entries, groups=None):
     config = {name: {"name": name, "desc": "", "ranks": str(list(ranks))} for name, ranks in (groups or {}).items()}
     return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": list(entries)}
 
 
-def write(
-    folder: Path, by_rank: Mapping[int, Sequence[Mapping[str, Any]]], groups: Mapping[str, Sequence[int]] | None = None
-) -> list[Path]:
+def write(folder, by_rank, groups=None):
     """Write the dump of each rank as JSON; return the files."""
     paths = [folder / f"dump_rank_{rank}.json" for rank in by_rank]
     for path, calls in zip(paths, by_rank.values(), strict=True):
@@ -54,11 +44,11 @@ def write(
     return paths
 
 
-def pickled(value: Any) -> bytes:
+def pickled(value):
     """Return the value as PyTorch's pickler writes it: protocol 2, in which only strings are stored for a second use."""
-    memo: dict[str, int] = {}
+    memo = {}
 
-    def put(value: Any) -> bytes:
+    def put(value):
         if value is None or isinstance(value, bool):
             return b"N" if value is None else b"\x88" if value else b"\x89"
         if isinstance(value, int):

@@ -1,16 +1,12 @@
 """Traces made by hand for tests: the operations of each rank as short tuples, as a `Trace` or as dumps of the Flight Recorder."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, ProcessGroup, RankTrace, Trace, empty
-from collbench.plugins.training.workloads.step import Step
 
 MS = 1_000_000  # ns
 
@@ -33,14 +29,7 @@ class Op:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-def trace_of(
-    groups: Mapping[str, Sequence[int]],
-    ranks: Mapping[int, Sequence[Op]],
-    *,
-    world: int | None = None,
-    steps: Mapping[int, Sequence[int]] | None = None,
-    compute_ms: Mapping[int, Sequence[tuple[float, float]]] | None = None,
-) -> Trace:
+def trace_of(groups, ranks, *, world=None, steps=None, compute_ms=None):
     """Return the trace of a job; `ranks` has the operations of those with a trace."""
     known = tuple(ProcessGroup(name, tuple(each)) for name, each in groups.items())
     names = list(groups)
@@ -72,12 +61,12 @@ _NAMES = {
 _TYPES = {"float32": "Float", "float64": "Double", "bfloat16": "BFloat16", "int32": "Int", "uint8": "Byte", "float16": "Half"}
 
 
-def write_dumps(folder: Path, groups: Mapping[str, Sequence[int]], ranks: Mapping[int, Sequence[Op]]) -> Path:
+def write_dumps(folder, groups, ranks):
     """Write a dump of the Flight Recorder for each rank, as PyTorch does with NCCL. Return the folder."""
     folder.mkdir(exist_ok=True)
     config = {name: {"name": name, "desc": name, "ranks": json.dumps(list(each))} for name, each in groups.items()}
     for rank, operations in ranks.items():
-        numbers: dict[tuple[str, bool], int] = {}
+        numbers = {}
         entries = []
         for place, op in enumerate(operations):
             message = op.kind in ("send", "recv")
@@ -100,12 +89,12 @@ def write_dumps(folder: Path, groups: Mapping[str, Sequence[int]], ranks: Mappin
     return folder
 
 
-def operations_of(step: Step, world: int, each_ms: float = 1.0) -> tuple[dict[str, tuple[int, ...]], dict[int, list[Op]]]:
+def operations_of(step, world, each_ms=1.0):
     """Return (the process groups, by rank the operations) that a job with these exchanges, one after the other, would record."""
     from collbench.operations.dtypes import dtype_named
 
-    names: dict[tuple[int, ...], str] = {tuple(range(world)): "world"}
-    found: dict[int, list[Op]] = {rank: [] for rank in range(world)}
+    names = {tuple(range(world)): "world"}
+    found = {rank: [] for rank in range(world)}
     clock = 0.0
     for exchange in _single(step):
         width = dtype_named(exchange.dtype).size
@@ -124,5 +113,5 @@ def operations_of(step: Step, world: int, each_ms: float = 1.0) -> tuple[dict[st
     return {name: group for group, name in names.items()}, found
 
 
-def _single(step: Step) -> Iterable:  # type: ignore[type-arg]
+def _single(step):
     return (exchange for exchange in step.exchanges for _ in range(exchange.times))

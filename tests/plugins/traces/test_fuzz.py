@@ -1,17 +1,13 @@
 """A damaged trace of any format ends in a trace or in a UsageError, in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 import resource
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +15,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.matching import differences, match
-from collbench.plugins.traces.model import UNKNOWN, Trace
+from collbench.plugins.traces.model import UNKNOWN
 from collbench.plugins.traces.reading import read_traces
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
 from tools.benchmarks import mutations, trace_files
@@ -32,37 +28,26 @@ _NODES = [
 ]
 
 
-def _chakra(folder: Path) -> None:
-    execution_trace(folder / "et.json", _CALLS)
-
-
-def _kineto(folder: Path) -> None:
-    kineto_trace(folder / "kineto.json", _CALLS)
-
-
-def _protobuf(folder: Path) -> None:
-    protobuf_trace(folder / "rank.0.et", _NODES)
-
-
-FORMS: dict[str, Callable[[Path], None]] = {
-    **{name: lambda folder, write=write: write(folder, 12, 2) for name, write in trace_files.WRITERS.items()},  # type: ignore[misc]
+FORMS = {
+    **{name: lambda folder, write=write: write(folder, 12, 2) for name, write in trace_files.WRITERS.items()},
     "Flight Recorder, pickle": lambda folder: trace_files.flight_recorder_pickle(folder, 12, 2),
-    "Chakra": _chakra,
-    "Kineto": _kineto,
-    "Chakra, protobuf": _protobuf,
+    "Chakra": lambda folder: execution_trace(folder / "et.json", _CALLS),
+    "Kineto": lambda folder: kineto_trace(folder / "kineto.json", _CALLS),
+    "Chakra, protobuf": lambda folder: protobuf_trace(folder / "rank.0.et", _NODES),
 }
+_NUMBERS = ["-1", "0", "1e999", "NaN", "9" * 30, "9223372036854775807", "-9223372036854775808", "18446744073709551616", "1.5"]
+_QUIETLY = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None)
 
 
 @cache
-def files_of(form: str) -> dict[str, bytes]:
-    """The undamaged files of a job."""
+def files_of(form):
     with TemporaryDirectory() as folder:
         FORMS[form](Path(folder))
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_undamaged_files_are_read(form: str, tmp_path: Path) -> None:
+def test_the_undamaged_files_are_read(form, tmp_path):
     for name, data in files_of(form).items():
         (tmp_path / name).write_bytes(data)
     assert sum(len(rank.operations) for rank in read_traces([tmp_path]).ranks) > 1
@@ -70,41 +55,29 @@ def test_the_undamaged_files_are_read(form: str, tmp_path: Path) -> None:
 
 # What may happen to a file: each function returns the damaged bytes.
 
-_NUMBERS = [
-    "-1",
-    "0",
-    "1e999",
-    "NaN",
-    "9" * 30,
-    "9223372036854775807",
-    "-9223372036854775808",
-    "18446744073709551616",
-    "1.5",
-    "4294967296",
-    '"x"',
-]
+_NUMBERS += ["4294967296", '"x"']
 
 
-def _flip(data: bytes, draw: random.Random) -> bytes:
+def _flip(data, draw):
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
 
 
-def _truncate(data: bytes, draw: random.Random) -> bytes:
+def _truncate(data, draw):
     return data[: draw.randrange(len(data))]
 
 
-def _duplicate(data: bytes, draw: random.Random) -> bytes:
+def _duplicate(data, draw):
     begin, length = draw.randrange(len(data)), draw.choice((1, 16, 300, 5000))
     return data[:begin] + data[begin : begin + length] * draw.choice((2, 3, 40)) + data[begin + length :]
 
 
-def _remove(data: bytes, draw: random.Random) -> bytes:
+def _remove(data, draw):
     begin = draw.randrange(len(data))
     return data[:begin] + data[begin + draw.choice((1, 16, 300, 5000)) :]
 
 
-def _number(data: bytes, draw: random.Random) -> bytes:
+def _number(data, draw):
     places = list(mutations._NUMBER.finditer(data))
     if not places:
         return data
@@ -112,13 +85,13 @@ def _number(data: bytes, draw: random.Random) -> bytes:
     return data[: place.start()] + draw.choice(_NUMBERS).encode() + data[place.end() :]
 
 
-def _nest(data: bytes, draw: random.Random) -> bytes:
+def _nest(data, draw):
     places = [at for at, byte in enumerate(data) if byte in b"{["]
     at = draw.choice(places) if places else 0
     return data[:at] + draw.choice((b"[", b'{"a":', b"((")) * draw.choice((50, 2000, 200_000)) + data[at:]
 
 
-def _value(data: bytes, draw: random.Random) -> bytes:
+def _value(data, draw):
     """Another value, or type, of a field of a JSON file, or of a line."""
     lines = data.split(b"\n")
     whole = (data[:1] == b"{" and b"entries" in data[:4096]) or b"traceEvents" in data or b'"nodes"' in data
@@ -127,7 +100,7 @@ def _value(data: bytes, draw: random.Random) -> bytes:
         content = json.loads(data if whole else lines[at])
     except (ValueError, RecursionError):
         return _number(data, draw)
-    holder: Any = content
+    holder = content
     while isinstance(holder, dict | list) and holder:
         key = draw.choice(list(holder)) if isinstance(holder, dict) else draw.randrange(len(holder))
         if not isinstance(holder[key], dict | list) or not holder[key] or draw.random() < 0.2:
@@ -141,7 +114,7 @@ def _value(data: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-def _surrogate(data: bytes, draw: random.Random) -> bytes:
+def _surrogate(data, draw):
     """A surrogate without its other half within a text: escaped, or three bytes instead of others, since binary texts have a length."""
     places = [match.start() for match in re.finditer(rb"(?<=[a-z])[a-z]{3}", data)]
     if not places:
@@ -155,7 +128,7 @@ DAMAGES = (_flip, _truncate, _duplicate, _remove, _number, _nest, _value, _value
 
 
 @contextmanager
-def _limited(most: int) -> Iterator[None]:
+def _limited(most):
     """More memory than `most` bytes beyond what the process has fails in the block with MemoryError."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -166,7 +139,7 @@ def _limited(most: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def _check(trace: Trace) -> None:
+def _check(trace):
     """Assert that a trace is sound, and that it can be matched."""
     assert trace.world > max(rank.rank for rank in trace.ranks) >= 0
     for rank in trace.ranks:
@@ -179,17 +152,15 @@ def _check(trace: Trace) -> None:
     texts = (rank.job + rank.host + "".join(rank.notes.values()) for rank in trace.ranks)
     assert "".join((*texts, *(group.name + group.what for group in trace.groups))).encode() is not None
     matches = match(trace)
-    assert sum(int((found.calls != UNKNOWN).sum()) + int((found.messages[:, 1::2] != UNKNOWN).sum()) for found in matches) == sum(
-        len(rank.operations) for rank in trace.ranks
-    )
+    matched = sum(int((found.calls != UNKNOWN).sum()) + int((found.messages[:, 1::2] != UNKNOWN).sum()) for found in matches)
+    assert matched == sum(len(rank.operations) for rank in trace.ranks)
     for number, difference in enumerate(differences(trace, matches)):
         assert difference.render()
         if number > 20:
             break
 
 
-def damaged(form: str, seed: int, damages: Sequence[Callable[[bytes, random.Random], bytes]]) -> dict[str, bytes]:
-    """The files of a job after some damages of one of them."""
+def damaged(form, seed, damages):
     draw = random.Random(seed)
     files = dict(files_of(form))
     name = draw.choice(list(files))
@@ -198,7 +169,7 @@ def damaged(form: str, seed: int, damages: Sequence[Callable[[bytes, random.Rand
     return files
 
 
-def _run(form: str, seed: int, damages: Sequence[Callable[[bytes, random.Random], bytes]]) -> None:
+def _run(form, seed, damages):
     with TemporaryDirectory() as folder, _limited(1 << 30):
         for name, data in damaged(form, seed, damages).items():
             (Path(folder) / name).write_bytes(data)
@@ -211,13 +182,12 @@ def _run(form: str, seed: int, damages: Sequence[Callable[[bytes, random.Random]
 
 
 _ANY = st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)
-_QUIETLY = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(_QUIETLY, max_examples=20)
 @given(seed=st.integers(0, 1 << 32), damages=_ANY)
-def test_a_damaged_file(form: str, seed: int, damages: list[Callable[[bytes, random.Random], bytes]]) -> None:
+def test_a_damaged_file(form, seed, damages):
     _run(form, seed, damages)
 
 
@@ -226,5 +196,5 @@ def test_a_damaged_file(form: str, seed: int, damages: list[Callable[[bytes, ran
 @pytest.mark.timeout(1200)
 @settings(_QUIETLY, max_examples=1000)
 @given(seed=st.integers(0, 1 << 32), damages=_ANY)
-def test_many_damaged_files(form: str, seed: int, damages: list[Callable[[bytes, random.Random], bytes]]) -> None:
+def test_many_damaged_files(form, seed, damages):
     _run(form, seed, damages)

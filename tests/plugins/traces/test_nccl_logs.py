@@ -1,70 +1,52 @@
 """Logs of NCCL, and the JSONL of its Inspector: what the public formats have, of several versions."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.traces import inspector, nccl_log
 from collbench.plugins.traces.matching import differences, match
-from collbench.plugins.traces.model import DTYPES, KINDS, NONE, REDOPS, UNKNOWN, Part, Trace
+from collbench.plugins.traces.model import DTYPES, KINDS, NONE, REDOPS, UNKNOWN, Part
 from collbench.plugins.traces.reading import read_traces
 from tools.benchmarks import trace_files
 
 
-def log_line(rank: int, text: str) -> str:
-    """A line of a rank's process."""
+def log_line(rank, text):
     return f"node0:{100 + rank}:{200 + rank} [{rank}] NCCL INFO {text}\n"
 
 
-def init(rank: int, size: int, pointer: str = "0xa0", commid: str = "0xc1", *, end: str = "Init COMPLETE") -> str:
-    """The line of a communicator."""
+def init(rank, size, pointer="0xa0", commid="0xc1", *, end="Init COMPLETE"):
     key = f"commId {commid} " if commid else ""
-    return log_line(
-        rank, f"ncclCommInitRank comm {pointer} rank {rank} nranks {size} cudaDev {rank} nvmlDev {rank} busId 1b000 {key}- {end}"
-    )
+    text = f"ncclCommInitRank comm {pointer} rank {rank} nranks {size} cudaDev {rank} nvmlDev {rank} busId 1b000 {key}- {end}"
+    return log_line(rank, text)
 
 
 def call(
-    rank: int, kind: str = "AllReduce", count: int = 8, *, size: int = 2, dtype: int = 7, op: int = 0, root: int = 0, pointer: str = "0xa0",
-    launch: int = 0, stream: str = "0x5", more: str = "", accumulated: str = "",
-) -> str:  # fmt: skip
-    """The line of a call."""
-    return log_line(
-        rank,
-        f"{kind}: opCount {launch:x} sendbuff 0x7f0 recvbuff (nil) {accumulated}count {count} datatype {dtype} op {op} root {root} "
-        f"comm {pointer} [nranks={size}] stream {stream}{more}",
-    )
+    rank, kind = "AllReduce", count = 8, *, size = 2, dtype = 7, op = 0, root = 0, pointer = "0xa0",
+    launch = 0, stream = "0x5", more = "", accumulated = "",
+):  # fmt: skip
+    what = f"{accumulated}count {count} datatype {dtype} op {op} root {root} comm {pointer} [nranks={size}] stream {stream}{more}"
+    return log_line(rank, f"{kind}: opCount {launch:x} sendbuff 0x7f0 recvbuff (nil) {what}")
 
 
-def read_log(path: Path, lines: Sequence[str]) -> Trace:
-    """The trace of a log of all ranks."""
+def read_log(path, lines):
     path = path / "job.log"
     path.write_text("".join(lines))
     return read_traces([path])
 
 
-def kinds(trace: Trace, rank: int) -> list[str]:
+def kinds(trace, rank):
     return [KINDS[each] for each in trace.ranks[rank].operations["kind"]]
 
 
 class TestLog:
-    def test_types_reduction_ops_roots_and_streams(self, tmp_path: Path) -> None:
-        both = [
-            [
-                init(rank, 2),
-                call(rank, dtype=9, op=3),
-                call(rank, "Broadcast", dtype=0, root=1, stream="0x6"),
-                call(rank, "Reduce", op=9, dtype=40),
-            ]
-            for rank in range(2)
-        ]
-        trace = read_log(tmp_path, [line for lines in zip(*both, strict=True) for line in lines])
+    def test_types_reduction_ops_roots_and_streams(self, tmp_path):
+        lines = [init(rank, 2) for rank in range(2)]
+        lines += [call(rank, dtype=9, op=3) for rank in range(2)]
+        lines += [call(rank, "Broadcast", dtype=0, root=1, stream="0x6") for rank in range(2)]
+        trace = read_log(tmp_path, [*lines, *(call(rank, "Reduce", op=9, dtype=40) for rank in range(2))])
         rows = trace.ranks[1].operations
         assert kinds(trace, 1) == ["allreduce", "broadcast", "reduce"]
         assert [DTYPES[each] if each != NONE else None for each in rows["dtype"]] == ["bfloat16", "int8", None]
@@ -74,7 +56,7 @@ class TestLog:
         assert {Part.START_TIMES, Part.SEQUENCES, Part.DURATIONS} <= trace.missing
         assert not {Part.GROUPS, Part.ROOTS, Part.DTYPES, Part.SIZES, Part.REDOPS, Part.QUEUES} & trace.missing
 
-    def test_sends_and_receives_of_one_launch_are_a_batch(self, tmp_path: Path) -> None:
+    def test_sends_and_receives_of_one_launch_are_a_batch(self, tmp_path):
         lines = []
         for rank in range(2):
             other = {"root": 1 - rank}
@@ -88,17 +70,10 @@ class TestLog:
         assert whole.messages.tolist() == [[0, 0, 1, 1], [1, 0, 0, 1], [1, 3, 0, 3]]
         assert list(differences(trace, (whole,))) == []
 
-    def test_a_launchers_prefix_and_rccls_additions(self, tmp_path: Path) -> None:
-        lines = [
-            f"[1,{rank}]<stdout>:" + call(rank, size=2, more=f" task 0 globalrank {rank}", accumulated="acc (nil) ").replace(
-                "] NCCL", "] 1558545003174220 NCCL"
-            )
-            for rank in range(2)
-        ]  # fmt: skip
-        trace = read_log(tmp_path, ["building ...\n", *lines])
+    def test_a_launchers_prefix_rccls_additions_and_communicators_at_one_address(self, tmp_path):
+        lines = [f"[1,{rank}]<stdout>:{call(rank, more=f' task 0 globalrank {rank}', accumulated='acc (nil) ')}" for rank in range(2)]
+        trace = read_log(tmp_path, ["building ...\n", *(line.replace("] NCCL", "] 1558545003174220 NCCL") for line in lines)])
         assert (trace.world, [rank.rank for rank in trace.ranks], kinds(trace, 1)) == (2, [0, 1], ["allreduce"])
-
-    def test_a_communicator_at_the_address_of_a_destroyed_one(self, tmp_path: Path) -> None:
         lines = []
         for rank in range(2):
             lines += [init(rank, 2, end="Init START"), init(rank, 2), call(rank), init(rank, 2, commid="", end="Destroy COMPLETE")]
@@ -106,6 +81,7 @@ class TestLog:
         trace = read_log(tmp_path, lines)
         assert [group.name for group in trace.groups] == ["0xc1", "0xc2"]
         assert trace.ranks[0].operations["group"].tolist() == [0, 1]
+        assert not nccl_log.recognizes(Path("notes.md"), b"watch for NCCL INFO AllReduce: opCount in the log")
 
     @pytest.mark.parametrize(
         ("lines", "what"),
@@ -120,17 +96,12 @@ class TestLog:
             ([init(5, 2).replace("[5]", "[0]"), call(5)], "not valid"),
         ],
     )
-    def test_what_cannot_be_read(self, lines: list[str], what: str, tmp_path: Path) -> None:
+    def test_what_cannot_be_read(self, lines, what, tmp_path):
         with pytest.raises(UsageError, match=what):
             read_log(tmp_path, lines)
 
-    def test_a_page_that_only_mentions_calls_is_not_a_log(self) -> None:
-        assert not nccl_log.recognizes(Path("notes.md"), b"watch for NCCL INFO AllReduce: opCount in the log")
 
-
-def record(
-    rank: int = 0, number: int = 0, *, size: int = 2, kind: str = "AllReduce", key: str = "0xa", dump: int = 0, **more: Any
-) -> dict[str, Any]:
+def record(rank=0, number=0, *, size=2, kind="AllReduce", key="0xa", dump=0, **more):
     """A line of NCCL Inspector, version 4.0."""
     performance = {"coll": kind, "coll_sn": number, "coll_msg_size_bytes": 64, "coll_exec_time_us": 50, **more}
     return {
@@ -140,13 +111,13 @@ def record(
     }
 
 
-def write(path: Path, *records: dict[str, Any]) -> Path:
+def write(path, *records):
     path.write_text("".join(json.dumps(each) + "\n" for each in records))
     return path
 
 
 class TestInspector:
-    def test_what_it_has(self, tmp_path: Path) -> None:
+    def test_what_it_has(self, tmp_path):
         path = write(tmp_path / "a.log", record(kind="AllGather"), record(kind="ReduceScatter"), record(kind="Unheard"))
         other = write(tmp_path / "b.log", *(record(1, kind=kind) for kind in ("AllGather", "ReduceScatter", "Unheard")))
         trace = read_traces([path, other])
@@ -157,15 +128,15 @@ class TestInspector:
         assert {Part.DTYPES, Part.REDOPS, Part.ROOTS, Part.START_TIMES} <= trace.missing
         assert not {Part.DURATIONS, Part.GROUPS, Part.OPERATIONS, Part.ORDER} & trace.missing
 
-    def test_rotated_files_of_a_process_are_one_rank(self, tmp_path: Path) -> None:
+    def test_rotated_files_of_a_process_are_one_rank(self, tmp_path):
         later = write(tmp_path / "a.log", record(number=1, kind="AllGather", size=1, dump=9), record(number=2, size=1, dump=9))
         earlier = write(tmp_path / "b.log", record(number=0, size=1), record(kind="AllGather", size=1), record(number=1, size=1))
         trace = read_traces([later, earlier])
         assert kinds(trace, 0) == ["allreduce", "allgather", "allreduce", "allgather", "allreduce"]
         assert trace.ranks[0].operations["sequence"].tolist() == [0, 1, 2, 3, 4]
 
-    def test_verbose_records_have_times_and_the_order_of_the_program(self, tmp_path: Path) -> None:
-        def at(time: int) -> dict[str, Any]:
+    def test_verbose_records_have_times_and_the_order_of_the_program(self, tmp_path):
+        def at(time):
             kernels = [{"kernel_start_ts": time + 10 + channel, "kernel_stop_ts": time + 50 + channel} for channel in range(2)]
             return {"event_trace_ts": {"coll_start_ts": time, "kernel_events": kernels}}
 
@@ -175,7 +146,7 @@ class TestInspector:
         assert [rows[name].tolist() for name in ("created", "start", "end")] == [[200_000, 300_000], [210_000, 310_000], [251_000, 351_000]]
         assert not {Part.START_TIMES, Part.ORDER} & trace.missing
 
-    def test_operations_that_ranks_have_lost_are_no_differences(self, tmp_path: Path) -> None:
+    def test_operations_that_ranks_have_lost_are_no_differences(self, tmp_path):
         first = write(tmp_path / "a.log", *(record(number=number) for number in (0, 1, 4)), record(kind="AllGather", number=1))
         second = write(tmp_path / "b.log", *(record(1, number=number) for number in (0, 2, 4)), record(1, kind="AllGather"))
         trace = read_traces([first, second])
@@ -183,12 +154,10 @@ class TestInspector:
         assert Part.OPERATIONS in trace.missing
         assert list(differences(trace, (whole,))) == []
         both = (whole.calls != UNKNOWN).all(axis=1)
-        numbers = [
-            [inspector_number(tmp_path / name, index) for index in whole.calls[both][:, at]] for at, name in enumerate(("a.log", "b.log"))
-        ]
-        assert numbers == [[("AllReduce", 0), ("AllReduce", 4)]] * 2
+        for at, path in enumerate((first, second)):
+            assert [inspector_number(path, index) for index in whole.calls[both][:, at]] == [("AllReduce", 0), ("AllReduce", 4)]
 
-    def test_version_4_3_has_the_header_in_a_line_before(self, tmp_path: Path) -> None:
+    def test_version_4_3_has_the_header_in_a_line_before(self, tmp_path):
         whole = record(size=1)
         marker = {"header": whole["header"], "metadata": whole["metadata"], "dump_stats": {"coll_records": 1, "coll_dropped_total": 0}}
         message = {"p2p_perf": {"p2p": "Send", "p2p_sn": 0, "p2p_peer": 0, "p2p_msg_size_bytes": 32, "p2p_exec_time_us": 4}}
@@ -199,7 +168,7 @@ class TestInspector:
         marker["dump_stats"] = {"coll_dropped_total": 3}
         assert Part.OPERATIONS in read_traces([write(tmp_path / "a.log", marker, {"coll_perf": whole["coll_perf"]})]).missing
 
-    def test_a_process_with_several_gpus(self, tmp_path: Path) -> None:
+    def test_a_process_with_several_gpus(self, tmp_path):
         records = [record(rank, number) for number in range(3) for rank in range(2)]
         for each in records:
             each["metadata"]["pid"] = 10
@@ -218,23 +187,22 @@ class TestInspector:
             ([record(key="0xa"), record(1, key="0xb")], "no communicator connects all"),
         ],
     )
-    def test_what_cannot_be_read(self, records: list[dict[str, Any]], what: str, tmp_path: Path) -> None:
+    def test_what_cannot_be_read(self, records, what, tmp_path):
         with pytest.raises(UsageError, match=what):
             read_traces([write(tmp_path / "a.log", *records)])
 
-    def test_a_line_without_any_header_before(self, tmp_path: Path) -> None:
+    def test_a_line_without_any_header_before(self, tmp_path):
         with pytest.raises(UsageError, match="line 1: 'header' is missing"):
             inspector.read(write(tmp_path / "a.log", {"coll_perf": record()["coll_perf"]}))
 
 
-def inspector_number(path: Path, index: int) -> tuple[str, int]:
+def inspector_number(path, index):
     """Kind and NCCL's number of a record."""
     performance = json.loads(path.read_text().splitlines()[index])["coll_perf"]
     return performance["coll"], performance["coll_sn"]
 
 
-def test_both_formats_of_one_job_have_the_same_traffic(tmp_path: Path) -> None:
-    """The Inspector has bytes, and the log has elements of float32."""
+def test_both_formats_of_one_job_have_the_same_traffic(tmp_path):
     traces = []
     for write_files in (trace_files.inspector, trace_files.nccl_log):
         folder = tmp_path / write_files.__name__
@@ -243,4 +211,4 @@ def test_both_formats_of_one_job_have_the_same_traffic(tmp_path: Path) -> None:
         traces.append(read_traces([folder]))
     for one, other in zip(*(trace.ranks for trace in traces), strict=True):
         assert (one.operations["kind"] == other.operations["kind"]).all()
-        assert (one.operations["received"] == 4 * other.operations["received"]).all()
+        assert (one.operations["received"] == 4 * other.operations["received"]).all()  # bytes, and elements of float32

@@ -8,8 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,37 +27,27 @@ needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside 
 long = pytest.mark.long
 
 
-def job(*words: str) -> list[str]:
+def job(*words):
     return ["--", str(TORCHRUN), "--nproc-per-node", "2", str(JOB), *words]
 
 
-def dump_of(folder: Path, rank: int) -> dict[str, Any]:
+def dump_of(folder, rank):
     """The Flight Recorder dump of a rank; this test made it, so its pickle is trusted."""
-    content: dict[str, Any] = pickle.loads((folder / FLIGHT / f"rank_{rank}").read_bytes())
-    return content
+    return pickle.loads((folder / FLIGHT / f"rank_{rank}").read_bytes())
 
 
-def about(folder: Path, rank: int) -> dict[str, Any]:
-    """What the recorder wrote about a rank."""
-    content: dict[str, Any] = json.loads((folder / RANKS / f"rank_{rank}.json").read_bytes())
-    return content
+def about(folder, rank):
+    return json.loads((folder / RANKS / f"rank_{rank}.json").read_bytes())
 
 
-def operations(dump: dict[str, Any]) -> list[tuple[str, int]]:
+def operations(dump):
     """The (operation, elements) of a dump in their order."""
-    return [(entry["profiling_name"], sum(map(_elements, entry["input_sizes"]))) for entry in dump["entries"]]
-
-
-def _elements(shape: list[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
+    return [(entry["profiling_name"], sum(map(prod, entry["input_sizes"]))) for entry in dump["entries"]]
 
 
 @needs_torch
 @long
-def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path) -> None:
+def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path):
     done = run(tmp_path, "trace", "--out", "traces", "--steps", "2", "--kineto", *job(), timeout=110)
     assert done.returncode == FINE, done.stderr
     folder = tmp_path / "traces"
@@ -80,7 +70,7 @@ def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path)
 
 @needs_torch
 @long
-def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path: Path) -> None:
+def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path):
     """Gloo's execution traces do not contain which group an operation uses; its dumps do, but lack the messages."""
     words = ["--", str(TORCHRUN), "--nproc-per-node", "4", str(JOB), "groups"]
     done = run(tmp_path, "trace", "--out", "traces", "--steps", "4", *words, timeout=110)
@@ -100,14 +90,10 @@ def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path: Path
 @pytest.mark.often
 @needs_torch
 @long
-def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path: Path) -> None:
+def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path):
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "5", *job("skip"))
     try:
-        until(
-            lambda: hung(tmp_path, 10),
-            "the dumps of a hang",
-            patience_s=80,
-        )
+        until(lambda: hung(tmp_path, 10), "the dumps of a hang", patience_s=80)
         dumps = [dump_of(tmp_path / "traces", rank) for rank in (0, 1)]
         assert process.poll() is None
         assert json.loads((tmp_path / "traces" / HANG).read_text())["rank"] == 0
@@ -121,7 +107,7 @@ def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path: Path) 
     assert "autopsy" in (tmp_path / "stderr").read_text()
 
 
-def hung(folder: Path, elements: int) -> bool:
+def hung(folder, elements):
     """Return whether both ranks have written dumps of a hang, in which rank 0 waits for an operation with so many elements."""
     traces = folder / "traces"
     if len(list((traces / RANKS).glob("rank_?.json"))) < 2 or any(about(traces, rank)["why"] != "hang" for rank in (0, 1)):
@@ -129,18 +115,18 @@ def hung(folder: Path, elements: int) -> bool:
     return operations(dump_of(traces, 0))[-1] == ("gloo:all_reduce", elements)
 
 
+def complete_again(traces):
+    return "operations complete again" in {about(traces, rank)["why"] for rank in (0, 1)}
+
+
 @needs_torch
 @long
-def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path: Path) -> None:
+def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path):
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "4", *job("pause"))
     traces = tmp_path / "traces"
     try:
         until(lambda: hung(tmp_path, 20), "the dumps of the pause", patience_s=80)
-        until(
-            lambda: "operations complete again" in {about(traces, rank)["why"] for rank in (0, 1)} or hung(tmp_path, 10),
-            "the end of the pause",
-            patience_s=80,
-        )
+        until(lambda: complete_again(traces) or hung(tmp_path, 10), "the end of the pause", patience_s=80)
         until(lambda: hung(tmp_path, 10), "the dumps of the hang", patience_s=80)
         assert json.loads((traces / HANG).read_text())["rank"] == 0
     finally:
@@ -150,7 +136,7 @@ def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path: Path)
 
 @needs_torch
 @long
-def test_a_terminated_job_leaves_dumps_and_ends_by_the_signal(tmp_path: Path) -> None:
+def test_a_terminated_job_leaves_dumps_and_ends_by_the_signal(tmp_path):
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "0", *job("skip"))
     until(lambda: len(list((tmp_path / "traces" / RANKS).glob("rank_?.json"))) == 2, "the recorded steps", patience_s=80)
     process.send_signal(signal.SIGTERM)
@@ -161,14 +147,13 @@ def test_a_terminated_job_leaves_dumps_and_ends_by_the_signal(tmp_path: Path) ->
 
 @needs_torch
 @long
-def test_the_hosts_of_a_job_record_into_one_folder(tmp_path: Path) -> None:
+def test_the_hosts_of_a_job_record_into_one_folder(tmp_path):
     torchrun = [str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-endpoint", "127.0.0.1:29577", str(JOB)]
     hosts = []
     for node in range(2):
         (tmp_path / str(node)).mkdir()
-        hosts.append(
-            start(tmp_path / str(node), "trace", "--out", str(tmp_path / "traces"), "--", torchrun[0], f"--node-rank={node}", *torchrun[1:])
-        )
+        command = [torchrun[0], f"--node-rank={node}", *torchrun[1:]]
+        hosts.append(start(tmp_path / str(node), "trace", "--out", str(tmp_path / "traces"), "--", *command))
     assert [host.wait(90) for host in hosts] == [0, 0], [(tmp_path / str(node) / "stderr").read_text() for node in range(2)]
     first, second = (about(tmp_path / "traces", rank) for rank in (0, 1))
     assert first["job"] == second["job"] and (first["rank"], second["rank"]) == (0, 1)
@@ -176,13 +161,13 @@ def test_the_hosts_of_a_job_record_into_one_folder(tmp_path: Path) -> None:
 
 @needs_torch
 @long
-def test_an_exception_is_in_the_dump_of_its_rank(tmp_path: Path) -> None:
+def test_an_exception_is_in_the_dump_of_its_rank(tmp_path):
     done = run(tmp_path, "trace", "--out", "traces", *job("raise"), timeout=110)
     assert done.returncode == 1 and "made up" in done.stderr
     assert about(tmp_path / "traces", 1)["why"] == "ValueError"
 
 
-def test_a_job_without_torch_distributed_is_one_sentence(tmp_path: Path) -> None:
+def test_a_job_without_torch_distributed_is_one_sentence(tmp_path):
     done = run_here(tmp_path, "trace", "--out", "traces", "--", sys.executable, "-c", "pass")
     assert done.returncode == USAGE
     one_sentence(done)
@@ -190,12 +175,12 @@ def test_a_job_without_torch_distributed_is_one_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(5)", 5), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_the_exit_code_is_that_of_the_job(code: str, expected: int, tmp_path: Path) -> None:
+def test_the_exit_code_is_that_of_the_job(code, expected, tmp_path):
     assert run_here(tmp_path, "trace", "--", sys.executable, "-c", code).returncode == expected
 
 
 @pytest.mark.parametrize("words", [[], ["--"], ["--", "no-such-program"], ["--out", "full", "--", "true"], ["--steps", "0", "--", "true"]])
-def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(words, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     done = run_here(tmp_path, "trace", *words)
@@ -204,31 +189,28 @@ def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "traces").exists() or not any((tmp_path / "traces").iterdir())
 
 
-def test_one_rank_of_a_launch_does_not_record(tmp_path: Path) -> None:
+def test_one_rank_of_a_launch_does_not_record(tmp_path):
     env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert run_here(tmp_path, "trace", "--", "true", env=env | {"TORCHELASTIC_RUN_ID": "none"}).returncode == USAGE
 
 
-def hooked(tmp_path: Path, code: str, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def hooked(tmp_path, code, *options, env=None):
     """Run Python code with the hook on PYTHONPATH, after the folders that PYTHONPATH already had."""
     hook = Path(sys.modules[RecordRequest.__module__].__file__ or "").with_name("hook")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(hook), *((env or {}).values())])}
     return subprocess.run([sys.executable, *options, "-c", code], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path)
 
 
-def test_the_hook_runs_the_sitecustomize_that_it_hides(tmp_path: Path) -> None:
+def test_other_processes_load_nothing_of_the_hook_which_runs_the_sitecustomize_that_it_hides(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import sys; sys.made_up = __name__")
     done = hooked(tmp_path, "import sys, sitecustomize; print(sys.made_up, sitecustomize.__file__)", env={"": str(tmp_path / "own")})
     assert done.stdout.split() == ["sitecustomize", str(tmp_path / "own/sitecustomize.py")], done.stderr
-
-
-def test_other_processes_load_nothing_of_the_hook(tmp_path: Path) -> None:
     code = "import sys; print([name for name in (*sys.modules, *sys.path) if any(w in name for w in ('collbench_rec', 'torch', 'hook'))])"
     assert hooked(tmp_path, code).stdout.strip() == "[]"
 
 
-def test_an_environment_keeps_what_the_user_has_set(tmp_path: Path) -> None:
+def test_an_environment_keeps_what_the_user_has_set(tmp_path):
     made = environment(RecordRequest(("true",), tmp_path), "job1", {"PYTHONPATH": "/lib", "TORCH_NCCL_TRACE_BUFFER_SIZE": "77"})
     assert set(made) == {"PYTHONPATH", "TORCH_NCCL_TRACE_BUFFER_SIZE", "COLLBENCH_RECORDING"}
     assert made["PYTHONPATH"].split(os.pathsep)[1:] == ["/lib"]
@@ -239,9 +221,7 @@ def test_an_environment_keeps_what_the_user_has_set(tmp_path: Path) -> None:
     [("2.13.0+cpu", "TORCH_FR_BUFFER_SIZE"), ("2.10.1", "TORCH_FR_BUFFER_SIZE"), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE")],
 )
 @pytest.mark.parametrize("own", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", None])
-def test_the_hook_names_the_variables_of_the_installed_torch(
-    version: str, size: str, own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hook_names_the_variables_of_the_installed_torch(version, size, own, tmp_path, monkeypatch):
     variables = json.loads(environment(RecordRequest(("true",), tmp_path), "job1", {})["COLLBENCH_RECORDING"])["torch"]
     with monkeypatch.context() as context:
         for name in [name for name in os.environ if name.startswith("TORCH_")]:
@@ -255,7 +235,7 @@ def test_the_hook_names_the_variables_of_the_installed_torch(
     assert {value for name, value in found.items() if name != own} == {str(tmp_path / FLIGHT / "rank_"), "1"}
 
 
-def test_a_rank_without_a_trace_is_known(tmp_path: Path) -> None:
+def test_a_rank_without_a_trace_is_known(tmp_path):
     (tmp_path / "about.json").write_text('{"rank": 1, "world": 3}')
     write = "import os, shutil, json; f = json.loads(os.environ['COLLBENCH_RECORDING'])['folder']; os.makedirs(f + '/ranks')"
     copy = f"; shutil.copy({str(tmp_path / 'about.json')!r}, f + '/ranks/rank_1.json'); open(f + '/flight_recorder/rank_1', 'w').close()"

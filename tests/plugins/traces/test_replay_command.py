@@ -1,30 +1,25 @@
 """`collbench replay` as users start it: the plan, measured replays on backends, the gate, other numbers of ranks, and a shaped link."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 import collbench
-from collbench.plugins.training.records import StepRow
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.plugins.traces.recorded import Op, write_dumps
 from tests.plugins.training.reading import read_workload
-from tests.testbeds import Hosts
 
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
 BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
 GROUPS = {"world": range(4), "a": (0, 1), "b": (2, 3)}
+RATE = 1e9 / 8 * 1448 / 1514  # payload bytes per second of TCP over a link of 1 Gb/s
 
 
-def step(rank: int, begin_ms: float) -> Iterator[Op]:
+def step(rank, begin_ms):
     """Yield a step: stages send to the next one, a pair's all-reduce overlaps with one of all ranks."""
     message = Op("send", sent=4096, root=rank + 2) if rank < 2 else Op("recv", sent=4096, root=rank - 2)
     group = "a" if rank < 2 else "b"
@@ -33,19 +28,18 @@ def step(rank: int, begin_ms: float) -> Iterator[Op]:
 
 
 @pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    """Return a folder with dumps of three equal steps of four ranks."""
+def dumps(tmp_path):
     ranks = {rank: [op for begin in (0.0, 8.0, 16.0) for op in step(rank, begin)] for rank in range(4)}
     return write_dumps(tmp_path / "dumps", GROUPS, ranks)
 
 
-def stored(folder: Path, name: str = "run") -> StepRow:
+def stored(folder, name="run"):
     about, (row,), warnings = read_workload(folder / name)
     assert about and not warnings
     return row
 
 
-def test_the_plan_has_one_step_for_the_recorded_ranks(dumps: Path, tmp_path: Path) -> None:
+def test_the_plan_has_one_step_for_the_recorded_ranks(dumps, tmp_path):
     done = run_here(tmp_path, "replay", "dumps", "--dry-run", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert [(one["operation"], one["groups"], one["size_bytes"]) for one in map(json.loads, done.stdout.splitlines())] == [
@@ -67,7 +61,7 @@ def test_the_plan_has_one_step_for_the_recorded_ranks(dumps: Path, tmp_path: Pat
         (["dumps/dump_rank_0.json", "dumps/other/dump_rank_0.json"], "dump_rank_0"),
     ],
 )
-def test_bad_input_is_one_sentence(argv: list[str], problem: str, dumps: Path, tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(argv, problem, dumps, tmp_path):
     (dumps / "other").mkdir()
     (dumps / "other" / "dump_rank_0.json").write_bytes((dumps / "dump_rank_0.json").read_bytes()[:-99])
     if "--ranks" in argv or "--step" in argv:
@@ -80,7 +74,7 @@ def test_bad_input_is_one_sentence(argv: list[str], problem: str, dumps: Path, t
 @pytest.mark.often("gloo")
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_step_is_replayed_as_recorded_with_right_data(backend: str, dumps: Path, tmp_path: Path) -> None:
+def test_a_step_is_replayed_as_recorded_with_right_data(backend, dumps, tmp_path):
     done = run(tmp_path, "replay", "dumps", "--backend", backend, "--compute", "gaps", "--out", "run", "--format", "json")
     assert done.returncode == 0, done.stderr
     (printed,), row = map(json.loads, done.stdout.splitlines()), stored(tmp_path)
@@ -96,7 +90,7 @@ def test_a_step_is_replayed_as_recorded_with_right_data(backend: str, dumps: Pat
 
 
 @pytest.mark.long
-def test_compare_and_the_gate_hold_a_replay(tmp_path: Path) -> None:
+def test_compare_and_the_gate_hold_a_replay(tmp_path):
     operations = [Op("allreduce", sent=1 << 18, start_ms=0, end_ms=1), Op("allreduce", sent=1 << 16, start_ms=1, end_ms=2)]
     write_dumps(tmp_path / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})
     for name in "abcd":
@@ -116,7 +110,7 @@ def test_compare_and_the_gate_hold_a_replay(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
-def test_another_number_of_ranks_is_refused_with_the_remedy(dumps: Path, tmp_path: Path) -> None:
+def test_another_number_of_ranks_is_refused_with_the_remedy(dumps, tmp_path):
     line = ["--nproc-per-node", "2", *PROGRAM[1:], "replay", "dumps", "--backend", "gloo"]
     done = run(tmp_path, *line, program=[str(BIN / "torchrun")])
     assert "the replay is of 4 ranks, and 2 are there: start 4" in done.stderr and not (tmp_path / "runs").exists()
@@ -124,7 +118,7 @@ def test_another_number_of_ranks_is_refused_with_the_remedy(dumps: Path, tmp_pat
 
 @pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
-def test_under_a_launcher_with_fewer_ranks_the_job_shrinks(tmp_path: Path) -> None:
+def test_under_a_launcher_with_fewer_ranks_the_job_shrinks(tmp_path):
     operations = [Op("allreduce", sent=4096, start_ms=0, end_ms=1)]
     write_dumps(tmp_path / "dumps", {"world": range(4)}, dict.fromkeys(range(4), operations))
     line = ["--nproc-per-node", "2", *PROGRAM[1:], "replay", "dumps", "--backend", "gloo", "--ranks", "2", "--out", "run"]
@@ -133,48 +127,20 @@ def test_under_a_launcher_with_fewer_ranks_the_job_shrinks(tmp_path: Path) -> No
     assert row.ranks == 2 and row.wrong == 0 and row.replay and row.replay.ranks == 4, done.stderr
 
 
-RATE = 1e9 / 8 * 1448 / 1514  # payload bytes per second of TCP over a link of 1 Gb/s
-
-
 @pytest.mark.hosts
 @pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(MISSING["gloo"], reason="no torch")
-def test_over_a_shaped_link_a_step_takes_its_bytes_at_the_rate_and_its_computing(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_over_a_shaped_link_a_step_takes_its_bytes_at_the_rate_and_its_computing(hosts, tmp_path):
     bed = hosts(2, "1gbit")
     operations = [
         Op("allreduce", sent=4 << 20, start_ms=0, end_ms=100), Op("broadcast", sent=2 << 20, root=0, start_ms=150, end_ms=200),
     ]  # fmt: skip
     write_dumps(tmp_path / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})
-    line = [
-        *PROGRAM[1:],
-        "replay",
-        str(tmp_path / "dumps"),
-        "--backend",
-        "gloo",
-        "--compute",
-        "gaps",
-        "-n",
-        "10",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    place = [
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "1",
-        "--rdzv-backend",
-        "static",
-        "--master-addr",
-        bed.addresses[0],
-        "--master-port",
-        "29533",
-    ]
-    ranks = [
-        bed.start(host, ["timeout", "90", str(BIN / "torchrun"), *place, "--node-rank", str(host), *line], environment())
-        for host in range(2)
-    ]
+    typed = f"replay {tmp_path / 'dumps'} --backend gloo --compute gaps -n 10 --out {tmp_path / 'run'}".split()
+    place = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend static --master-addr {bed.addresses[0]} --master-port 29533".split()
+    torchrun = ["timeout", "90", str(BIN / "torchrun"), *place]
+    ranks = [bed.start(host, [*torchrun, "--node-rank", str(host), *PROGRAM[1:], *typed], environment()) for host in range(2)]
     said = [rank.communicate(timeout=100) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     row = stored(tmp_path)

@@ -1,7 +1,5 @@
 """The step of a trace: its exchanges in an order of all ranks, what each rank does when, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.operations.traffic import elements
 from collbench.plugins.traces.matching import match
-from collbench.plugins.traces.model import Part, ProcessGroup, Trace
+from collbench.plugins.traces.model import Part, ProcessGroup
 from collbench.plugins.traces.recording import (
     DefaultUsed,
     FilesIgnored,
@@ -19,7 +17,6 @@ from collbench.plugins.traces.recording import (
     OperationsLeftOut,
     OverlapNotRecorded,
     RanksAbsent,
-    Recording,
     StepChosen,
     decode,
     encode,
@@ -34,15 +31,12 @@ PAIR = {"world": (0, 1)}
 MESH = {"world": (0, 1, 2, 3), "a": (0, 1), "b": (2, 3), "c": (0, 2), "d": (1, 3)}
 
 
-def recorded(trace: Trace, step: str = "all", compute: float | None = None) -> Recording:
+def recorded(trace, step="all", compute=None):
     return step_of(trace, match(trace), ReplayOptions(step, compute))
 
 
-def both(*operations: Op, **more: object) -> Trace:
-    return trace_of(PAIR, {0: operations, 1: operations}, **more)  # type: ignore[arg-type]
-
-
-# Sizes, types and roots.
+def both(*operations, **more):
+    return trace_of(PAIR, {0: operations, 1: operations}, **more)
 
 
 @pytest.mark.parametrize(
@@ -52,28 +46,29 @@ def both(*operations: Op, **more: object) -> Trace:
         ("reducescatter", 100, 50, 400), ("alltoall", 100, 100, 400), ("gather", 50, 0, 400), ("scatter", 0, 50, 400),
     ],
 )  # fmt: skip
-def test_the_size_is_that_of_the_whole_buffer(kind: str, sent: int, received: int, size_bytes: int) -> None:
+def test_the_size_is_that_of_the_whole_buffer(kind, sent, received, size_bytes):
     root = 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1
     (exchange,) = recorded(both(Op(kind, sent=sent, received=received, root=root))).step.exchanges
     redop = "sum" if kind in ("allreduce", "reduce", "reducescatter") else None
     assert exchange == Exchange(kind, ((0, 1),), size_bytes, "group world", redop=redop, root=1 if root == 1 else None)
 
 
-def test_a_root_is_a_rank_of_its_group() -> None:
-    trace = trace_of(MESH, {rank: [Op("broadcast", "b", 10, root=3)] if rank > 1 else [] for rank in range(4)})
-    assert [(each.groups, each.root) for each in recorded(trace).step.exchanges] == [(((2, 3),), 1)]
-
-
-def test_what_is_not_recorded_gets_a_default_that_is_listed() -> None:
+def test_what_is_not_recorded_gets_a_default_that_is_listed_but_no_size_is_invented():
     found = recorded(both(Op("reduce", sent=8, redop=None, dtype=None)))
     (exchange,) = found.step.exchanges
     assert (exchange.redop, exchange.root, exchange.dtype, exchange.size_bytes) == ("sum", 0, "float32", 32)
     assert {(note.field, note.used, note.operations) for note in found.notes if isinstance(note, DefaultUsed)} == {
         ("reduction op", "sum", 1), ("root", "the first rank of the group", 1), ("data type", "float32", 1),
     }  # fmt: skip
+    with pytest.raises(UsageError, match="size"):
+        recorded(both(Op("allreduce", sent=-1)))
+    with pytest.raises(UsageError):
+        recorded(both(Op("other")))
+    trace = trace_of(MESH, {rank: [Op("broadcast", "b", 10, root=3)] if rank > 1 else [] for rank in range(4)})
+    assert [(each.groups, each.root) for each in recorded(trace).step.exchanges] == [(((2, 3),), 1)]
 
 
-def test_uneven_parts_are_the_traffic_from_rank_to_rank() -> None:
+def test_uneven_parts_are_the_traffic_from_rank_to_rank():
     sides = [((1, 2), (1, 5)), ((5, 4), (2, 4))]
     operations = {rank: [Op("alltoallv", sent=sum(to), received=sum(by), splits=(to, by))] for rank, (to, by) in enumerate(sides)}
     (exchange,) = recorded(trace_of(PAIR, operations)).step.exchanges
@@ -82,17 +77,16 @@ def test_uneven_parts_are_the_traffic_from_rank_to_rank() -> None:
 
 
 @pytest.mark.parametrize("sides", [[((1, 2), (1, 9)), ((5, 4), (2, 4))], [((1, 2, 3), (1, 5)), ((5, 4), (2, 4))]])
-def test_uneven_parts_that_contradict_are_refused(sides: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+def test_uneven_parts_that_contradict_are_refused(sides):
     operations = {rank: [Op("alltoallv", sent=3, received=3, splits=each)] for rank, each in enumerate(sides)}
     with pytest.raises(UsageError):
         recorded(trace_of(PAIR, operations))
 
 
 @pytest.mark.parametrize(
-    ("op", "reason"),
-    [(Op("other", sent=4), "unsupported"), (Op("allreduce", sent=0), "empty"), (Op("allreduce", "own", sent=4), "alone")],
+    ("op", "reason"), [(Op("other", sent=4), "unsupported"), (Op("allreduce", sent=0), "empty"), (Op("allreduce", "own", sent=4), "alone")]
 )
-def test_what_cannot_be_replayed_is_left_out_and_listed(op: Op, reason: str) -> None:
+def test_what_cannot_be_replayed_is_left_out_and_listed(op, reason):
     groups = {"world": (0, 1), "own": (0,)}
     trace = trace_of(groups, {0: [op, Op("allreduce", sent=4)], 1: [*([op] if op.group == "world" else []), Op("allreduce", sent=4)]})
     found = recorded(trace)
@@ -100,40 +94,24 @@ def test_what_cannot_be_replayed_is_left_out_and_listed(op: Op, reason: str) -> 
     assert [note.reason for note in found.notes if isinstance(note, OperationsLeftOut)] == [reason]
 
 
-def test_without_a_size_nothing_is_invented() -> None:
-    with pytest.raises(UsageError, match="size"):
-        recorded(both(Op("allreduce", sent=-1)))
-
-
-def test_a_trace_without_operations_is_refused() -> None:
-    with pytest.raises(UsageError):
-        recorded(both(Op("other")))
-
-
-# The order of all ranks.
-
-
-def test_equal_calls_of_disjoint_groups_at_the_same_place_are_one_exchange() -> None:
-    ranks = {
-        rank: [Op("allreduce", "a" if rank < 2 else "b", 100), Op("allreduce", "c" if rank % 2 == 0 else "d", 100)] for rank in range(4)
-    }
+def test_equal_calls_of_disjoint_groups_at_the_same_place_are_one_exchange_unless_sizes_differ():
+    ranks = {rank: [Op("allreduce", "aabb"[rank], 100), Op("allreduce", "cdcd"[rank], 100)] for rank in range(4)}
     found = recorded(trace_of(MESH, ranks)).step.exchanges
     assert [each.groups for each in found] == [((0, 1), (2, 3)), ((0, 2), (1, 3))]
-
-
-def test_different_sizes_are_different_exchanges() -> None:
     ranks = {rank: [Op("allreduce", "a" if rank < 2 else "b", 100 + rank // 2)] for rank in range(4)}
     assert {each.groups for each in recorded(trace_of(MESH, ranks)).step.exchanges} == {((0, 1),), ((2, 3),)}
 
 
-def test_orders_that_contradict_name_both_ranks_and_calls() -> None:
+def test_orders_that_contradict_name_both_ranks_and_calls_unless_there_is_no_order_of_groups():
     one, other = Op("allreduce", "a", 10), Op("broadcast", "world", 20, root=0)
-    ranks = {0: [one, other], 1: [other, one], 2: [other], 3: [other]}
+    trace = trace_of(MESH, {0: [one, other], 1: [other, one], 2: [other], 3: [other]})
     with pytest.raises(UsageError, match=r"rank 0 calls allreduce .* before broadcast .* rank 1"):
-        recorded(trace_of(MESH, ranks))
+        recorded(trace)
+    unordered = replace(trace, ranks=tuple(replace(rank, missing=frozenset({Part.ORDER})) for rank in trace.ranks))
+    assert len(recorded(unordered).step.exchanges) == 2
 
 
-def ring(batch: bool, overlap: bool) -> Trace:
+def ring(batch, overlap):
     """Return three ranks, each of which sends to the next one and receives from the previous one."""
     times = (0.0, 2.0, 1.0, 3.0) if overlap else (0.0, 1.0, 2.0, 3.0)
     ranks = {
@@ -147,51 +125,37 @@ def ring(batch: bool, overlap: bool) -> Trace:
 
 
 @pytest.mark.parametrize(("batch", "overlap"), [(True, False), (False, True)])
-def test_messages_around_a_ring_run_if_they_overlap(batch: bool, overlap: bool) -> None:
+def test_messages_around_a_ring_run_if_they_overlap(batch, overlap):
     found = recorded(ring(batch, overlap)).step
     assert sorted(group for each in found.exchanges for group in each.groups) == [(0, 1), (1, 2), (2, 0)]
     assert {each.operation for each in found.exchanges} == {"p2p_message"}
 
 
-def test_messages_around_a_ring_one_after_the_other_would_hang() -> None:
+def test_messages_around_a_ring_one_after_the_other_would_hang_and_overlapping_ones_start_in_order():
     with pytest.raises(UsageError, match="contradict"):
         recorded(ring(batch=False, overlap=False))
-
-
-def test_a_rank_starts_its_exchanges_in_the_order_of_the_step() -> None:
     found = recorded(ring(batch=True, overlap=True))
     for actions in found.step.timeline:
         starts = [action.exchange for action in actions if isinstance(action, Start)]
         assert starts == sorted(starts)
 
 
-def test_without_the_order_of_groups_only_that_within_a_group_counts() -> None:
-    one, other = Op("allreduce", "a", 10), Op("broadcast", "world", 20, root=0)
-    trace = trace_of(MESH, {0: [one, other], 1: [other, one], 2: [other], 3: [other]})
-    unordered = replace(trace, ranks=tuple(replace(rank, missing=frozenset({Part.ORDER})) for rank in trace.ranks))
-    assert len(recorded(unordered).step.exchanges) == 2
-
-
-# Ranks without a trace.
-
-
-def test_absent_ranks_take_part_in_their_groups_and_are_listed() -> None:
+def test_absent_ranks_incomplete_beginnings_and_ignored_files_are_listed():
     found = recorded(trace_of(MESH, {0: [Op("allreduce", sent=10), Op("send", sent=4, root=3)]}))
     assert [(each.operation, each.groups) for each in found.step.exchanges] == [("allreduce", ((0, 1, 2, 3),)), ("p2p_message", ((0, 3),))]
     assert RanksAbsent((1, 2, 3)) in found.notes and found.ranks == 4
-
-
-def test_an_incomplete_beginning_is_left_out() -> None:
     call = Op("allreduce", sent=10)
     trace = trace_of(PAIR, {0: [call] * 3, 1: [call] * 2})
     for rank, first in zip(trace.ranks, (1, 2), strict=True):
         rank.operations["sequence"] = np.arange(first, first + len(rank.operations))
     found = recorded(trace)
     assert len(found.step.exchanges) == 2 and OperationsLeftOut("incomplete", 1) in found.notes
+    trace = replace(both(Op("allreduce", sent=10)), ignored=tuple(Path(f"dump_rank_{rank}") for rank in range(5)))
+    assert FilesIgnored(("dump_rank_0", "dump_rank_1", "dump_rank_2"), 2) in recorded(trace).notes
 
 
 @pytest.mark.parametrize(("name", "known"), [("", False), ("named", True)])
-def test_the_ranks_that_use_a_group_are_its_ranks_if_it_has_a_name(name: str, known: bool) -> None:
+def test_the_ranks_that_use_a_group_are_its_ranks_if_it_has_a_name(name, known):
     trace = both(Op("allreduce", sent=10))
     groups = (ProcessGroup(name),)
     trace = replace(trace, groups=groups, ranks=tuple(replace(rank, groups=groups) for rank in trace.ranks))
@@ -200,15 +164,7 @@ def test_the_ranks_that_use_a_group_are_its_ranks_if_it_has_a_name(name: str, kn
     assert found.step.exchanges[0].groups == ((0, 1),) and GroupsUnknown(1) in found.notes
 
 
-def test_ignored_files_are_named() -> None:
-    trace = replace(both(Op("allreduce", sent=10)), ignored=tuple(Path(f"dump_rank_{rank}") for rank in range(5)))
-    assert FilesIgnored(("dump_rank_0", "dump_rank_1", "dump_rank_2"), 2) in recorded(trace).notes
-
-
-# Steps.
-
-
-def timed(begin_ms: float, *lengths_ms: float, size: int = 100) -> list[Op]:
+def timed(begin_ms, *lengths_ms, size=100):
     found = []
     for length in lengths_ms:
         found.append(Op("allreduce", sent=size, start_ms=begin_ms, end_ms=begin_ms + length))
@@ -216,7 +172,7 @@ def timed(begin_ms: float, *lengths_ms: float, size: int = 100) -> list[Op]:
     return found
 
 
-def spans(*spans_ms: tuple[float, float], duration_ms: float | None = None) -> Trace:
+def spans(*spans_ms, duration_ms=None):
     """Return a trace of two ranks with equal all-reduces at these times. duration_ms: by the library's timer."""
     trace = both(*(Op("allreduce", sent=100, start_ms=begin, end_ms=end, queue=place) for place, (begin, end) in enumerate(spans_ms)))
     for rank in trace.ranks if duration_ms is not None else ():
@@ -234,18 +190,17 @@ def spans(*spans_ms: tuple[float, float], duration_ms: float | None = None) -> T
         (spans((0, 100), (0, 100), duration_ms=20), 40),  # a watchdog found both ends at the same time
     ],
 )  # fmt: skip
-def test_the_recorded_time_of_equal_exchanges_that_overlap_is_their_union(trace: Trace, together_ms: float) -> None:
+def test_the_recorded_time_of_equal_exchanges_that_overlap_is_their_union(trace, together_ms):
     assert sum(seconds or 0 for seconds in recorded(trace).exchange_s) == pytest.approx(together_ms / 1e3)
 
 
-def test_other_exchanges_do_not_shorten_the_recorded_time() -> None:
-    trace = both(
-        Op("allreduce", sent=100, start_ms=0, end_ms=10, queue=0), Op("allgather", sent=100, received=200, start_ms=0, end_ms=8, queue=1)
-    )  # fmt: skip
+def test_other_exchanges_do_not_shorten_the_recorded_time():
+    reduced = Op("allreduce", sent=100, start_ms=0, end_ms=10, queue=0)
+    trace = both(reduced, Op("allgather", sent=100, received=200, start_ms=0, end_ms=8, queue=1))
     assert recorded(trace).exchange_s == (pytest.approx(0.010), pytest.approx(0.008))
 
 
-def test_the_median_step_by_its_recorded_time_is_replayed() -> None:
+def test_the_median_step_by_its_recorded_time_is_replayed():
     operations = [*timed(0, 1, 1), *timed(50, 2, 2), *timed(60, 3, 3), *timed(80, 1, 1)]  # steps of 50, 10 and 20 ms, and a last one
     trace = both(*operations, steps={0: (0, 2, 4, 6), 1: (0, 2, 4, 6)})
     found = recorded(trace, "median")
@@ -257,18 +212,15 @@ def test_the_median_step_by_its_recorded_time_is_replayed() -> None:
         recorded(trace, "4")
 
 
-def test_a_call_in_different_steps_of_its_ranks_is_refused() -> None:
+def test_steps_that_ranks_do_not_share_are_refused():
     trace = both(*timed(0, 1, 1, 1, 1), steps={0: (0, 2), 1: (0, 3)})
     with pytest.raises(UsageError, match="ranks 1 and 0"):
         recorded(trace, "first")
-
-
-def test_steps_that_only_some_ranks_have_are_refused() -> None:
     with pytest.raises(UsageError, match="rank 0 has 2 steps"):
         recorded(both(*timed(0, 1, 1), steps={0: (0, 1)}), "first")
 
 
-def test_an_exact_repetition_is_a_step() -> None:
+def test_an_exact_repetition_is_a_step():
     begin = [Op("broadcast", sent=7, root=0), Op("broadcast", sent=9, root=0)]
     step = [Op("allreduce", sent=10), Op("allreduce", sent=20), Op("allreduce", sent=10)]
     found = recorded(both(*begin, *step * 4), "")
@@ -278,58 +230,40 @@ def test_an_exact_repetition_is_a_step() -> None:
 
 
 @pytest.mark.parametrize(("step", "exchanges"), [("", 5), ("all", 5)])
-def test_without_an_exact_repetition_the_whole_trace_is_the_step(step: str, exchanges: int) -> None:
+def test_without_an_exact_repetition_the_whole_trace_is_the_step(step, exchanges):
     operations = [Op("allreduce", sent=size) for size in (10, 20, 10, 20, 11)]
     assert len(recorded(both(*operations), step).step.exchanges) == exchanges
     with pytest.raises(UsageError, match="--step all"):
         recorded(both(*operations), "median")
 
 
-# What each rank does when.
-
-
-def test_operations_that_overlapped_overlap() -> None:
+def test_operations_that_overlapped_overlap_and_others_need_no_timeline():
     operations = [
         Op("allreduce", sent=10, start_ms=0, end_ms=4), Op("allreduce", sent=20, start_ms=2, end_ms=6),
         Op("allreduce", sent=30, start_ms=6, end_ms=7),
     ]  # fmt: skip
     timeline = recorded(both(*operations)).step.timeline
     assert timeline == ((Start(0), Start(1), Wait(0), Wait(1), Start(2), Wait(2)),) * 2
-
-
-def test_operations_one_after_the_other_need_no_timeline() -> None:
     assert recorded(both(*timed(0, 1, 2, 3))).step.timeline == ()
-
-
-def test_gaps_are_computed_for_their_length_times_the_factor() -> None:
-    operations = [Op("allreduce", sent=10, start_ms=5, end_ms=6), Op("allreduce", sent=10, start_ms=10, end_ms=11)]
-    found = recorded(both(*operations), compute=0.5)
-    assert found.step.timeline[0] == (Start(0), Wait(0), Compute(pytest.approx(0.002)), Start(1), Wait(1))
-    assert found.compute_s == pytest.approx(0.002)
-
-
-def test_recorded_computing_goes_on_during_operations() -> None:
-    """The rank computes from 0 to 10 ms, starts an operation at 2 ms that ends at 5 ms, and is idle until a second one begins."""
-    operations = [Op("allreduce", sent=10, start_ms=2, end_ms=5), Op("allreduce", sent=20, start_ms=12, end_ms=15)]
-    computing = {rank: [(0.0, 10.0)] for rank in (0, 1)}
-    first, *_ = recorded(both(*operations, compute_ms=computing), compute=1.0).step.timeline
-    assert first == (Start(0), Compute(pytest.approx(0.008)), Wait(0), Start(1), Wait(1))
-
-
-def test_without_times_operations_run_one_after_the_other() -> None:
     found = recorded(both(Op("allreduce", sent=10), Op("allreduce", sent=20)), compute=1.0)
     assert found.step.timeline == () and OverlapNotRecorded(2) in found.notes and found.step_time_s is None
 
 
-def test_the_computing_after_the_last_operation_belongs_to_its_step() -> None:
+def test_gaps_and_recorded_computing_are_computed_for_their_length():
+    operations = [Op("allreduce", sent=10, start_ms=5, end_ms=6), Op("allreduce", sent=10, start_ms=10, end_ms=11)]
+    found = recorded(both(*operations), compute=0.5)
+    assert found.step.timeline[0] == (Start(0), Wait(0), Compute(pytest.approx(0.002)), Start(1), Wait(1))
+    assert found.compute_s == pytest.approx(0.002)
+    # The rank computes from 0 to 10 ms, starts an operation at 2 ms that ends at 5 ms, and is idle until a second one begins.
+    operations = [Op("allreduce", sent=10, start_ms=2, end_ms=5), Op("allreduce", sent=20, start_ms=12, end_ms=15)]
+    computing = {rank: [(0.0, 10.0)] for rank in (0, 1)}
+    first, *_ = recorded(both(*operations, compute_ms=computing), compute=1.0).step.timeline
+    assert first == (Start(0), Compute(pytest.approx(0.008)), Wait(0), Start(1), Wait(1))
     trace = both(*timed(0, 1), *timed(10, 1), *timed(20, 1), steps={0: (0, 1, 2), 1: (0, 1, 2)})
     assert recorded(trace, "1", compute=1.0).step.timeline[0] == (Start(0), Wait(0), Compute(pytest.approx(0.009)))
 
 
-# The control plane, and the round trip.
-
-
-def test_a_rank_gets_the_exchanges_and_its_own_timeline() -> None:
+def test_a_rank_gets_the_exchanges_and_its_own_timeline_with_the_digest_of_what_runs():
     operations = [Op("allreduce", sent=10, start_ms=0, end_ms=4), Op("broadcast", sent=20, root=1, start_ms=2, end_ms=6)]
     sides = [((1, 2), (1, 5)), ((5, 4), (2, 4))]
     ranks = {rank: [*operations, Op("alltoallv", sent=3, splits=each, start_ms=8, end_ms=9)] for rank, each in enumerate(sides)}
@@ -337,9 +271,6 @@ def test_a_rank_gets_the_exchanges_and_its_own_timeline() -> None:
     whole, own = decode(encode(found)), decode(encode(found), rank=1)
     assert replace(whole, digest="") == found and len(whole.digest) == 8
     assert own.step.timeline == ((), found.step.timeline[1]) and own.step.exchanges == found.step.exchanges
-
-
-def test_the_digest_is_that_of_what_runs() -> None:
     digests = {
         decode(encode(recorded(both(*operations), compute=compute))).digest
         for operations in (timed(0, 1, 2), timed(0, 1, 2, size=11), [*timed(0, 1), *timed(5, 2)])
@@ -349,7 +280,7 @@ def test_the_digest_is_that_of_what_runs() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in regimes() if name not in ("pipeline", "parameter-server", "expert-parallel")])
-def test_a_workload_that_is_recorded_gives_the_same_bytes_and_order(name: str) -> None:
+def test_a_workload_that_is_recorded_gives_the_same_bytes_and_order(name):
     options = {"model": "1M"} | ({"layers": "2", "hidden": "64", "sequence": "32", "tensor": "2"} if name == "tensor-parallel" else {})
     options |= {"layers": "2", "hidden": "64"} if name == "fsdp" else {}
     step = regimes()[name].step(shape_of(regimes()[name], options, (0, 0, 1, 1)))
@@ -360,10 +291,7 @@ def test_a_workload_that_is_recorded_gives_the_same_bytes_and_order(name: str) -
     assert moved_bytes(found, 4) == moved_bytes(Step(tuple(expected), 0), 4)
 
 
-# The recorded timelines that a page draws.
-
-
-def test_the_exposed_part_is_what_computing_does_not_hide() -> None:
+def test_the_exposed_part_is_what_computing_does_not_hide():
     """A step from 0 to 10 ms: exchanges from 2 to 5 ms and from 4 to 8 ms; the rank computes until 3 ms, and from 7 ms on."""
     operations = [Op("allreduce", sent=10, start_ms=2, end_ms=5), Op("allreduce", sent=20, start_ms=4, end_ms=8)]
     computing = {0: [(0, 3), (7, 10)], 1: [(0, 3), (7, 10)]}
@@ -376,16 +304,10 @@ def test_the_exposed_part_is_what_computing_does_not_hide() -> None:
     assert first.exchanges[1].end_s - first.exchanges[1].begin_s == pytest.approx(0.004)
 
 
-def test_without_recorded_computing_the_exposed_part_is_unknown() -> None:
+def test_without_computing_the_exposed_part_is_unknown_and_of_many_exchanges_the_first_are_drawn():
     first, _ = recorded(both(Op("allreduce", sent=10, start_ms=2, end_ms=5))).timelines
     assert (first.exposed_s, first.computing_s, first.computing) == (None, None, ())
-
-
-def test_without_times_no_timeline_is_drawn() -> None:
     assert recorded(both(Op("allreduce", sent=10))).timelines == ()
-
-
-def test_of_many_exchanges_the_first_are_drawn_and_all_count() -> None:
     operations = [Op("allreduce", sent=10, start_ms=2 * each, end_ms=2 * each + 1) for each in range(300)]
     first, _ = recorded(both(*operations)).timelines
     assert (len(first.exchanges), first.left_out) == (200, 100)

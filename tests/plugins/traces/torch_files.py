@@ -1,13 +1,9 @@
 """Write traces as PyTorch and MLCommons Chakra do, of any number of operations: for tests of the readers."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,11 +19,11 @@ class Call:
     ranks: tuple[int, ...] = (0, 1)
 
 
-def execution_trace(path: Path, calls: Iterable[Call], groups: Sequence[dict[str, Any]] = (), indent: str = "\n  ") -> None:
+def execution_trace(path, calls, groups=(), indent="\n  "):
     """Write an execution trace of `record_param_comms` nodes, in the text form of PyTorch."""
     attributes = [{"name": "rf_id", "type": "uint64", "value": 1}, {"name": "tid", "type": "uint64", "value": 1}]
 
-    def nodes() -> Iterator[dict[str, Any]]:
+    def nodes():
         text = json.dumps(list(groups or [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 2}]))
         yield _node(2, "## process_group:init ##", ([text], ["String"]), ([], []), attributes)
         for number, call in enumerate(calls, 3):
@@ -46,12 +42,12 @@ def execution_trace(path: Path, calls: Iterable[Call], groups: Sequence[dict[str
         file.write('\n  ],\n  "finish_ts": 2\n}\n')
 
 
-def _node(number: int, name: str, inputs: tuple[Any, Any], outputs: tuple[Any, Any], attributes: Any) -> dict[str, Any]:
+def _node(number, name, inputs, outputs, attributes):
     both = [{"values": values, "shapes": [[] for _ in values], "types": types} for values, types in (inputs, outputs)]
     return {"id": number, "name": name, "ctrl_deps": number - 1, "inputs": both[0], "outputs": both[1], "attrs": attributes}
 
 
-def kineto_trace(path: Path, calls: Iterable[Call], rank: int = 0, world: int = 2, indent: str = "\n  ") -> None:
+def kineto_trace(path, calls, rank=0, world=2, indent="\n  "):
     """Write a Kineto trace: a record and a kernel for each call, and a kernel that computes before each."""
     with _open(path) as file:
         file.write('{\n  "schemaVersion": 1,\n  "distributedInfo": ' + json.dumps({"backend": "nccl", "rank": rank, "world_size": world}))
@@ -76,7 +72,7 @@ def kineto_trace(path: Path, calls: Iterable[Call], rank: int = 0, world: int = 
         file.write('\n  ],\n  "traceName": "trace.json"\n}\n')
 
 
-def _open(path: Path) -> Any:
+def _open(path):
     return gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w")
 
 
@@ -98,8 +94,7 @@ class Node:
     types: str = ""
 
 
-def protobuf_trace(path: Path, nodes: Iterable[Node], version: str = "0.0.4") -> None:
-    """Write an `.et` file."""
+def protobuf_trace(path, nodes, version="0.0.4"):
     with path.open("wb") as file:
         file.write(_delimited(_field(1, version.encode())))
         for node in nodes:
@@ -112,8 +107,7 @@ def protobuf_trace(path: Path, nodes: Iterable[Node], version: str = "0.0.4") ->
             file.write(_delimited(data))
 
 
-def varint(value: int) -> bytes:
-    """Return a protobuf number."""
+def varint(value):
     value &= (1 << 64) - 1
     found = bytearray()
     while value > 127:
@@ -122,11 +116,11 @@ def varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def _field(number: int, value: int | bytes) -> bytes:
+def _field(number, value):
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def _delimited(data: bytes) -> bytes:
+def _delimited(data):
     return varint(len(data)) + data

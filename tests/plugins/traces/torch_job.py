@@ -4,24 +4,20 @@ Writes et_RANK.json, kineto_RANK.json and calls_RANK.json: for each call [kind, 
 or peer (-1: none), sizes to each rank, sizes from each rank].
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
-CALLS: list[list[Any]] = []
+CALLS = []
 
 
-def log(kind: str, sent: Any, received: Any, group: Any = None, *, root: int = -1, parts: Sequence[Any] = ((), ())) -> None:
+def log(kind, sent, received, group=None, *, root=-1, parts=((), ())):
     """Log a call. sent, received: tensors, or lists of them."""
     tensors = [each if isinstance(each, list) else [each] for each in (sent, received)]
     dtype = str(next(each for some in tensors for each in some).dtype).removeprefix("torch.")
@@ -29,28 +25,27 @@ def log(kind: str, sent: Any, received: Any, group: Any = None, *, root: int = -
     CALLS.append([kind, dtype, *numbers, dist.get_process_group_ranks(group or dist.group.WORLD), root, *map(list, parts)])
 
 
-def wrap(module: Any, name: str, before: Callable[..., None]) -> None:
-    """Log each call of a function of a module."""
+def wrap(module, name, before):
     original = getattr(module, name)
 
     @wraps(original)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args, **options):
         before(*args, **options)
         return original(*args, **options)
 
     setattr(module, name, call)
 
 
-def plain_steps(world: int) -> Callable[[], None]:
+def plain_steps(world):
     """Return a step with each operation of torch.distributed."""
     rank, x = dist.get_rank(), torch.ones(6, 4)
     dist.new_group()  # a second group of all ranks: Gloo's traces do not contain which one an operation uses
     flat = torch.ones(24)
 
-    def out(*shape: int) -> torch.Tensor:
+    def out(*shape):
         return torch.empty(shape)
 
-    def step() -> None:
+    def step():
         log("allreduce", x, x)
         dist.all_reduce(x)
         doubles = x.double()
@@ -91,11 +86,10 @@ def plain_steps(world: int) -> Callable[[], None]:
     return step
 
 
-def model_steps(model: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
-    """Return training steps of a model."""
+def model_steps(model, inputs):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def step() -> None:
+    def step():
         model(inputs).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -103,11 +97,11 @@ def model_steps(model: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def ddp_steps(model: nn.Sequential, inputs: torch.Tensor) -> Callable[[], None]:
+def ddp_steps(model, inputs):
     """Return steps of DistributedDataParallel, with two buckets of gradients."""
     wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
 
-    def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(state, bucket):
         log("allreduce", bucket.buffer(), bucket.buffer())
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
@@ -116,14 +110,14 @@ def ddp_steps(model: nn.Sequential, inputs: torch.Tensor) -> Callable[[], None]:
     return model_steps(wrapped, inputs)
 
 
-def fsdp_steps(model: nn.Sequential, inputs: torch.Tensor) -> Callable[[], None]:
+def fsdp_steps(model, inputs):
     """Return steps of fully sharded data parallel (FSDP2)."""
     from torch.distributed.fsdp import fully_shard
 
-    def gather(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> None:
+    def gather(output_tensor, input_tensor, group=None, async_op=False):
         log("allgather", input_tensor, output_tensor, group)
 
-    def scatter(output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+    def scatter(output, input, op=None, group=None, async_op=False):
         log("reducescatter", input, output, group)
 
     newer = hasattr(dist, "all_gather_single")
@@ -135,7 +129,7 @@ def fsdp_steps(model: nn.Sequential, inputs: torch.Tensor) -> Callable[[], None]
     return model_steps(model, inputs)
 
 
-def tensor_steps(model: nn.Sequential, inputs: torch.Tensor, world: int) -> Callable[[], None]:
+def tensor_steps(model, inputs, world):
     """Return steps of tensor parallelism in pairs of ranks."""
     import torch.distributed._functional_collectives as functional
     from torch.distributed.device_mesh import init_device_mesh
@@ -147,8 +141,7 @@ def tensor_steps(model: nn.Sequential, inputs: torch.Tensor, world: int) -> Call
     return model_steps(model, inputs)
 
 
-def main(rank: int, world: int, folder: Path, job: str) -> None:
-    """Run two steps, and write the traces and the log."""
+def main(rank, world, folder, job):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     torch.manual_seed(0)
     model, inputs = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)), torch.randn(16, 64)

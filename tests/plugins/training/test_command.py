@@ -1,6 +1,4 @@
-"""`collbench workload` as users start it: the plan of a step, rejected options, measured steps on every backend, and their report."""
-
-from __future__ import annotations
+"""`collbench workload` as users start it: plans, rejected options, steps measured on every backend and in real frameworks, their report."""
 
 import csv
 import io
@@ -9,7 +7,6 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +14,11 @@ from collbench.cli import request as requests
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
 from collbench.operations.sweep import Sweep
-from collbench.plugins.training.records import StepRow
-from collbench.plugins.training.workloads.registry import regimes
-from tests.cli.command import BIN, run, run_here
+from collbench.plugins.training.workloads.registry import every_regime, regimes
+from tests.cli.command import BIN, one_sentence, run, run_here
 from tests.conftest import sample
 from tests.plugins.training.reading import read_workload
+from tests.test_trust import DOCS, _rows
 
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
 BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
@@ -32,31 +29,26 @@ OF_ITS_OWN = {
     "tensor-parallel": (*LAYERS, "--sequence", "32", "--tensor", "3"),
 }  # fmt: skip
 SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 4 bytes each
+ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
+needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
 
 
-def planned(folder: Path, *typed: str) -> list[dict[str, Any]]:
-    """Return the exchanges that --dry-run prints."""
+def planned(folder, *typed):
     done = run_here(folder, "workload", *typed, "--dry-run", "--format", "json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_plan_by_hand(tmp_path: Path) -> None:
+def test_a_plan_has_the_exchanges_of_model_and_layout(tmp_path):
     exchanges = planned(tmp_path, "data-parallel", "--model", "resnet50", "--ranks", "4")
     assert {one["operation"] for one in exchanges} == {"allreduce"} and {one["group_ranks"] for one in exchanges} == {4}
     assert sum(one["size_bytes"] * one["times"] for one in exchanges) == 25_557_032 * 4
     assert sum(one["moves_bytes"] for one in exchanges) == pytest.approx(25_557_032 * 4 * 2 * 3 / 4)
     assert list(tmp_path.iterdir()) == [], "nothing was started"
-
-
-def test_the_requested_layout(tmp_path: Path) -> None:
     exchanges = planned(tmp_path, "hierarchical", "--ranks", "8", "--ranks-per-node", "4")
     assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
         ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),
     }  # fmt: skip
-
-
-ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
 
 
 @pytest.mark.parametrize(
@@ -70,16 +62,14 @@ ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
         (replace(ALONE, ranks=4, local_ranks=2), 1, 1, (0, 0, 1, 1)),
     ],
 )
-def test_hosts_of_a_launch_that_is_only_planned(
-    info: LaunchInfo | None, ranks_per_node: int | None, gpus_each: int, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_of_a_launch_that_is_only_planned(info, ranks_per_node, gpus_each, hosts, monkeypatch):
     monkeypatch.setattr(requests, "local_ranks", lambda request, env: 6)
     monkeypatch.setattr(requests, "node_ranks", lambda request, info, env: 3)
     request = Request("workload", Sweep((), None, ()), ("mpi",), gpus_per_process=gpus_each, ranks_per_node=ranks_per_node)
     assert requests.placement_of(request, info, {}).host_of == hosts
 
 
-def test_a_plan_for_people(tmp_path: Path) -> None:
+def test_a_plan_for_people(tmp_path):
     done = run_here(tmp_path, "workload", "fsdp,pipeline", "--ranks", "2", "--dry-run", "--microbatches", "3")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -88,20 +78,22 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     assert done.stdout.count("\na step: ") == 2
 
 
-def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path: Path) -> None:
+def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path):
     done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
     assert done.returncode == 0
     assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
     assert done.stderr.startswith("hierarchical is skipped: ") and done.stderr.count("\n") == 2 and " of samples" in done.stderr
 
 
-def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+def test_a_training_without_overlap_is_refused_and_options_come_from_the_environment_too(tmp_path):
     typed = {"COLLBENCH_TENSOR": "4", "COLLBENCH_RANKS": "8"}
     done = run_here(tmp_path, "workload", "tensor-parallel", "--dry-run", "--format", "json", env=typed)
     assert [json.loads(line)["group_ranks"] for line in done.stdout.splitlines()] == [4, 4]
+    done = run_here(tmp_path, "workload", "tensor-parallel", "--compute", "real", "--ranks", "2")
+    assert done.returncode == 2 and "data-parallel" in done.stderr and list(tmp_path.iterdir()) == []
 
 
-def stored(folder: Path) -> list[StepRow]:
+def stored(folder):
     about, rows, warnings = read_workload(folder / "run")
     assert about and rows and not warnings
     return rows
@@ -111,7 +103,7 @@ def stored(folder: Path) -> list[StepRow]:
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", sample(sorted(OF_ITS_OWN), 2))
-def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
+def test_a_step_is_measured_and_right(backend, name, tmp_path):
     typed = ["workload", name, "--backend", backend, "--ranks", "3", "--model", "1M", "--max-time", "0.5", *OF_ITS_OWN[name]]
     done = run(tmp_path, *typed, "--out", "run", "--format", "json", "--step-time", "10ms")
     assert done.returncode == 0, done.stderr
@@ -124,27 +116,22 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["data-parallel", "fsdp"])
-def test_a_step_with_real_computing_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
+def test_a_step_with_real_computing_is_measured_and_right(backend, name, tmp_path):
     typed = ["workload", name, "--backend", backend, "--ranks", "2", "--model", "1M", "--steps", "6", *OF_ITS_OWN[name], "--no-parts"]
     done = run(tmp_path, *typed, "--out", "run", "--compute", "real", "--step-time", "2ms")
     assert done.returncode == 0, done.stderr
     (row,) = stored(tmp_path)
     known = row.computing
-    assert row.wrong == 0 and row.checked and known is not None and known.refusal is None and known.stated and known.goal_s == 0.002
-    assert known.overlap is not None and known.overlap.blocks == 6 and known.efficiency is not None and known.efficiency.value > 0
+    assert row.wrong == 0 and row.checked and known.refusal is None and known.stated and known.goal_s == 0.002
+    assert known.overlap.blocks == 6 and known.efficiency.value > 0
     assert known.overlap.progress == ("calls" if backend == "mpi" else "threads")
     again = run_here(tmp_path, "report", "run")
     assert again.returncode == 0 and again.stdout == f"run (1 row)\n{done.stdout}"
 
 
-def test_a_training_without_overlap_is_refused_before_ranks_start(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "workload", "tensor-parallel", "--compute", "real", "--ranks", "2")
-    assert done.returncode == 2 and "data-parallel" in done.stderr and list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.long
 @pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
-def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
+def test_report_prints_the_table_of_the_run(tmp_path):
     done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "run folder: run"
@@ -157,7 +144,7 @@ def test_report_prints_the_table_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_all_on_virtual_ranks(tmp_path: Path) -> None:
+def test_all_on_virtual_ranks(tmp_path):
     typed = ("--backend", "simulated", "--ranks", "4", "--max-time", "0.2", "--model", "1M", *LAYERS, "--sequence", "32", "--stages", "2")
     done = run(tmp_path, "workload", "all", *typed, "--out", "run", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
@@ -171,10 +158,73 @@ def test_all_on_virtual_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")
-def test_under_a_launcher(tmp_path: Path) -> None:
+def test_under_a_launcher(tmp_path):
     program = (str(BIN / "mpiexec"), "-n", "3", str(BIN / "python"), "-m", "collbench")
     done = run(tmp_path, "workload", "parameter-server", "--update", "asynchronous", *SMALL, "--out", "run", program=program)
     assert done.returncode == 0, done.stderr
     rows = [row for row in stored(tmp_path) if row.na is None]
     assert rows and all(len(row.staleness.workers) == 2 for row in rows)
     assert "2 workers" in done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.often("fsdp2 --ranks 2")
+@needs_gloo
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ddp", "--ranks", "2", "--bucket", "300K"],
+        ["ddp", "--ranks", "3"],
+        ["ddp", "--ranks", "2", "--dtype", "float64", "--model", "700001", "--layers", "2", "--hidden", "96"],
+        ["fsdp2", "--ranks", "2"],
+        ["fsdp2", "--ranks", "3", "--model", "700001", "--layers", "1", "--hidden", "97"],
+        ["fsdp2", "--ranks", "2", "--dtype", "bfloat16"],
+    ],
+    ids=" ".join,
+)
+def test_a_real_step_exchanges_what_is_expected_and_trains_right(words, tmp_path):
+    done = run(tmp_path, "workload", *words, "-n", "4", "--out", "run", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    _, (row,), warnings = read_workload(tmp_path / "run")
+    assert not warnings and json.loads(done.stdout)["regime"] == words[0]
+    assert (row.backend, row.na, row.n, row.wrong, row.checked) == ("gloo", None, 4, 0, 1)
+    assert row.evidence["traffic"]["kind"] == "traffic_equal"
+    assert sum(part.times for part in row.parts) == row.evidence["traffic"]["operations"] == sum(row.evidence["recorded"].values())
+    assert row.time_s and row.busbw_bytes_per_s is None and row.percent_of_ceiling is None
+    shown = run_here(tmp_path, "report", "run")
+    assert shown.returncode == 0 and "byte for byte" in shown.stdout
+
+
+@needs_gloo
+@pytest.mark.long
+def test_ranks_that_train_alone_are_wrong_and_differ_from_what_is_expected(tmp_path):
+    program = (str(BIN / "torchrun"), "--nproc-per-node", "2", str(Path(__file__).with_name("no_exchange.py")))
+    done = run(tmp_path, "workload", "ddp", "-n", "2", "--out", "run", program=program)
+    assert done.returncode == 1, "of torchrun, after exit code 4 of the ranks"
+    _, (row,), _ = read_workload(tmp_path / "run")
+    assert row.wrong and "model_differs" in row.flags
+    assert row.evidence["traffic"] | {"framework": ""} == {
+        "kind": "traffic_differs", "framework": "", "rank": 0, "at": 0, "recorded": None,
+        "expected": {"kind": "exchanged", "operation": "allreduce", "size_bytes": 264192 * 4, "dtype": "float32"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["ddp", "--backend", "mpi"], ["fsdp2", "--model", "100K"], ["ddp", "--stages", "2"], ["fsdp2", "--bucket", "1M"]]
+)
+def test_bad_input_is_one_sentence(words, tmp_path):
+    one_sentence(run_here(tmp_path, "workload", *words))
+
+
+def test_a_plan_starts_nothing(tmp_path):
+    done = run_here(tmp_path, "workload", "ddp,fsdp2", "--ranks", "2", "--dry-run", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["operation"] for line in done.stdout.splitlines()} == {"allreduce", "allgather", "reducescatter"}
+
+
+def test_every_regime_has_its_command():
+    pages = (DOCS / "regimes.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"collbench workload ([a-z0-9-]+)", pages)) - {"all"} == set(every_regime())
+    named = [row[0] for row in _rows("guides/replay-my-training.md") if row[0].startswith("`") and "`--" not in row[0]]
+    assert {name.strip("`") for name in named} == set(every_regime())

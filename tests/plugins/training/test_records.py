@@ -1,4 +1,4 @@
-"""Rows of training's traffic: stored, read back, and invalid rows of untrusted files left out."""
+"""Rows of training's traffic: stored, read back, invalid ones of untrusted files left out; and the efficiency of a step."""
 
 import json
 import re
@@ -17,11 +17,13 @@ from collbench.plugins.training.records import (
     RoutedStep,
     RoutingResult,
     ServerUpdates,
+    Share,
     Staleness,
     StepRow,
     TimeQuantiles,
     WayBytes,
     WorkerPace,
+    efficiency,
 )
 from collbench.plugins.training.text import TRAINING
 from collbench.results.folder import RunFolder
@@ -60,34 +62,27 @@ ROUTED = RoutingResult(
 MOE = ROW.replace(regime="expert-parallel", backend="gloo", parts=(), staleness=None, options={"routing": "zipf:1.2"}, routing=ROUTED)
 NA_FACT = {"kind": "text", "text": "no GPU here"}
 NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
+NAMES = st.sampled_from([*ROW.as_json(), "made up"])
+SECONDS = st.floats(1e-6, 1e4)
 
 
-def test_a_row_comes_back_as_it_was() -> None:
+def test_rows_come_back_as_they_were_and_what_a_run_reports_of_them(tmp_path):
     for row in (ROW, NA):
         assert StepRow.decoded(parse_object(to_line(row.as_json()).encode())) == row
-
-
-def test_the_result_over_routings_comes_back_as_it_was() -> None:
     assert StepRow.decoded(parse_object(to_line(MOE.as_json()).encode())).routing == ROUTED
     assert ROW.routing is None
-
-
-def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
     folder = RunFolder.create(tmp_path / "run", "workload", {"workload": {"ranks": 2}})
     folder.append_record(ROW.as_json(), FILE)
     folder.append_record(NA.as_json(), FILE)
     folder.finish(exit_code=0)
     assert TRAINING.holds(read_run(tmp_path / "run"))
     assert read_workload(tmp_path / "run") == ({"ranks": 2}, [ROW, NA], [])
+    RunFolder.create(tmp_path / "other", "allreduce", {}).finish(exit_code=0)
+    assert not TRAINING.holds(read_run(tmp_path / "other"))
+    assert read_workload(tmp_path / "other") == ({}, [], [])
 
 
-def test_a_run_of_other_things_holds_none(tmp_path) -> None:
-    RunFolder.create(tmp_path / "run", "allreduce", {}).finish(exit_code=0)
-    assert not TRAINING.holds(read_run(tmp_path / "run"))
-    assert read_workload(tmp_path / "run") == ({}, [], [])
-
-
-def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
+def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "workload", {})
     folder.append_record(ROW.as_json(), FILE)
     folder.finish(exit_code=0)
@@ -114,10 +109,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers[0].rank' is 'x'"),
         ({"staleness": {"p50": "much"}}, "'staleness.p50' is"),
         ({"routing": {"name": "zipf"}}, "fields are missing"),
-        (
-            {"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}},
-            "'routing.steps[0].busiest_rank' is '-1'",
-        ),
+        ({"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}}, "[0].busiest_rank' is '-1'"),
         ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
         ({"parts": [{}]}, "fields are missing"),
         ({"parts": [{**PART_JSON, "ends": ["x"]}]}, "'parts[0].ends' is"),
@@ -132,25 +124,17 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"na_fact": "x"}, "'na_fact' is 'x'"),
     ],
 )
-def test_what_does_not_fit_is_named(changes, why) -> None:
+def test_what_does_not_fit_is_named(changes, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         StepRow.decoded({**json.loads(json.dumps(ROW.as_json())), **changes})
 
 
-def test_the_first_and_the_last_exchange_of_a_part_are_fields() -> None:
+def test_the_ends_of_a_part_are_fields_or_of_an_earlier_version_in_its_name():
     assert PART.replace(what="a … b … c", ends=("a … b", "c")).names == ("a … b", "c")
-
-
-def test_a_part_of_an_earlier_version_has_its_ends_in_its_name() -> None:
     assert PART.replace(what="bucket 1 of 4 … bucket 3 of 4").names == ("bucket 1 of 4", "bucket 3 of 4")
     assert "ends" not in PART.as_json()
     _, rows, warnings = read_workload(Path(__file__).parents[3] / "reports/training")
     assert (warnings, [part.names for part in rows[0].parts]) == ([], [(part.what,) * 2 for part in rows[0].parts])
-
-
-def test_a_field_that_is_missing_is_named() -> None:
-    with pytest.raises(ValueError, match="fields are missing"):
-        StepRow.decoded({"regime": "fsdp"})
 
 
 VALUES = st.recursive(
@@ -158,11 +142,10 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-NAMES = st.sampled_from([*ROW.as_json(), "made up"])
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(st.sampled_from([*PART_JSON]), VALUES, max_size=2))
-def test_any_line_is_a_row_or_a_value_error(changes, of_part) -> None:
+def test_any_line_is_a_row_or_a_value_error(changes, of_part):
     values = {**ROW.as_json(), "parts": [{**PART_JSON, **of_part}], **changes}
     try:
         found = StepRow.decoded(values)
@@ -170,3 +153,30 @@ def test_any_line_is_a_row_or_a_value_error(changes, of_part) -> None:
         return
     assert isinstance(found, StepRow) and isinstance(found.as_json(), dict)
     assert all(isinstance(part.size_bytes, int) for part in found.parts)
+
+
+def test_an_efficiency_by_hand_is_between_no_overlap_and_a_perfect_one():
+    found = efficiency(0.180, 0.060, 0.045, 0.120)
+    assert (found.apart.value, found.apart.low, found.apart.high) == pytest.approx((180 / 240, 180 / 300, 180 / 225))
+    assert found.overlap == Share(1.0, 1.0, 1.0)
+    found = efficiency(0.1, 0.4, 0.2, 0.5)
+    assert (found.apart.value, found.overlap.value) == pytest.approx((0.2, 0.25))
+    assert (found.overlap.low, found.overlap.high) == pytest.approx((0.2, 0.5))
+    found = efficiency(0.3, 0.1).apart
+    assert found.value == pytest.approx(0.75) and (found.low, found.high) == (None, None)
+    assert efficiency(0.3, 0.0).apart.value == efficiency(0.3, 0.0).overlap.value == 1.0
+
+
+@given(SECONDS, SECONDS, SECONDS)
+def test_the_ends_are_in_order(compute_s, one, other):
+    low, high = sorted((one, other))
+    found = efficiency(compute_s, (low + high) / 2, low, high)
+    for share in (found.apart, found.overlap):
+        assert 0 < share.low <= share.value * (1 + 1e-12) and share.value <= share.high * (1 + 1e-12) <= 1 + 1e-9
+    assert found.apart.value <= found.overlap.value <= 2 * found.apart.value * (1 + 1e-12), "overlap halves a step at most"
+
+
+@pytest.mark.parametrize("times", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (float("nan"), 1.0), (1.0, float("nan"))])
+def test_times_that_are_none(times):
+    with pytest.raises(ValueError, match="more than 0 s"):
+        efficiency(*times)

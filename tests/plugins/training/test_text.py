@@ -1,41 +1,48 @@
-"""How a measured step is shown: the table of a training, its parts, what --step-time adds, asynchronous training, CSV, JSON, from disk."""
-
-from __future__ import annotations
+"""How a measured step is shown: table, parts, --step-time, staleness, CSV, JSON, from disk and while it measures; each word explained."""
 
 import csv
 import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.measuring.session import Plan
 from collbench.operations.unsupported import TimelineUnsupported
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
 from collbench.plugins.traces.replay_text import replay_sentences
+from collbench.plugins.training import text
+from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.records import PartRow, ReplayedTrace, Staleness, StepRow
 from collbench.plugins.training.text import MOST_SHOWN, STEPS, PlannedStep, PlannedSteps, folded, lines, shown_steps, span, trainings
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
 from collbench.reason import as_json
+from collbench.report.explain import page
 from collbench.report.forms import FORMATS, write
 from collbench.report.frame import Display
 from collbench.report.kinds import show_all
 from collbench.report.material import Material
+from collbench.report.progress import Output
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
 from collbench.results.row import Times
 from tests.plugins.training.reading import read_workload
 from tests.plugins.training.test_records import MOE, ROUTED
+from tests.report.test_explain import IDENTITIES
 
 MIB = 1 << 20
 NIC = Ceiling("network", 117.6e6, "NIC eth0 1 Gb/s, TCP")
+SHAPE = Shape("tiny", 1_000_000, "float32", 4, MIB, (0, 0, 1, 1), options={"update": "sharded", "servers": ""})
+ALL = ((0, 1, 2, 3),)
+ABOUT = {"backends": ["mpi", "gloo"], "step_time_s": 0.3}
+COLUMNS = [*text.step_columns("step"), *text.step_columns("round"), *text.WORKERS]
 
 
-def times(p50: float, low: float | None = None, high: float | None = None) -> Times:
+def times(p50, low=None, high=None):
     return Times(p50, low, high, p50, p50, p50, p50)
 
 
@@ -60,38 +67,24 @@ STALE = Staleness.decoded({
 })  # fmt: skip
 
 
-def text_of(*rows: StepRow, format: str = "table", step_time_s: float | None = None, **options: Any) -> str:
+def text_of(*rows, format="table", step_time_s=None, **options):
     out = io.StringIO()
     timed = [row.replace(step_time_s=step_time_s) for row in rows]
     write(STEPS, timed, format, out, color=False, **options)
     return out.getvalue()
 
 
-def fields(line: str) -> list[str]:
-    """A table's cases."""
+def fields(line):
     return [case.strip() for case in line.split("  ") if case.strip()]
 
 
-def test_a_training_shows_what_it_is_how_long_and_what_limits_it() -> None:
+def test_a_training_shows_what_it_is_how_long_what_limits_it_and_which_exchange_costs_what():
     head, titles, gloo, *_ = text_of(ROW).splitlines()
     assert head == "data-parallel · resnet50, 25,557,032 parameters · float32 · buckets of 25 MiB · 2 ranks · 2 nodes"
-    assert fields(titles) == [
-        "backend",
-        "steps",
-        "step ms",
-        "95 % interval ms",
-        "moves",
-        "busbw GB/s",
-        "wrong",
-        "of expected",
-        "limited by",
-    ]
+    assert ", ".join(fields(titles)) == "backend, steps, step ms, 95 % interval ms, moves, busbw GB/s, wrong, of expected, limited by"
     assert fields(gloo) == [
         "gloo", "12", "900.0", "890.0–930.0", "97.5 MiB", "0.114", "0", "0.114 of 0.118 GB/s (97 %)", "NIC eth0 1 Gb/s, TCP (ring)",
     ]  # fmt: skip
-
-
-def test_parts_show_which_exchange_costs_what() -> None:
     lines = text_of(ROW).splitlines()
     assert fields(lines[3])[:6] == ["backend", "part", "operation", "groups", "size", "times"]
     assert fields(lines[4]) == [
@@ -106,7 +99,7 @@ def test_parts_show_which_exchange_costs_what() -> None:
     ]
 
 
-def test_backends_of_one_training_share_a_table_and_trainings_do_not() -> None:
+def test_backends_of_one_training_share_a_table_and_trainings_do_not():
     mpi, other = ROW.replace(backend="mpi", parts=()), ROW.replace(regime="fsdp", parts=())
     assert [[row.backend for row in those] for those in trainings([ROW, other, mpi])] == [["gloo", "mpi"], ["gloo"]]
     lines = text_of(ROW, mpi, other).splitlines()
@@ -115,47 +108,41 @@ def test_backends_of_one_training_share_a_table_and_trainings_do_not() -> None:
     assert lines[lines.index("") + 1] == "fsdp · resnet50, 25,557,032 parameters · float32 · 2 ranks · 2 nodes", "fsdp has no buckets"
 
 
-def test_what_cannot_be_measured_is_a_line_with_its_reason() -> None:
+def test_what_cannot_be_measured_or_laid_out_is_a_line_with_its_reason():
     row = ROW.replace(na="gloo has no all-to-all", time_s=None, wrong=None, busbw_bytes_per_s=None, ceiling=None, parts=(),
                   percent_of_ceiling=None, ceiling_time_s=None, parts_time_s=None)  # fmt: skip
     assert text_of(row).splitlines()[2].split(maxsplit=1) == ["gloo", "n/a (gloo has no all-to-all)"]
-
-
-def test_what_could_not_be_laid_out_has_no_size() -> None:
     row = StepRow("hierarchical", "1M", "gloo", "cpu", 2, 1, "", 0, 0, 0, 0.0, na="one host")
     assert text_of(row).splitlines() == ["hierarchical · 1M · 2 ranks · 1 node", "backend  flags", "gloo     n/a (one host)"]
-
-
-def test_a_narrow_terminal_goes_without_columns_and_reports_it() -> None:
-    shown = [line.text for line in lines([ROW.replace(flags=("drift",))], Display(100))]
-    assert fields(shown[1]) == ["backend", "step ms", "wrong", "of expected", "limited by", "flags"]
-    assert shown[3] == "not shown on a terminal this narrow: steps, 95 % interval ms, moves, busbw GB/s"
-    assert max(map(len, shown[:8])) <= 100
-
-
-def test_keys_of_a_newer_collbench_are_left_out() -> None:
-    values = ROW.replace(parts=PARTS[:1]).as_json()
-    (part,) = values["parts"]
-    part["time_s"]["p99_9"] = 1.0
-    part["ceiling"]["colour"] = "red"
-    assert text_of(StepRow.decoded(values)) == text_of(ROW.replace(parts=PARTS[:1]))
-
-
-def test_without_a_percentage_the_reason_is_shown() -> None:
     row = ROW.replace(percent_of_ceiling=None, ceiling=Ceiling("none", None, "a virtual interface has no rate"), ceiling_time_s=None)
     line = text_of(row).splitlines()[2]
     assert "a virtual interface has no rate" in line and "%" not in line
     assert "expected step time" not in text_of(row)
 
 
-def test_doubt_and_wrong_data_are_loud() -> None:
+def test_keys_of_a_newer_collbench_and_columns_of_a_narrow_terminal_are_left_out():
+    values = ROW.replace(parts=PARTS[:1]).as_json()
+    (part,) = values["parts"]
+    part["time_s"]["p99_9"] = 1.0
+    part["ceiling"]["colour"] = "red"
+    assert text_of(StepRow.decoded(values)) == text_of(ROW.replace(parts=PARTS[:1]))
+    shown = [line.text for line in lines([ROW.replace(flags=("drift",))], Display(100))]
+    assert fields(shown[1]) == ["backend", "step ms", "wrong", "of expected", "limited by", "flags"]
+    assert shown[3] == "not shown on a terminal this narrow: steps, 95 % interval ms, moves, busbw GB/s"
+    assert max(map(len, shown[:8])) <= 100
+
+
+def test_doubt_and_wrong_data_are_loud_and_hostile_names_cannot_move_the_cursor():
     row = ROW.replace(flags=("drift", "few_samples"), wrong=3, wrong_detail="rank 1, element 7: 4.0 instead of 3.0")
     said = text_of(row)
     assert "? 890.0–930.0" in said and "drift, few samples" in said and "\ndrift: the median moved" in said
     assert "wrong data: 3 elements " in said
+    part = PARTS[0].replace(what="\x1b[2J", ends=("", ""), operation="\x07")
+    hostile = ROW.replace(model="\x1b[31m", na=None, note="\x9b", backend="a\nb", parts=(part,), options={"update": "\x00"})
+    assert all(line.isprintable() for line in text_of(hostile).splitlines())
 
 
-def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
+def test_scaling_efficiency_is_a_range_and_reports_of_what():
     lines = text_of(ROW, ROW.replace(backend="mpi", time_s=times(0.06)), step_time_s=0.18).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("scaling efficiency"))
     assert "t = 180.0 ms" in lines[at]
@@ -166,8 +153,7 @@ def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
     assert "scaling" not in text_of(ROW)
 
 
-def computing(outcome: Any = "partial", doubt: Any = None) -> StepOverlap:
-    """A row's result with computing."""
+def computing(outcome="partial", doubt=None):
     known = Overlap(
         0.09, 0.18, 0.225, OverlapEstimate(50.0, 48.0, 52.0), OverlapEstimate(0.045, 0.044, 0.046), OverlapEstimate(1.1, 1.0, 1.2),
         "waiting", "threads", None, None, 40, outcome, doubt,
@@ -175,7 +161,7 @@ def computing(outcome: Any = "partial", doubt: Any = None) -> StepOverlap:
     return StepOverlap(0.18, True, known, OverlapEstimate(0.8, 0.79, 0.81))
 
 
-def test_a_measured_efficiency_replaces_the_range(tmp_path: Path) -> None:
+def test_a_measured_efficiency_replaces_the_range(tmp_path):
     row = ROW.replace(computing=computing())
     said = text_of(row, step_time_s=0.18).splitlines()
     at = next(number for number, line in enumerate(said) if "exchanges ms" in line)
@@ -190,22 +176,22 @@ def test_a_measured_efficiency_replaces_the_range(tmp_path: Path) -> None:
     assert read_workload(folder)[1][0].computing == row.computing
 
 
-def test_an_inconclusive_efficiency_shows_the_range_and_why() -> None:
+def test_an_inconclusive_efficiency_shows_the_range_and_why():
     shared = ROW.replace(computing=computing("inconclusive", CoresSharedWithProgress("node1", 2, 2, 2)))
     said = text_of(shared, step_time_s=0.18)
     assert "perfect overlap" in said and "80.0 %" not in said and "2 ranks and 2 progress threads share 2 cores" in said
     refused = StepOverlap(0.18, True, refusal=as_json(TimelineUnsupported("simulated")))
-    assert "perfect overlap" in (said := text_of(ROW.replace(computing=refused), step_time_s=0.18))
-    assert TimelineUnsupported("simulated").render() in said and "exchanges ms" not in said
+    said = text_of(ROW.replace(computing=refused), step_time_s=0.18)
+    assert "perfect overlap" in said and TimelineUnsupported("simulated").render() in said and "exchanges ms" not in said
 
 
 @pytest.mark.parametrize("values", [{"goal_s": "x", "stated": True}, {"goal_s": 1.0, "stated": True, "overlap": {"both_s": []}}])
-def test_a_hostile_result_with_computing_is_no_row(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_hostile_result_with_computing_is_no_row(values, tmp_path):
     _, rows, warnings = read_workload(stored(tmp_path / "run", ROW.replace(computing=values)))
     assert rows == [] and len(warnings) == 1
 
 
-def test_asynchronous_training_shows_how_stale() -> None:
+def test_asynchronous_training_shows_how_stale_the_first_workers_are():
     row = ROW.replace(regime="parameter-server", options={"update": "asynchronous", "servers": ""}, staleness=STALE, parts=())
     lines = text_of(row).splitlines()
     assert lines[0].startswith("parameter-server · resnet50, 25,557,032 parameters · float32 · update asynchronous · buckets of 25 MiB")
@@ -216,54 +202,37 @@ def test_asynchronous_training_shows_how_stale() -> None:
         "no worker waits for another: 2 workers, 12.5 rounds per second together, for 5 s; staleness, updates of others between a worker's "
         "pull and its next push: median 2, 95 % up to 3, at most 5"
     ) in lines
-
-
-def test_of_many_workers_the_first_are_shown() -> None:
     workers = tuple(STALE.workers[0].replace(rank=rank) for rank in range(40))
     said = text_of(ROW.replace(staleness=STALE.replace(workers=workers), parts=()))
     assert "rank 15 " in said and "rank 16 " not in said and "40 workers (the first 16 are shown)" in said
 
 
-def test_csv_is_a_flat_record_per_training_and_backend() -> None:
+def test_csv_is_a_flat_record_per_training_and_backend_with_one_header():
     hostile = ROW.replace(model="=cmd()", note="a\x1b[31m", staleness=STALE)
     rows = list(csv.DictReader(io.StringIO(text_of(ROW, hostile, format="csv", step_time_s=0.18, run="=run"))))
     assert [(row["run"], next(iter(row))) for row in rows] == [("'=run", "run")] * 2
     assert (rows[0]["time_p50_s"], rows[0]["time_ci_low_s"], rows[0]["moved_bytes"]) == ("0.9", "0.89", "102228128.0")
     assert (rows[0]["ceiling_bytes_per_s"], rows[0]["ceiling_limited_by"]) == ("117600000.0", "NIC eth0 1 Gb/s, TCP")
     assert json.loads(rows[0]["parts"])[0]["times"] == 3
-    assert float(rows[0]["scaling_apart"]) == pytest.approx(180 / 1080) and float(rows[0]["scaling_overlap_low"]) == pytest.approx(
-        180 / 930
-    )
+    assert [float(rows[0][name]) for name in ("scaling_apart", "scaling_overlap_low")] == pytest.approx([180 / 1080, 180 / 930])
     assert (rows[1]["model"], rows[1]["note"]) == ("'=cmd()", "a?[31m")
     assert json.loads(rows[1]["staleness"])["max"] == 5.0
-
-
-def test_csv_in_parts_has_one_header() -> None:
     whole = text_of(ROW, ROW, format="csv")
     assert text_of(ROW, format="csv") + text_of(ROW, format="csv", headed=True) == whole
 
 
-def test_json_is_an_object_per_line_as_stored() -> None:
+def test_json_is_an_object_per_line_as_stored_and_an_unknown_format_is_refused():
     actual = json.loads(text_of(ROW, format="json"))
     assert actual == json.loads(json.dumps(ROW.as_json()))
     actual = json.loads(text_of(ROW, format="json", step_time_s=0.18))
     assert actual["scaling"]["compute_s"] == 0.18 and actual["scaling"]["apart"]["value"] == pytest.approx(1 / 6)
     without = json.loads(text_of(ROW.replace(time_s=None), format="json", step_time_s=0.18))
     assert "scaling" not in without
-
-
-def test_an_unknown_format() -> None:
     with pytest.raises(UsageError, match=rf"'nccl-tests' .*workload: .*{', '.join(FORMATS)}"):
         text_of(ROW, format="nccl-tests")
 
 
-def test_names_from_anywhere_cannot_move_the_cursor() -> None:
-    part = PARTS[0].replace(what="\x1b[2J", ends=("", ""), operation="\x07")
-    hostile = ROW.replace(model="\x1b[31m", na=None, note="\x9b", backend="a\nb", parts=(part,), options={"update": "\x00"})
-    assert all(line.isprintable() for line in text_of(hostile).splitlines())
-
-
-def stored(folder: Path, *rows: StepRow, about: dict[str, Any] | None = None, tail: str = "", finished: bool = True) -> Path:
+def stored(folder, *rows, about=None, tail="", finished=True):
     folder.mkdir()
     end = {"finished_utc": "2026-11-22T00:00:00.000Z"} if finished else {}
     (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "workload", "workload": about or {}, **end}))
@@ -272,65 +241,53 @@ def stored(folder: Path, *rows: StepRow, about: dict[str, Any] | None = None, ta
     return folder
 
 
-def shown(path: Path, format: str = "table") -> tuple[str, str]:
+def shown(path, format="table"):
     out, err = io.StringIO(), io.StringIO()
     show_all(Material([read_run(path)], Path()), format, out=out, err=err, color=False)
     return out.getvalue(), err.getvalue()
 
 
-def test_a_stored_run_reads_as_it_was_measured(tmp_path: Path) -> None:
+def test_a_stored_run_reads_as_it_was_measured_and_what_cannot_be_read_is_a_warning(tmp_path):
     folder = stored(tmp_path / "run", ROW, ROW.replace(backend="mpi"), about={"step_time_s": 0.18})
     said, warnings = shown(folder)
     assert said == "run (2 rows)\n" + text_of(ROW, ROW.replace(backend="mpi"), step_time_s=0.18) and warnings == ""
     assert shown(folder, "csv")[0] == text_of(ROW, ROW.replace(backend="mpi"), format="csv", step_time_s=0.18, run="run")
-
-
-@pytest.mark.parametrize("step_time", [None, "0.18", -1, 0, True, float("inf"), [], {}])
-def test_a_step_time_that_is_none_is_not_believed(step_time: Any, tmp_path: Path) -> None:
-    assert shown(stored(tmp_path / "run", ROW, about={"step_time_s": step_time}))[0] == "run (1 row)\n" + text_of(ROW)
-
-
-def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
-    said, warnings = shown(stored(tmp_path / "run", ROW, tail='{"regime": 3}\n{"regime": "fsd', finished=False))
-    assert said.startswith("run (1 row, not finished)\n")
+    said, warnings = shown(stored(tmp_path / "cut", ROW, tail='{"regime": 3}\n{"regime": "fsd', finished=False))
+    assert said.startswith("cut (1 row, not finished)\n")
     assert "workload.jsonl" in warnings and "line 3" in warnings
 
 
-def test_the_command_shows_it_and_writes_one_csv_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_time", [None, "0.18", -1, 0, True, float("inf"), [], {}])
+def test_a_step_time_that_is_none_is_not_believed(step_time, tmp_path):
+    assert shown(stored(tmp_path / "run", ROW, about={"step_time_s": step_time}))[0] == "run (1 row)\n" + text_of(ROW)
+
+
+def test_the_command_shows_it_and_writes_one_csv_file_with_one_header_even_if_some_runs_are_empty(tmp_path):
     runs = [stored(tmp_path / name, ROW) for name in ("a", "b")]
     out = io.StringIO()
     assert report_run(runs, None, "table", out, err=io.StringIO()) == 0
     assert out.getvalue() == "".join(f"{name} (1 row)\n{text_of(ROW)}" for name in "ab")
     assert report_run(runs[:1], tmp_path / "steps.csv", "json", io.StringIO(), err=io.StringIO()) == 0
     assert (tmp_path / "steps.csv").read_bytes().decode() == text_of(ROW, format="csv", run="a")
-
-
-def test_several_runs_have_one_csv_header_even_if_some_are_empty(tmp_path: Path) -> None:
-    runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", ROW.replace(backend="mpi"))]
+    runs = [stored(tmp_path / "none"), runs[0], stored(tmp_path / "c", ROW.replace(backend="mpi"))]
     out = io.StringIO()
     report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
-    whole = text_of(ROW, format="csv", run="a") + text_of(ROW.replace(backend="mpi"), format="csv", run="b", headed=True)
+    whole = text_of(ROW, format="csv", run="a") + text_of(ROW.replace(backend="mpi"), format="csv", run="c", headed=True)
     assert out.getvalue() == whole and (tmp_path / "steps.csv").read_bytes().decode() == whole
 
 
-def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_run_json_that_does_not_fit_and_a_run_without_a_row_are_bad_input(tmp_path):
     folder = stored(tmp_path / "run", ROW)
     (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "workload", "workload": []}))
     with pytest.raises(UsageError, match=r"no valid 'workload'"):
         report_run([folder], None, "table", io.StringIO(), err=io.StringIO())
-
-
-def test_a_run_without_a_row(tmp_path: Path) -> None:
     err = io.StringIO()
-    assert report_run([stored(tmp_path / "run")], None, "table", io.StringIO(), err=err) == 2
+    assert report_run([stored(tmp_path / "none")], None, "table", io.StringIO(), err=err) == 2
     assert "workload.jsonl" in err.getvalue()
 
 
 # What --dry-run prints of a step: neighbours that differ only in a number are one line, bytes by hand, and records for programs.
 
-MIB = 1 << 20
-SHAPE = Shape("tiny", 1_000_000, "float32", 4, MIB, (0, 0, 1, 1), options={"update": "sharded", "servers": ""})
-ALL = ((0, 1, 2, 3),)
 EXCHANGES = (
     Exchange("allreduce", ALL, 2 * MIB, "gradients, bucket 1 of 3", redop="sum"),
     Exchange("allreduce", ALL, 2 * MIB, "gradients, bucket 2 of 3", redop="sum"),
@@ -339,18 +296,18 @@ EXCHANGES = (
 )
 
 
-def planned(*exchanges: Exchange, note: str = "") -> PlannedStep:
+def planned(*exchanges, note=""):
     step = Step(exchanges, 4_000_000, note)
     return PlannedStep(Regime("made-up", "for tests", lambda shape: step), SHAPE, step, "tiny")
 
 
-def plan_of(*those: PlannedStep, format: str = "table") -> str:
+def plan_of(*those, format="table"):
     out = io.StringIO()
     PlannedSteps(those).write(format, out, None)
     return out.getvalue()
 
 
-def test_a_line_per_kind_of_exchange_and_the_bytes_below() -> None:
+def test_a_line_per_kind_of_exchange_and_the_bytes_below():
     lines = plan_of(planned(*EXCHANGES, note="a note")).splitlines()
     assert lines[0] == "made-up · tiny, 1,000,000 parameters · float32 · update sharded · 4 ranks · 2 nodes"
     assert [line.split("  ")[0] for line in lines[2:5]] == ["gradients, bucket 1–2 of 3", "gradients, bucket 3 of 3", "=activations"]
@@ -361,7 +318,7 @@ def test_a_line_per_kind_of_exchange_and_the_bytes_below() -> None:
     assert lines[6:] == ["a note", "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"]
 
 
-def test_programs_get_every_exchange_for_itself() -> None:
+def test_programs_get_every_exchange_for_itself():
     rows = [json.loads(line) for line in plan_of(planned(*EXCHANGES), planned(EXCHANGES[0]), format="json").splitlines()]
     assert [(row["what"], row["moves_bytes"], row["groups"], row["group_ranks"]) for row in rows[2:5]] == [
         ("gradients, bucket 3 of 3", 1.5 * MIB, 1, 4), ("=activations", 5 * MIB, 2, 2), ("gradients, bucket 1 of 3", 3 * MIB, 1, 4),
@@ -370,11 +327,8 @@ def test_programs_get_every_exchange_for_itself() -> None:
     assert [(record["what"], record["redop"]) for record in records[2:]] == [("gradients, bucket 3 of 3", "sum"), ("'=activations", "")]
 
 
-def test_nothing_planned_prints_nothing() -> None:
+def test_only_what_is_alike_is_folded_and_nothing_planned_prints_nothing():
     assert [plan_of(format=format).strip() for format in ("table", "json", "csv")] == ["", "", ""]
-
-
-def test_only_what_is_alike_is_folded() -> None:
     other = Exchange("allreduce", ALL, 2 * MIB, "something else", redop="sum")
     assert [(each.what, each.times) for each in folded([EXCHANGES[0], other, EXCHANGES[1]])] == [
         ("gradients, bucket 1 of 3", 1), ("something else", 1), ("gradients, bucket 2 of 3", 1),
@@ -384,17 +338,15 @@ def test_only_what_is_alike_is_folded() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "both"),
     [
-        ("bucket 1 of 14", "bucket 13 of 14", "bucket 1–13 of 14"),
-        ("bucket 1 of 14", "bucket 1 of 14", "bucket 1 of 14"),
-        ("forward", "backward", "forward … backward"),
-        ("", "", ""),
+        ("bucket 1 of 14", "bucket 13 of 14", "bucket 1–13 of 14"), ("bucket 1 of 14", "bucket 1 of 14", "bucket 1 of 14"),
+        ("forward", "backward", "forward … backward"), ("", "", ""),
     ],
-)
-def test_two_names_in_one(first: str, last: str, both: str) -> None:
+)  # fmt: skip
+def test_two_names_in_one(first, last, both):
     assert span(first, last) == both
 
 
-def test_routings_show_their_distribution_and_the_tax() -> None:
+def test_routings_show_their_distribution_and_the_tax_of_the_slowest():
     lines = text_of(MOE).splitlines()
     at = next(number for number, line in enumerate(lines) if "imbalance tax" in line)
     assert fields(lines[at]) == ["backend", "routings", "even ms", "p5 ms", "p50 ms", "p95 ms", "slowest ms", "imbalance tax"]
@@ -402,16 +354,13 @@ def test_routings_show_their_distribution_and_the_tax() -> None:
     assert fields(lines[at + 3])[:6] == ["gloo", "3", "10.00 (9.000–11.00)", "+25 % (20 to 30 %)", "2", "31.0 %"]
     assert fields(lines[at + 4])[:3] == ["4", "16.00 (15.00–18.00)", "+100.0 % (99.0 to 100.5 %)"]
     assert "all tokens of a step: dispatch 8 MiB (float8_e4m3fn), combine 16 MiB (bfloat16)" in lines
-
-
-def test_only_the_slowest_of_many_routings_are_shown() -> None:
     many = [replace(ROUTED.steps[0], step=number, time_s=Estimate(number / 1000 + 0.001)) for number in range(100)]
     shown = shown_steps(replace(ROUTED, steps=tuple(many)))
     assert [step.step for step in shown] == list(range(100 - MOST_SHOWN, 100))
     assert f"the slowest {MOST_SHOWN} of 100 routings are shown" in text_of(MOE.replace(routing=replace(ROUTED, steps=tuple(many))))
 
 
-def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
+def test_a_csv_has_the_distribution_and_json_every_routing():
     first, second = csv.DictReader(io.StringIO(text_of(ROW, MOE, format="csv")))
     assert (first["routings"], first["imbalance_tax"], second["routings"]) == ("", "", "2")
     assert [float(second[f"imbalance_tax{end}"]) for end in ("", "_low", "_high")] == [1.5, 1.48, 1.53]
@@ -422,8 +371,75 @@ def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
 
 
 @pytest.mark.parametrize(("compute", "shares"), [(None, 0), (1.0, 1)])
-def test_only_a_replay_with_computing_has_an_exposed_share(compute: float | None, shares: int) -> None:
+def test_only_a_replay_with_computing_has_an_exposed_share(compute, shares):
     trace = ReplayedTrace("kineto", 2, compute=compute, compute_s=0.6 if compute else 0.0)
-    (row,) = (ROW.replace(regime="replay", ceiling_time_s=None, replay=trace),)
+    row = ROW.replace(regime="replay", ceiling_time_s=None, replay=trace)
     assert sum("%" in sentence for sentence in replay_sentences(row)) == shares
     assert row.exposed_s == pytest.approx(0.3 if compute else 0.9)
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    monkeypatch.setenv("COLLBENCH_TTY", "0")
+
+
+def quick_row(regime, backend):
+    known = Times(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+    return StepRow(regime, "1M", backend, "cpu", 2, 1, "float32", 10**6, 1 << 20, 4 * 10**6, 4e6, n=9, time_s=known)
+
+
+def listening(format="table"):
+    actual = WorkloadProgressPrinter(Output(format, "never"))
+    actual.begin(Plan(2, {"workload": ABOUT}), "run")
+    return actual
+
+
+def heads(text):
+    return [line.split(" · ")[0] for line in text.splitlines() if " · " in line]
+
+
+def test_a_training_is_printed_after_its_last_backend(capsys):
+    with listening() as actual:
+        actual.progress("fsdp 1M on mpi", 0, 4, None)
+        actual.record(quick_row("fsdp", "mpi"), None)
+        said = capsys.readouterr()
+        assert said.out == "" and "fsdp 1M on mpi" in said.err
+        actual.record(quick_row("fsdp", "gloo"), None)
+        said = capsys.readouterr().out
+        assert heads(said) == ["fsdp"] and "mpi      75.0 %" in said, "300 of 400 ms"
+        actual.record(quick_row("pipeline", "mpi"), None)
+        actual.record(quick_row("pipeline", "gloo"), None)
+        assert capsys.readouterr().out.startswith("\npipeline · 1M")
+        actual.end()
+        assert capsys.readouterr() == ("", "run folder: run\n")
+
+
+def test_finished_rows_are_printed_after_an_error(capsys):
+    with pytest.raises(RuntimeError), listening() as actual:
+        actual.record(quick_row("fsdp", "mpi"), None)
+        raise RuntimeError
+    assert heads(capsys.readouterr().out) == ["fsdp"]
+
+
+@pytest.mark.parametrize(("format", "lines"), [("csv", [2, 1, 1]), ("json", [1, 1, 1])])
+def test_csv_and_json_rows_are_printed_at_once(format, lines, capsys):
+    with listening(format) as actual:
+        for count, each in zip(lines, (quick_row("fsdp", "mpi"), quick_row("fsdp", "gloo"), quick_row("pipeline", "mpi")), strict=True):
+            actual.record(each, None)
+            assert len(capsys.readouterr().out.splitlines()) == count
+
+
+def test_with_a_live_line_the_tables_are_printed_at_the_end(monkeypatch, capsys):
+    monkeypatch.setenv("COLLBENCH_TTY", "stderr")
+    with listening() as actual:
+        actual.progress("fsdp 1M on mpi", 0, 2, None)
+        for backend in ABOUT["backends"]:
+            actual.record(quick_row("fsdp", backend), None)
+        assert capsys.readouterr().out == ""
+        actual.end()
+    assert heads(capsys.readouterr().out) == ["fsdp"]
+
+
+@pytest.mark.parametrize("word", sorted({column.title for column in COLUMNS} - IDENTITIES))
+def test_columns_of_steps(word):
+    assert page(word)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,13 +14,7 @@ SIZES = tuple(1 << power for power in range(3, 31))
 RANKS, SAMPLES = 16, 300
 
 
-def write_sweep(
-    folder: Path,
-    backends: Sequence[str] = tuple(BACKENDS),
-    operations: Sequence[str] = OPERATIONS,
-    sizes: Sequence[int] = SIZES,
-    seed: int = 0,
-) -> Path:
+def write_sweep(folder, backends=tuple(BACKENDS), operations=OPERATIONS, sizes=SIZES, seed=0):
     """The folder, with run.json, cells.jsonl, samples.bin and events.jsonl; some rows are doubtful, some n/a, one is wrong."""
     folder.mkdir(parents=True)
     drawn, offset = np.random.default_rng(seed), 0

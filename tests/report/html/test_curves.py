@@ -50,13 +50,14 @@ def chart_of(*rows: Row) -> SizeChart:
 
 
 class TestSeries:
-    def test_a_chart_per_operation_has_a_line_per_backend(self) -> None:
+    def test_a_chart_per_operation_has_a_line_per_backend_by_size(self) -> None:
         rows = [*curve("nccl"), *curve("mpi"), *curve("mpi", operation="broadcast")]
         reduced, broadcast = size_charts(page_of(*rows))
         assert (reduced.operation, [line.name for line in reduced.lines]) == ("allreduce", ["mpi", "nccl"])
         assert (broadcast.operation, [line.name for line in broadcast.lines]) == ("broadcast", ["mpi"])
         assert [line.color for line in (*reduced.lines, *broadcast.lines)] == [0, 1, 0]  # a backend looks alike in all charts
         assert reduced.key != broadcast.key
+        assert [point.size_bytes for point in chart_of(*reversed(curve("mpi"))).lines[0].points] == SIZES
 
     def test_runs_share_the_axes_and_have_styles_of_their_own(self) -> None:
         runs = [run_of([(row, {}) for backend in ("gloo", "mpi") for row in curve(backend)], name=name) for name in ("before", "after")]
@@ -65,8 +66,7 @@ class TestSeries:
         assert [(line.name, line.color, line.dash) for line in found.lines] == [
             (names[0], 0, 0), (names[1], 1, 0), (names[2], 0, 1), (names[3], 1, 1),
         ]  # fmt: skip
-
-    def test_styles_differ_where_only_one_run_has_two_lines_of_a_backend(self) -> None:
+        # styles differ where only one run has two lines of a backend
         first = [*curve("nccl"), *curve("nccl", algorithm="tree"), *curve("nccl", algorithm="ring")]
         (found,) = size_charts(material(run_of([(row, {}) for row in first], "one"), run_of([(row, {}) for row in curve("nccl")], "two")))
         assert [line.name for line in found.lines] == ["nccl auto (one)", "nccl ring (one)", "nccl tree (one)", "nccl auto (two)"]
@@ -86,11 +86,7 @@ class TestSeries:
         (found,) = size_charts(page)
         assert (len(found.lines), found.left_out) == (MOST_LINES, 4)
         made = section(page)
-        assert made is not None
         assert made.texts == ["allreduce: 4 more series are in `collbench report --csv FILE`."]
-
-    def test_rows_in_any_order_are_drawn_by_size(self) -> None:
-        assert [point.size_bytes for point in chart_of(*reversed(curve("mpi"))).lines[0].points] == SIZES
 
 
 class TestValues:
@@ -130,6 +126,10 @@ class TestValues:
         looks = [series["look"] for series in data_of(found)["series"]]
         assert len(set(looks)) == MOST_LINES
         assert looks[:2] == ["s0 d0", "s1 d0"] and looks[7] == "s0 d1"
+        drawing = to_chart(found).drawing
+        for number in range(MOST_LINES):
+            line = re.search(rf'data-mark="line {number}"><path[^>]*>', drawing)
+            assert f"var(--series-{number % 7})" in line[0] and ("stroke-dasharray" in line[0]) == (number >= 7)
 
     def test_a_color_without_a_free_dash_lends_from_those_of_other_backends(self) -> None:
         rows = [row for kind in range(8) for row in curve("mpi", algorithm=f"algorithm{kind}")[:2]]
@@ -138,19 +138,14 @@ class TestValues:
         assert len(set(looks)) == len(looks) == 9
         assert looks[:5] == [(0, dash) for dash in range(5)] and looks[-1] == (1, 0)
 
-    def test_the_look_of_a_series_is_that_of_its_line(self) -> None:
-        found = chart_of(*(row for number in range(MOST_LINES) for row in curve(f"backend{number:02}")[:2]))
-        drawing = to_chart(found).drawing
-        lines = [re.search(rf'data-mark="line {number}"><path[^>]*>', drawing) for number in range(MOST_LINES)]
-        for number, line in enumerate(lines):
-            assert line is not None
-            assert f"var(--series-{number % 7})" in line[0] and ("stroke-dasharray" in line[0]) == (number >= 7)
-
-    def test_of_two_values_the_interval_belongs_to_the_median(self) -> None:
+    def test_of_two_values_the_interval_belongs_to_the_median_and_one_without_the_time_is_left_out(self) -> None:
         modes = [{"time_s": 318.7e-6, "share": 0.63}, {"time_s": 3751e-6, "share": 0.37}]
         spread = Times(450e-6, 382.4e-6, 523.8e-6, 3e-4, 4e-3, 4e-3, 4e-3)
         (point,) = chart_of(make_row(1024, time_s=spread, modes=modes, flags=("two_modes",))).lines[0].points
         assert "median 450.0 µs [382.4, 523.8]; two values: 318.7 µs 63 % / 3.751 ms 37 %" in point.text
+        wide = Times(1e-5, 2e-5, 3e-5, 1e-6, 1e-5, 1e-5, 1e-5)
+        (point,) = chart_of(make_row(1024, time_s=wide)).lines[0].points
+        assert point.time == Value(pytest.approx(10.0), None, None)
 
     @pytest.mark.parametrize(("sizes", "parts"), [([256, 16384], 1), ([256, 16385], 2), ([8, 4 << 20, 16 << 20], 2)])
     def test_sizes_far_apart_are_not_joined(self, sizes: list[int], parts: int) -> None:
@@ -175,25 +170,17 @@ class TestValues:
         assert to_chart(chart_of(rows[0], rows[3])).caption.startswith("nccl reaches 30.0 GB/s at 64 MiB, unreliable.")
         assert to_chart(chart_of(rows[0])).caption.startswith("nccl reaches 90.0 GB/s at 16 KiB.")
 
-    def test_an_interval_that_does_not_contain_the_time_is_left_out(self) -> None:
-        wide = Times(1e-5, 2e-5, 3e-5, 1e-6, 1e-5, 1e-5, 1e-5)
-        (point,) = chart_of(make_row(1024, time_s=wide)).lines[0].points
-        assert point.time == Value(pytest.approx(10.0), None, None)
-
     def test_latencies_have_no_bandwidth_and_one_rank_has_no_bus(self) -> None:
         latency = chart_of(*curve("mpi", operation="p2p_latency"))
         assert (latency.has_rate, latency.limits) == (False, [])
         assert "time" in texts(to_chart(latency).drawing)
         assert not chart_of(*curve("mpi", ranks=1)).has_rate
 
-    def test_without_rows_or_sizes_there_is_no_chart(self) -> None:
+    def test_without_rows_or_sizes_there_is_no_chart_and_operations_without_bytes_are_a_table(self) -> None:
         assert size_charts(page_of()) == []
         assert size_charts(page_of(make_row(0, operation="barrier"), make_row(-5), make_row(1 << 62))) == []
-
-    def test_operations_without_bytes_are_a_table(self) -> None:
         page = page_of(make_row(0, operation="barrier", backend="mpi", busbw_bytes_per_s=None, time_s=make_times(3e-6), flags=("drift",)))
         found = section(page)
-        assert found is not None
         ((_, table),) = found.tables
         assert table.rows == [["run", "barrier", "mpi", "3.000 µs [2.970, 3.030]", "? drift"]]
         assert section(page_of()) is None
@@ -213,12 +200,10 @@ class TestLimits:
         right = max(x for x, _ in marks(drawing)["sound 0"])
         assert all(places[text] > right for text in ("expected", "50.0 GB/s", "hard limit", "100 GB/s"))
 
-    def test_a_hard_limit_that_equals_the_expected_rate_is_one_line(self) -> None:
-        (limit,) = chart_of(*curve("nccl", hard_bound=replace(NIC, model="bound"))).limits
-        assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring and hard limit)"
-
-    def test_a_row_above_the_limit_does_not_repeat_it(self) -> None:
+    def test_a_hard_limit_that_equals_the_expected_rate_is_one_line_also_with_a_row_above_it(self) -> None:
         rows = curve("nccl", hard_bound=replace(NIC, model="bound"))
+        (limit,) = chart_of(*rows).limits
+        assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring and hard limit)"
         rows[5] = replace(rows[5], percent_of_ceiling=None, flags=("above_bound",))
         (limit,) = chart_of(*rows, *curve("mpi", hard_bound=replace(NIC, model="bound"))).limits
         assert sorted(limit.rates) == SIZES
@@ -229,19 +214,15 @@ class TestLimits:
         (limit,) = chart_of(*curve("nccl"), *with_ceilings_before([fell], "before", slow)).limits
         assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)"
 
-    def test_a_reference_per_size_is_a_curve(self) -> None:
+    def test_a_reference_per_size_is_a_curve_and_one_of_one_size_is_not_drawn_at_the_others(self) -> None:
         ranged = [replace(COPY, bytes_per_s=size * 1e5, low_bytes_per_s=size * 9e4, high_bytes_per_s=size * 2e5) for size in SIZES]
         (limit,) = chart_of(*(replace(row, ceiling=each) for row, each in zip(curve("mpi"), ranged, strict=True))).limits
         assert limit.name == "expected 0.0256–105 GB/s: memory copy and sum (measured)"
         assert [limit.rates[size] for size in SIZES] == pytest.approx([size * 1e-4 for size in SIZES])
-
-    def test_a_reference_of_one_size_is_not_drawn_at_the_others(self) -> None:
         rows = curve("mpi")
         rows[3] = replace(rows[3], ceiling=COPY)
         (limit,) = [limit for limit in chart_of(*rows).limits if "memory" in limit.name]
         assert limit.rates_at(SIZES) == {SIZES[3]: 34.0}
-
-    def test_a_rate_that_no_row_is_compared_with_is_not_drawn(self) -> None:
         assert chart_of(*(replace(row, percent_of_ceiling=None) for row in curve("mpi"))).limits == []
         assert chart_of(*curve("mpi", ceiling=replace(NIC, bytes_per_s=math.inf))).limits == []
 

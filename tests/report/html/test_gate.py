@@ -1,33 +1,39 @@
-"""The gate's section of the page: first, where a verdict was given, and absent where none was."""
+"""Verdicts and comparisons on the page: what is slower comes first, intervals where there are any, and never more than was measured."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace as changed
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.concerns import FINDING, Concern
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import case_of, read_all
 from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import write
 from collbench.gating.reasons import LinkOfAll
 from collbench.gating.verdict import Verdict
 from collbench.report.charts import RatioPanel, size_charts
+from collbench.report.html.against import MOST_LINES
 from collbench.report.html.against import section as against
+from collbench.report.html.against import section as comparison_section
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.first_screen import BAD, GOOD, first_screen
+from collbench.report.html.first_screen import first_screen
 from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.page import html
 from collbench.report.html.picture import ratio_chart
-from collbench.report.material import Material
+from collbench.report.material import MOST_CANDIDATES, Material
 from collbench.results.reader import Run
+from collbench.results.row import Row, Times
 from tests.gate.allocations import launches
 from tests.gate.verdicts import group, regression, suspicion, verdict
 from tests.report.html.svg import outside
 from tests.report.verdict.hostile import hostile
-from tests.results.rows import make_row, make_times
+from tests.results.rows import make_row, make_times, not_measured, store
 
 
 def material(given: Verdict | None) -> Material:
@@ -40,18 +46,16 @@ def gate(given: Verdict) -> Section:
     return found
 
 
-def test_without_a_verdict_there_is_no_section() -> None:
+def test_without_a_verdict_there_is_no_section_and_a_pass_without_groups_has_neither_table_nor_chart() -> None:
     assert section(material(None)) is None
+    assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
 
 
-def test_it_reports_what_the_first_screen_has_no_room_for() -> None:
+def test_it_reports_what_the_first_screen_has_no_room_for_and_its_tables_what_is_slower_what_changed_and_the_floors() -> None:
     assert gate(regression()).texts == [
         *(f"{reason.render()}." for reason in regression().reasons),
         *(f"Note: {note.render()}." for note in regression().notes),
     ]
-
-
-def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
     tables = dict(gate(regression()).tables)
     assert [row[:2] for row in tables["Slower, confirmed and worst first, cleared last"].rows] == [
         ["cleared", "allreduce on mpi, large messages"],
@@ -73,7 +77,7 @@ def test_candidates_are_compared_with_the_baseline_alone_and_not_with_one_anothe
     paired = Material(runs[:2], Path("page.html"), (), verdict(mode="paired"))
     assert [(found.a.name, found.b.name) for found in paired.comparisons] == [("night-8", "night-9")]
     section_of_pairs = against(paired)
-    assert section_of_pairs is not None and section_of_pairs.texts[0] == "Baseline (A): the old stack; candidate (B): the new one."
+    assert section_of_pairs.texts[0] == "Baseline (A): the old stack; candidate (B): the new one."
 
 
 def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> None:
@@ -95,10 +99,6 @@ def test_all_four_outcomes_are_counted() -> None:
     )
 
 
-def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
-    assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
-
-
 def test_charts_show_groups_and_cases_against_their_limits() -> None:
     groups, cases = gate(regression()).charts
     assert [spot.text.split("\n")[0] for spot in groups.spots] == ["allreduce on mpi, large messages", "allreduce on nccl, large messages"]
@@ -117,15 +117,6 @@ def test_a_chart_holds_any_factor(factor: float) -> None:
     assert 0 <= chart.spots[0].x <= 900 and not outside(chart.drawing)
 
 
-def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:
-    screen = first_screen(material(regression()))
-    assert screen is not None and screen.badge == (BAD, "REGRESSION")
-    assert screen.title.startswith("allreduce on mpi, large messages: +3.0 % time")
-    assert screen.more[0] == "likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
-    passed = first_screen(material(verdict()))
-    assert passed is not None and (passed.badge, passed.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
-
-
 def test_the_chart_has_the_band_of_the_baseline(tmp_path: Path) -> None:
     for number in range(6):
         times = {64 << 20: 1e-3 * (1 + number / 1000)}
@@ -138,18 +129,15 @@ def test_the_chart_has_the_band_of_the_baseline(tmp_path: Path) -> None:
     baseline, candidate = size_charts(page)[0].lines
     (point,) = baseline.points
     assert baseline.name == "nccl baseline" and candidate.name == "nccl"
-    assert point.time is not None and point.time.value == pytest.approx(1e6 * known.time_s)
+    assert point.time.value == pytest.approx(1e6 * known.time_s)
     assert point.time.high == pytest.approx(1e6 * known.time_s * known.limit)
-    assert point.rate is not None and point.rate.low is not None and point.rate.low < point.rate.value
+    assert point.rate.low is not None and point.rate.low < point.rate.value
     assert [line.name for line in size_charts(material(verdict()))[0].lines] == ["nccl"]
 
 
-def test_it_precedes_the_results() -> None:
+def test_it_precedes_the_results_and_untrusted_text_is_no_markup() -> None:
     page = html(material(regression()))
     assert page.index('id="gate"') < page.index('id="overview"')
-
-
-def test_untrusted_text_is_no_markup() -> None:
     page = html(material(hostile(rows=2)))
     assert "<script>&#34;" not in page and "<script>\"'" not in page
     assert "\x1b" not in page and "\u202e" not in page
@@ -171,3 +159,102 @@ def test_hundreds_of_suspects_do_not_drown_what_changed_and_the_worst_floor_is_s
     assert (len(cases.spots), len(cases.table.rows)) == (60, 135) and cases.caption.endswith(" 60 of 135 are drawn.")
     undrawn = gate(regression(suspicions=tuple(suspicion(limit=None) for _ in range(135)), groups=()))
     assert undrawn.tables[0][0] == "Slower, confirmed and worst first, cleared last (20 of 135; verdict.json has all)"
+
+
+NO_INTERVAL = Times(2e-3, None, None, 1e-3, 3e-3, 3e-3, 3e-3)
+
+
+def row(size: int, p50: float, **changes: Any) -> Row:
+    return make_row(size, **{"time_s": make_times(p50), **changes})
+
+
+def side(folder: Path, rows: list[Row], launches: int = 1) -> Path:
+    """Launches with these rows, each a little slower than the one before; a single one is the folder itself."""
+    if launches == 1:
+        return store(folder, rows, command=["collbench", "allreduce"])
+    for number in range(launches):
+        moved = [changed(row, time_s=scaled(row.time_s, 1 + 0.001 * number)) for row in rows]
+        store(folder / f"launch-{number + 1}", moved, allocation_id=folder.name, command=["collbench", "allreduce"])
+    return folder
+
+
+def scaled(times: Times | None, by: float) -> Times | None:
+    return times and Times(**{name: value and value * by for name, value in vars(times).items()})
+
+
+def shown(*folders: Path) -> Section:
+    made = comparison_section(Material(read_all(folders), folders[0].parent / "page.html"))
+    assert made is not None
+    return made
+
+
+def test_a_single_run_has_no_comparison_and_nothing_in_common_is_reported(tmp_path: Path) -> None:
+    before = side(tmp_path / "before", [row(8, 1e-3)])
+    assert comparison_section(Material(read_all([before]), tmp_path / "page.html")) is None
+    made = shown(before, side(tmp_path / "after", [row(8, 1e-3, ranks=8, dtype="int8")]))
+    assert made.texts[1] == "after (1 launch) has no case in common with it: dtype float32 → int8, ranks 4 → 8."
+    assert made.charts == []
+
+
+def test_the_worst_case_is_on_top(tmp_path: Path) -> None:
+    before = [row(8, 1e-6), row(16, 1e-6), row(32, 1e-6), row(64, 1e-6), row(128, 1e-6), row(256, 1e-6, time_s=NO_INTERVAL)]
+    lost = not_measured("no memory", size_bytes=128)
+    after = [row(8, 1.3e-6), row(16, 1e-6), row(32, 2e-6), row(64, 0.5e-6, wrong=3), lost, row(256, 1e-6)]
+    made = shown(side(tmp_path / "before", before, 3), side(tmp_path / "after", after, 3))
+    assert made.texts[0].startswith("Baseline (A): before (3 launches)")
+    assert made.texts[1] == (
+        "after (3 launches): 6 cases: 2 slower (+30.0 % to 2.00×), 1 faster (0.000500×), 1 no change (±5 %), 0 inconclusive, "
+        "1 with wrong data, 1 n/a."
+    )
+    (chart,) = made.charts
+    assert [cases[1] for cases in chart.table.rows][:4] == ["64 B", "128 B", "32 B", "8 B"]
+    assert chart.table.rows[2][-2] == "slower 2.00× (2.00–2.00×)"
+    assert chart.table.marks == {0: "wrong", 1: "na"}
+    assert chart.table.rows[1][-2] == "n/a (no memory) in B"
+
+
+def test_hovering_shows_the_exact_values(tmp_path: Path) -> None:
+    made = shown(side(tmp_path / "before", [row(1024, 1e-6)], 2), side(tmp_path / "after", [row(1024, 1.5e-6, flags=("drift",))], 2))
+    (spot,) = made.charts[0].spots
+    name, words, both, flags = spot.text.split("\n")
+    assert (name, flags) == ("allreduce 1 KiB nccl float32 sum", "drift in B")
+    assert both == "baseline 1.000 µs, candidate 1.501 µs"
+    assert words.startswith("slower +50.0 % (")
+    assert "slower +50.0 % (+49.5 to +50.5 %)" in made.charts[0].drawing  # figures in a drawing's text are never shortened
+
+
+def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_path: Path) -> None:
+    made = shown(
+        side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 2e-3, time_s=NO_INTERVAL, flags=("imported",))])
+    )
+    (chart,) = made.charts
+    assert chart.table.rows[0][-2] == "inconclusive (one launch each): 2.0×"
+    assert re.search(r'data-mark="inconclusive 0"><path fill="var\(--paper\)" stroke="var\(--soft\)"', chart.drawing)
+    assert "one launch each: changes as measured, the largest first" in chart.method
+
+
+def test_many_cases_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
+    before, after = ([row(8 * number, by * 1e-6) for number in range(1, MOST_LINES + 3)] for by in (1, 1.2))
+    made = shown(side(tmp_path / "before", before), side(tmp_path / "after", [*after, row(1 << 20, 1e-3)]))
+    (chart,) = made.charts
+    assert chart.caption.endswith(f"Drawn are {MOST_LINES} of {MOST_LINES + 2} cases, the worst first.")
+    assert len(chart.spots) == MOST_LINES
+    assert len(chart.table.rows) == MOST_LINES + 2
+    assert made.texts[1].endswith(", 1 only in the candidate.")
+    assert len(chart.drawing) < 40_000
+
+
+def test_many_candidates_are_counted(tmp_path: Path) -> None:
+    folders = [side(tmp_path / f"run-{number}", [row(8, 1e-6, na="x", time_s=None)]) for number in range(MOST_CANDIDATES + 3)]
+    made = shown(*folders)
+    assert made.texts[-1] == "2 more runs are not compared here: `collbench compare` compares any two."
+    assert (len(made.charts), len(made.tables)) == (0, MOST_CANDIDATES)
+    assert made.tables[0][1].rows[0][-2] == "n/a (x) in A; n/a (x) in B"
+
+
+@pytest.mark.parametrize("name", ["$\\frac{1}{0}$", "<script>alert(1)</script>", "\u202ex" * 300])
+def test_names_that_would_be_markup(name: str, tmp_path: Path) -> None:
+    before, after = ([row(8, 1e-6, backend=name)], [row(8, 2e-6, backend=name, flags=(name,))])
+    (chart,) = shown(side(tmp_path / "before", before), side(tmp_path / "after", after)).charts
+    assert "<script" not in chart.drawing and "\u202e" not in chart.drawing
+    assert "\u202e" not in chart.spots[0].text and len(chart.spots[0].text) < 600

@@ -1,8 +1,9 @@
-"""Pages without figures of a run: check, doctor, probe and peak."""
+"""Pages without figures of a run: check, doctor, probe, peak, and the history of a baseline."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from markupsafe import escape
 
 from collbench.analysis.health import CheckVerdict, DoctorSummary, MissesExpected, Reach, ReachesExpected, RunFailedEarly, SeriesCheck
 from collbench.errors import UsageError
+from collbench.gating.history import history
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.node import Job, node_of
 from collbench.machine.sources import read_paths
 from collbench.report.health import CHECK, CheckAnswer, read_check, store_check
-from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_peak, of_probe
+from collbench.report.html import history as made
+from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_history, of_peak, of_probe
+from collbench.report.html.history import write_history
 from collbench.report.html.machine import doctor_sections, peak_sections, probe_sections
 from collbench.report.html.page import html as html_of
 from collbench.report.html.page import page
@@ -24,6 +28,7 @@ from collbench.report.material import Material
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run_here
 from tests.conftest import needs_plugin
+from tests.gate.histories import nights, upgraded
 from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
 
@@ -57,7 +62,7 @@ def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> Non
     assert [each["text"] for each in stored["evidence"]] == list(map(str, VERDICT.evidence))
     material = Material([read_run(run)], tmp_path / "page.html")
     screen = first_screen(material)
-    assert screen is not None and screen.badge == (BAD, "SLOW")
+    assert screen.badge == (BAD, "SLOW")
     assert list(screen.more) == [each.render() for each in VERDICT.evidence]
     assert str(escape(VERDICT.evidence[0].render())) in html_of(material)
 
@@ -69,7 +74,7 @@ def test_an_invalid_verdict_is_refused(tmp_path: Path, text: str) -> None:
         read_check(tmp_path)
 
 
-def test_doctor_shows_the_worst_finding_first_with_evidence_and_remedy() -> None:
+def test_doctor_shows_the_worst_finding_first_and_one_of_several_hosts_once() -> None:
     screen = of_doctor([SEVERE, NOTE], [dgx()], ())
     assert (screen.badge, screen.title) == ((BAD, "SEVERE"), "dgx01: GPU 0 runs on 8 of 16 lanes (CB2101)")
     assert list(screen.more[:2]) == ["evidence: LnkSta x8", "remedy: reseat the card"]
@@ -78,9 +83,6 @@ def test_doctor_shows_the_worst_finding_first_with_evidence_and_remedy() -> None
     assert [row[:2] for row in findings.tables[0][1].rows] == [["severe", "CB2101"], ["note", "CB2104"]]
     assert findings.tables[0][1].marks == {0: "wrong"} and examined.texts
     assert of_doctor([], [dgx()], ()).badge == (GOOD, "NO FINDINGS")
-
-
-def test_doctor_lists_a_finding_of_several_hosts_once() -> None:
     both = [SEVERE, replace(SEVERE, hostname="dgx02")]
     assert of_doctor(both, [dgx(), replace(dgx(), hostname="dgx02")], ()).title.startswith("dgx01 and 1 more: ")
     rows = doctor_sections(both, [dgx(), replace(dgx(), hostname="dgx02")], ())[0].tables[0][1].rows
@@ -141,3 +143,74 @@ def test_the_commands_write_the_page(tmp_path: Path, line: str, answer: str) -> 
 def test_what_has_no_page_refuses_it(tmp_path: Path, line: str) -> None:
     done = run_here(tmp_path, *line.split(), "--html", "page.html")
     assert done.returncode == 2 and "--html" in done.stderr and not (tmp_path / "page.html").exists()
+
+
+def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: Path) -> None:
+    write_history(history("base", upgraded(12, 6), ["left out: <b>night</b>"]), "allreduce*MiB mpi", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
+    assert text.count("<figure") == 1 + 1 + 4
+    assert "software mpi version: 4.3 → 5.0" in text
+    assert "left out: &lt;b&gt;night&lt;/b&gt;" in text and "<b>night" not in text
+    assert re.search(r"Slower × 1\.0\d\d \(.*\) since night-7, 2026-11-07; with it: software mpi version: 4\.3 → 5\.0\.", text)
+    assert "<th>allreduce on mpi, large messages" in text
+    assert "night-3, 2026-11-03: × 1.0" in text or "night-3, 2026-11-03: × 0.9" in text
+
+
+def test_where_nothing_changed_it_reports_it_and_a_pattern_that_fits_nothing_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--only 'x'"):
+        write_history(history("base", nights(1)), "x", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+    write_history(history("base", nights(6)), "allreduce 8 B*", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "allocations"]
+    assert "changed: nothing." in text and "It did not change." in text
+
+
+def test_of_many_the_first_are_drawn_which_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_MOST_CASES", "_MOST_GROUPS", "_MOST_LISTED"):
+        monkeypatch.setattr(made, limit, 1)
+    write_history(history("base", upgraded(6, 3, by=1.3)), "*", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<figure") == 1 + 2
+    assert "Drawn are 1 of 5 groups, those that changed most." in text
+    assert "Drawn are 1 of 4 cases that changed, those that changed most." in text
+    assert "what else changed then (1 of " in text
+
+
+def test_the_first_screen_has_the_largest_slowdown_its_date_and_what_changed_then() -> None:
+    found = history("base", upgraded(12, 6))
+    screen = of_history(found, found.series)
+    assert screen.badge == (BAD, "SLOWER")
+    assert re.fullmatch(
+        r".+ slower \(\+\d+\.\d % time\) since 2026-11-07 \(night-7\); with it: software mpi version: 4\.3 → 5\.0", screen.title
+    )
+    assert screen.figures[0].value.startswith("+") and screen.figures[1].value == "12"
+    faster = history("base", upgraded(12, 6, by=0.8))
+    assert of_history(faster, faster.series).badge == (GOOD, "FASTER")
+
+
+@pytest.mark.parametrize(("count", "badge", "title"), [
+    (6, (GOOD, "NO CHANGE"), "no change: 6 allocations from 2026-11-01 to 2026-11-06, 14 cases"),
+    (3, (DOUBT, "TOO FEW"), "too few allocations to find a change: 3 allocations from 2026-11-01 to 2026-11-03, 14 cases"),
+])  # fmt: skip
+def test_without_a_change_the_title_is_the_verdict(count: int, badge: tuple[str, str], title: str) -> None:
+    found = history("base", nights(count))
+    screen = of_history(found, found.series)
+    assert (screen.badge, screen.title, screen.figures[0].value) == (badge, title, str(count))
+
+
+def test_allocations_of_one_day_have_the_time() -> None:
+    found = history("base", [replace(each, began_utc=f"2026-11-21T0{n}:30:00+00:00") for n, each in enumerate(nights(3))])
+    assert made._moments(found) == ["00:30", "01:30", "02:30"]
+    assert made._moments(history("base", nights(2))) == ["2026-11-01", "2026-11-02"]
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    allocations = [
+        replace(each, facts={**each.facts, "software": {"mpi": f"<script>{number > 2}</script>\u202e"}})
+        for number, each in enumerate(nights(6, lambda number, backend, size: 1.5 if number > 2 else 1.0))
+    ]
+    write_history(history("<script>", allocations), "allreduce 8 B mpi", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;True" in text and "<script>True" not in text and "\u202e" not in text

@@ -53,15 +53,12 @@ def table(found: Section, begins: str) -> Table:
     return next(table for caption, table in found.tables if caption.startswith(begins))
 
 
-def test_what_was_measured_and_how() -> None:
+def test_what_was_measured_and_how_and_intervals_over_launches_are_called_so() -> None:
     (text,) = overview(ROWS).texts
     assert text == (
         "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases); cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node; "
         "1 launch: intervals are within it, another may differ by more."
     )
-
-
-def test_intervals_over_launches_are_called_so() -> None:
     runs = tuple(Run(Path(f"launch-{number}"), INFO, [make_row()]) for number in (1, 2))
     assert subject(Launches("both", runs, [make_row(launches=2)]))["launches"] == "2 launches: intervals are over their medians"
     assert subject(Launches("both", runs, [not_measured("no")]))["launches"] == "2 launches"
@@ -79,54 +76,44 @@ def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
     assert found.marks == {0: "na", 1: "doubtful"}
 
 
-def test_peaks_are_in_print_order_for_any_order_of_measurement() -> None:
-    rows = [make_row(operation=name, backend=backend) for name, backend in (("p2p", "mpi"), ("allreduce", "mpi"), ("allreduce", "gloo"))]
-    found = overview(rows)
-    assert [row[:2] for row in table(found, "Bus bandwidth of large").rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
-
-
-def test_a_ceiling_that_was_given_limits_nothing() -> None:
-    given = replace(NIC, kind="given", limited_by="the ceiling given")
-    assert table(overview([make_row(ceiling=given)]), "Bus bandwidth of large").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"
-
-
-@pytest.mark.parametrize(
-    ("row", "figure"),
-    [
-        (make_row(percent_of_ceiling=None), "42.0 GB/s"),
-        (make_row(wrong=7), "WRONG 7"),
-    ],
-)
-def test_no_percentage_where_none_is_honest(row: Row, figure: str) -> None:
-    assert table(overview([row]), "Bus bandwidth of large").rows[0][2] == figure
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        make_row(ranks=1),
-        make_row(busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None),
-        make_row(0, operation="barrier", busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None),
-        make_row(operation="p2p_latency"),
-    ],
-    ids=["one rank", "without a bandwidth", "barrier", "ping-pong"],
-)
+@pytest.mark.parametrize("row", [
+    pytest.param(make_row(ranks=1), id="one rank"),
+    pytest.param(make_row(busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None), id="without a bandwidth"),
+    pytest.param(make_row(0, operation="barrier", busbw_bytes_per_s=None, algbw_bytes_per_s=None, percent_of_ceiling=None), id="barrier"),
+    pytest.param(make_row(operation="p2p_latency"), id="ping-pong"),
+])  # fmt: skip
 def test_what_has_only_a_time_is_in_a_table_of_times(row: Row) -> None:
     found = overview([row, make_row(operation="broadcast")])
     times = table(found, "Time of operations without a bandwidth")
     assert (times.head[2], [cells[0] for cells in times.rows], times.rows[0][2]) == ("time", [row.operation], "2399 µs")
-    assert [cells[0] for cells in table(found, "Bus bandwidth of large").rows] == ["broadcast"]
+    assert [cells[0] for cells in table(found, PEAKS).rows] == ["broadcast"]
 
 
-def test_of_very_many_peaks_the_first_are_listed() -> None:
+PEAKS = "Bus bandwidth of large messages"
+
+
+def test_peaks_are_in_print_order_and_of_very_many_the_first_are_listed() -> None:
+    rows = [make_row(operation=name, backend=backend) for name, backend in (("p2p", "mpi"), ("allreduce", "mpi"), ("allreduce", "gloo"))]
+    peaks = table(overview(rows), PEAKS)
+    assert [row[:2] for row in peaks.rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
     found = overview([make_row(operation=f"op{number:03}") for number in range(MOST + 1)])
-    assert found.tables[0][0] == f"Bus bandwidth of large messages (the first {MOST} of {MOST + 1})"
+    assert found.tables[0][0] == f"{PEAKS} (the first {MOST} of {MOST + 1})"
     assert len(found.tables[0][1].rows) == MOST
+
+
+@pytest.mark.parametrize(("row", "figure"), [
+    pytest.param({"percent_of_ceiling": None}, "42.0 GB/s", id="no honest percentage"),
+    pytest.param({"wrong": 7}, "WRONG 7", id="wrong data"),
+    pytest.param({"ceiling": replace(NIC, kind="given", limited_by="the ceiling given")}, "42.0 of 50.0 GB/s (84 %), the ceiling given",
+                 id="a given ceiling limits nothing"),
+])  # fmt: skip
+def test_the_figure_of_a_peak(row: dict[str, Any], figure: str) -> None:
+    assert table(overview([make_row(**row)]), PEAKS).rows[0][2] == figure
 
 
 def test_what_differs_among_competing_rows_is_reported_of_the_best() -> None:
     rows = [make_row(in_place=True), make_row(algorithm="tree", busbw_bytes_per_s=43e9), make_row(root=3)]
-    assert table(overview(rows), "Bus bandwidth of large").rows[0][3] == "64 MiB, out of place, tree"
+    assert table(overview(rows), PEAKS).rows[0][3] == "64 MiB, out of place, tree"
 
 
 def test_concerns_come_worst_first_with_what_they_mean() -> None:
@@ -142,24 +129,18 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
 
 
-def test_a_run_without_concerns_has_its_peaks_only() -> None:
+def test_runs_without_concerns_rows_or_a_word_of_themselves_and_pairs_that_lack_nothing() -> None:
     assert [caption for caption, _ in overview([make_row()]).tables] == ["Bus bandwidth of large messages"]
+    assert overview([], info={}).texts == ["no cases; 1 launch."]
+    strange = {"hosts": 7, "host": [], "backends": {"x": [], "y": {}}, "started_utc": 5, "collbench": None}
+    assert len(overview([make_row()], info=strange).texts) == 1
+    assert section(Material([read_run(ROOT / "reports" / "pairs-trials" / "host-0")], Path("page.html"))) is None
 
 
 def test_of_several_runs_each_is_named_and_the_ninth_is_counted() -> None:
     found = overview(*([make_row()] for _ in range(9)))
     assert [text.partition(":")[0] for text in found.texts] == [*(f"run-{number}" for number in range(8)), "And 1 more run."]
     assert [row[:2] for row in table(found, "Bus bandwidth of large").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
-
-
-def test_pairs_that_lack_nothing_have_no_results_beside_their_own_section() -> None:
-    assert section(Material([read_run(ROOT / "reports" / "pairs-trials" / "host-0")], Path("page.html"))) is None
-
-
-def test_runs_without_rows_or_without_a_word_of_themselves() -> None:
-    assert overview([], info={}).texts == ["no cases; 1 launch."]
-    strange = {"hosts": 7, "host": [], "backends": {"x": [], "y": {}}, "started_utc": 5, "collbench": None}
-    assert len(overview([make_row()], info=strange).texts) == 1
 
 
 def test_strange_figures_and_endless_texts() -> None:
@@ -174,12 +155,8 @@ def test_strange_figures_and_endless_texts() -> None:
 
 def test_an_imported_run_reports_from_what_and_what_it_lacks() -> None:
     table_1 = {
-        "file": "a.log",
-        "tool": "nccl-tests",
-        "version": None,
-        "program": "all_reduce_perf",
-        "statistic": "the mean over 20 iterations",
-    }
+        "file": "a.log", "tool": "nccl-tests", "version": None, "program": "all_reduce_perf", "statistic": "the mean over 20 iterations",
+    }  # fmt: skip
     imported = {
         "tables": [table_1, 7, {**table_1, "file": "b.log"}, table_1],
         "missing": ["no interval", "no per-rank data", 3],

@@ -1,4 +1,4 @@
-"""The page as a file: what it is made of, that nothing in it is markup by accident, that it is written in one step."""
+"""The page as a file: nothing in it is markup by accident, it is written in one step, and it shows where the numbers come from."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import base64
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.report.html import page
 from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.provenance import section
 from collbench.report.material import Material
+from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
+from collbench.results.row import Row
 from tests.conftest import needs_plugin
 from tests.results.rows import make_row, make_times, store
 
@@ -55,13 +60,12 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
     assert not re.search(r"""(?:src|href)=["']?(?!#|data:)[a-z/]|@import|url\((?!#|data:)""", text.replace(scripts[0], ""))
 
 
-def test_the_licence_of_the_library_is_in_the_page(material: Material) -> None:
+def test_equal_runs_give_equal_pages_with_the_licence_of_the_library_and_none_without_an_answer(material: Material, tmp_path: Path) -> None:
     notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
     assert "Copyright" in notice and notice in page.html(material)
-
-
-def test_the_same_runs_give_the_same_page(material: Material) -> None:
     assert page.html(material) == page.html(material)
+    with pytest.raises(UsageError, match="no result"):
+        page.html(Material([], tmp_path / "page.html"))
 
 
 def test_every_section_occurs_once(tmp_path: Path) -> None:
@@ -72,14 +76,11 @@ def test_every_section_occurs_once(tmp_path: Path) -> None:
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize(
-    ("run", "key", "rest"),
-    [
-        pytest.param("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"], marks=needs_plugin("hunt")),
-        pytest.param("hunt-host", "hunt-0", [], marks=needs_plugin("hunt")),
-        pytest.param("training", "training-0", [], marks=needs_plugin("training")),
-    ],
-)
+@pytest.mark.parametrize(("run", "key", "rest"), [
+    pytest.param("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"], marks=needs_plugin("hunt")),
+    pytest.param("hunt-host", "hunt-0", [], marks=needs_plugin("hunt")),
+    pytest.param("training", "training-0", [], marks=needs_plugin("training")),
+])  # fmt: skip
 def test_the_chart_of_the_answer_is_on_the_first_screen_and_only_there(run: str, key: str, rest: list[str], tmp_path: Path) -> None:
     text = page.html(Material([read_run(REPORTS / run)], tmp_path / "page.html"))
     first, sections = text.split("<nav ")
@@ -103,13 +104,94 @@ def test_a_comparison_of_several_operations_begins_with_all_cases_and_then_the_o
     assert titles[:2] == ["after against before: time, case by case", "broadcast: bus bandwidth over message size"]
 
 
-def test_runs_without_an_answer_have_no_page(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no result"):
-        page.html(Material([], tmp_path / "page.html"))
-
-
 def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Material, tmp_path: Path) -> None:
     material.where.write_text("old")
     page.write_html(material)
     assert material.where.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert {path.name for path in tmp_path.iterdir()} == {"page.html", "run<b>"}
+
+
+def shown(page: Path, *runs: Path) -> Section:
+    return section(Material([read_run(run) for run in runs], page))
+
+
+def stored(folder: Path, rows: list[Row] | None = None, **info: Any) -> Path:
+    return store(folder, rows or [make_row()], **{"command": ["collbench", "allreduce"], "allocation_id": folder.name, **info})
+
+
+def table(made: Section, caption: str) -> Table:
+    return next(table for title, table in made.tables if title.startswith(caption))
+
+
+def test_each_run_shows_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
+    done = stored(
+        tmp_path / "done", command=["collbench", "allreduce", "--sizes", "8 B"], launcher="srun", hosts=["n2", "n1"], rank_map=[{}, {}]
+    )
+    broken = RunFolder.create(tmp_path / "broken", "allreduce", {})
+    broken.append(make_row(), {})
+    runs = table(shown(tmp_path / "page.html", done, broken.path), "Runs")
+    (_, command, *_, rows, end), last = runs.rows
+    assert (command, rows, end) == ("collbench allreduce --sizes '8 B'", "1", "complete")
+    assert last[-1] == "not finished"
+    assert runs.marks == {1: "doubtful"}
+
+
+def test_versions_and_environment_of_one_run_and_definitions_of_its_numbers(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp", "HOME": "/root"})
+    rows = table(shown(tmp_path / "page.html", run), "Versions").rows
+    assert ["software", "mpi mpi", "MPICH 5.0"] in rows
+    assert ["environment", "UCX_TLS", "tcp"] in rows
+    assert all("HOME" not in row for row in rows)
+    terms = [row[0] for row in table(shown(tmp_path / "page.html", stored(tmp_path / "other")), "Definitions").rows]
+    assert terms == ["time", "95 % interval", "busbw", "of expected"]
+
+
+def test_several_runs_show_what_differs_and_equal_ones_that_nothing_does(tmp_path: Path) -> None:
+    before = stored(tmp_path / "before", backends={"mpi": {"mpi": "MPICH 4.3"}})
+    after = stored(tmp_path / "after", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp"})
+    made = shown(tmp_path / "page.html", before, after)
+    differing = table(made, "Differences: before → after")
+    assert differing.head == ("kind", "what", "before", "after")
+    assert ["software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"] in differing.rows
+    assert ["environment", "UCX_TLS", "–", "tcp"] in differing.rows
+    assert ["software", "mpi mpi", "MPICH 4.3"] in table(made, "Versions, machine and environment of the first run").rows
+    one, other = (stored(tmp_path / name, backends={"mpi": {"mpi": "MPICH 5.0"}}) for name in ("one", "other"))
+    made = shown(tmp_path / "page.html", one, other)
+    assert table(made, "Differences").rows == [["none", "in what the runs recorded", "–", "–"]]
+
+
+def test_links_are_relative_encoded_and_only_to_what_exists(tmp_path: Path) -> None:
+    run = stored(tmp_path / "runs" / 'a "b" #1?\u00fc')
+    ((caption, links),) = shown(tmp_path / "pages" / "page.html", run).links
+    assert caption == 'a "b" #1?\u00fc'
+    assert [link.text.split(" ")[0] for link in links] == ["run.json", "cells.jsonl"]
+    assert links[0].address == "../runs/a%20%22b%22%20%231%3F%C3%BC/run.json"
+    assert (tmp_path / "pages" / unquote(links[1].address)).parent.resolve() == run
+    # a name that would be a scheme is a file
+    ((_, links),) = shown(tmp_path / "page.html", stored(tmp_path / "javascript:alert(1)")).links
+    assert links[0].address == "javascript%3Aalert%281%29/run.json"
+
+
+def test_imported_runs_report_from_which_file_and_what_is_missing(tmp_path: Path) -> None:
+    actual = {
+        "files": [{"name": "all.log", "size_bytes": 2048, "sha256": "ab" * 32, "format": "osu"}, 7],
+        "tables": [{"file": "all.log", "tool": "osu", "version": "7.4", "program": "osu_allreduce", "statistic": "mean", "rows": 3}],
+        "missing": ["no interval"], "doubts": ["all.log: 2 ranks, not 4"],
+    }  # fmt: skip
+    made = shown(tmp_path / "page.html", stored(tmp_path / "run", imported=actual))
+    assert "imported from osu 7.4: 3 rows of osu_allreduce (all.log); a time is mean." in made.texts
+    assert "missing in the output: no interval." in made.texts and "doubtful: all.log: 2 ranks, not 4." in made.texts
+    began, took = table(made, "Runs").rows[0][2:4]
+    assert began.startswith("imported 20") and took == "–"
+
+
+def test_untrusted_text_in_run_json(tmp_path: Path) -> None:
+    run = stored(
+        tmp_path / "run", command=[1, None, "=cmd|'/c calc'!A0", "<script>", "\u202e" * 999], hosts={"a": 1}, rank_map="x",
+        started_utc=7, imported={"files": [{"name": "\u202e", "size_bytes": "x"}], "tables": 3, "doubts": [1]},
+        launcher={}, collbench="\x1b[31m", backends=[{}], environment={"UCX_X": "<script>\u202e"},
+    )  # fmt: skip
+    made = shown(tmp_path / "page.html", run)
+    cases = [case for _, each in made.tables for row in each.rows for case in row]
+    assert all(case.isprintable() and len(case) <= 600 for case in cases)
+    assert ["environment", "UCX_X", "<script>?"] in table(made, "Versions").rows

@@ -54,18 +54,14 @@ class TestElements:
         assert set(re.findall(r"var\(--([\w-]+)\)", drawing)) == {"series-1", "limit", "grid", "ink"}
         assert len(drawing) < 4000
 
-    def test_texts_are_escaped_and_plain(self) -> None:
+    def test_texts_are_escaped_and_equal_input_gives_equal_text(self) -> None:
         assert "</svg><script> $x$ 网络" in texts(drawn(EMPTY, drawn_line).drawing)
-
-    def test_equal_input_gives_equal_text(self) -> None:
         assert drawn(EMPTY, drawn_line).drawing == drawn(EMPTY, drawn_line).drawing
 
-    def test_a_gap_interrupts_the_line(self) -> None:
+    def test_a_gap_interrupts_the_line_and_tooltips_are_at_their_marks(self) -> None:
         drawing = drawn(EMPTY, drawn_line).drawing
         assert len(marks(drawing)["line 0"]) == 2  # two parts of one path
         assert not outside(drawing)
-
-    def test_tooltips_are_at_their_marks(self) -> None:
         chart = drawn(EMPTY, drawn_line)
         centers = [(spot.x, spot.y) for spot in chart.spots]
         for (x, y), (left, top) in zip(centers, marks(chart.drawing)["marks"], strict=True):
@@ -98,9 +94,11 @@ class TestRatios:
         assert faster.x < slower.x and slower.y < faster.y
         assert {"axis", "×1", "allreduce", "slower"} <= set(texts(chart.drawing))
 
-    def test_small_differences_do_not_fill_the_axis(self) -> None:
+    def test_small_differences_do_not_fill_the_axis_and_huge_ones_leave_one_visible(self) -> None:
         one, other = (ratios_of(line(ratio)).spots[0].x for ratio in (0.999, 1.001))
         assert other - one < 20
+        assert ratio_ticks(0.9, 1.3) == [0.9, 0.95, 1, 1.05, 1.1, 1.2]
+        assert ratio_ticks(0.03, 40) == [0.0625, 0.25, 1, 4, 16]
 
     def test_an_interval_and_a_limit_are_drawn_and_included(self) -> None:
         drawing = ratios_of(line(1.1, interval=(0.5, 2.0), limit=3.0)).drawing
@@ -108,13 +106,11 @@ class TestRatios:
         assert float(low) < marks(drawing)["slower 0"][0][0] < float(high)
         assert "×2" in texts(drawing) and limit in drawing
 
-    def test_the_first_mark_is_drawn_on_top(self) -> None:
+    def test_the_first_mark_is_drawn_on_top_and_names_are_escaped_and_cut(self) -> None:
         both = [RatioMark(1.3, Outcome.SLOWER, "slower"), RatioMark(1.0, Outcome.NO_CHANGE, "quiet", is_open=True)]
         chart = ratios_of(RatioLine("group", both))
         assert chart.drawing.index("no change 0") < chart.drawing.index("slower 0")
         assert abs(chart.spots[0].x - marks(chart.drawing)["slower 0"][0][0]) < 6
-
-    def test_names_are_escaped_and_cut(self) -> None:
         drawing = ratios_of(line(1.1, "<script>\u202e" + "x" * 100)).drawing
         assert not re.search(r"<script|<b>|\u202e|x{50}", drawing)
 
@@ -130,10 +126,6 @@ class TestRatios:
     def test_a_huge_ratio_is_at_the_edge_and_one_stays_visible(self, ratio: float) -> None:
         assert "×1" in texts(ratios_of(line(ratio)).drawing)
 
-    def test_ticks_are_round_and_apart(self) -> None:
-        assert ratio_ticks(0.9, 1.3) == [0.9, 0.95, 1, 1.05, 1.1, 1.2]
-        assert ratio_ticks(0.03, 40) == [0.0625, 0.25, 1, 4, 16]
-
 
 class TestBars:
     def test_a_bar_has_its_name_its_value_an_interval_and_what_is_expected(self) -> None:
@@ -147,18 +139,16 @@ class TestBars:
 
 
 class TestApart:
-    def test_labels_with_room_stay_where_they_are(self) -> None:
+    def test_labels_with_room_stay_where_they_are_and_of_too_many_none_leaves_the_picture(self) -> None:
         assert apart([50, 10], 20, 0, 100) == [50, 10]
+        positions = apart([50.0] * 30, 26, 0, 300)
+        assert min(positions) >= 0 and max(positions) <= 300 and len(set(positions)) == 30
 
     @given(st.lists(st.floats(0, 300), min_size=1, max_size=11))
     def test_labels_do_not_collide_and_stay_inside(self, wanted: list[float]) -> None:
         positions = apart(wanted, 26, 0, 300)
         assert all(after - before >= 26 - 1e-6 for before, after in pairwise(sorted(positions)))
         assert all(-1e-6 <= position <= 300 + 1e-6 for position in positions)
-
-    def test_of_too_many_labels_none_leaves_the_picture(self) -> None:
-        positions = apart([50.0] * 30, 26, 0, 300)
-        assert min(positions) >= 0 and max(positions) <= 300 and len(set(positions)) == 30
 
 
 def test_a_time_has_a_unit_of_its_size() -> None:

@@ -46,8 +46,12 @@ def kinds(given: Verdict) -> dict[str, str]:
     return {name: kind for name, (kind, _, _) in cases(given).items()}
 
 
-def test_a_pass_has_no_failure_and_no_error() -> None:
+def test_a_pass_has_no_failure_and_a_regression_its_cause_cases_and_changes() -> None:
     assert kinds(verdict(groups=(group(),))) == {**dict.fromkeys(WHOLE, ""), "allreduce on mpi, large messages": ""}
+    failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
+    assert isinstance(failure, Failure)
+    for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
+        assert words in str(failure.text)
 
 
 def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known() -> None:
@@ -61,14 +65,7 @@ def test_a_regression_fails_where_it_is_and_is_an_error_where_nothing_is_known()
     assert found["broadcast on mpi, large messages"][1:] == ("no verdict", "cases judged one by one; 3 of 10 cases missing")
 
 
-def test_the_text_has_the_cause_the_cases_and_what_changed() -> None:
-    failure = next(iter(TestSuite.fromstring(junit(regression()).encode()))).result[0]
-    assert isinstance(failure, Failure)
-    for words in ("likely cause: the link", "confirmed: allreduce 64 MiB mpi: +12.0 %", "software nccl: 2.29 → 2.30", "judged: night-9"):
-        assert words in str(failure.text)
-
-
-def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
+def test_what_cannot_be_compared_and_a_suspect_are_errors_however_slow_and_wrong_data_a_failure() -> None:
     found = kinds(
         verdict(
             result="no verdict",
@@ -77,15 +74,9 @@ def test_what_cannot_be_compared_is_an_error_however_slow() -> None:
         )
     )
     assert found == {WHOLE[0]: "error", WHOLE[1]: "error", WHOLE[2]: "", "allreduce on mpi, large messages": "error"}
-
-
-def test_a_suspect_is_an_error_and_leaves_what_is_comparable_alone() -> None:
     whole = suspicion("suspected", "all cases", kind="whole", case={})
     found = kinds(verdict(result="no verdict", reasons=(StillSuspected(1, 2),), suspicions=(whole,), groups=(group("suspected"),)))
     assert found == {WHOLE[0]: "error", WHOLE[1]: "", WHOLE[2]: "error", "allreduce on mpi, large messages": "error"}
-
-
-def test_wrong_data_is_a_failure() -> None:
     assert cases(verdict(result="wrong data", reasons=(WrongCases("new", CaseNames(("allreduce 8 B mpi",))),)))["the verdict"][:2] == (
         "failure",
         "wrong data",

@@ -1,17 +1,22 @@
-"""The files of a verdict: which are written, how, and what is refused before anything is judged."""
+"""The files of a verdict: which are written, kept or removed, how, and what is refused before anything is judged."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
+from collbench.gating.confirm import confirm_suite
 from collbench.gating.verdict import read_verdict
-from collbench.report.verdict_formats import OutputFiles, verdict_lines, write_files
-from tests.gate.verdicts import regression, verdict
+from collbench.report.verdict import write_suite
+from collbench.report.verdict_formats import OutputFiles, remove_earlier, verdict_lines, write_files
+from collbench.results.row import CaseKey
+from tests.gate.allocations import launch
+from tests.gate.verdicts import CASE, regression, verdict
 
 FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
 
@@ -77,3 +82,78 @@ def test_what_is_printed_follows_format_and_style() -> None:
         ("table", "nagios"): next(iter(verdict_lines(verdict(), "table", "nagios"))).text,
     }
     assert json.loads(next(iter(verdict_lines(verdict(), "json", "collbench"))).text)["result"] == "passed"
+
+
+SUITE = confirm_suite([CaseKey(**CASE)])
+
+
+def test_a_suite_is_written_replaced_kept_or_removed(tmp_path: Path) -> None:
+    file = tmp_path / "confirm.toml"
+    for suite in (SUITE, f"{SUITE}# other"):
+        assert write_suite(file, suite) is None
+        assert file.read_text() == suite
+    file = tmp_path / "confirm.toml"
+    write_suite(file, SUITE)
+    assert f"{file} removed" in (write_suite(file, None) or "")
+    assert not file.exists()
+    assert write_suite(file, None) is None
+    file = tmp_path / "confirm.toml"
+    assert write_suite(file, None, stays=True) is None
+    write_suite(file, SUITE)
+    assert f"{file} kept" in (write_suite(file, None, stays=True) or "")
+    assert file.read_text() == SUITE
+
+
+@pytest.mark.parametrize("suite", [SUITE, None])
+def test_a_foreign_suite_stays(suite: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('schema = 1\n[[sweeps]]\noperations = "allreduce"\n')
+    with pytest.raises(UsageError, match=r"mine\.toml was not written by "):
+        write_suite(file, suite)
+    assert "sweeps" in file.read_text()
+
+
+def test_a_folder_is_refused_and_a_pipe_written_to(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        write_suite(tmp_path, SUITE)
+    assert write_suite(Path(os.devnull), SUITE) is None
+    assert write_suite(Path(os.devnull), None) is None
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> OutputFiles:
+    return OutputFiles(*(tmp_path / name for name in ("verdict.json", "gate.xml", "gate.md", "gate.prom", "gate.html")))
+
+
+def test_everything_that_a_gate_wrote_goes_but_a_verdict_that_is_shown_once_more(files: OutputFiles, tmp_path: Path) -> None:
+    write_files(verdict(), files, [launch(tmp_path / "night", {8: 1e-6})])
+    assert all(path.stat().st_size for path in vars(files).values())
+    remove_earlier(files)
+    assert not any(path.exists() for path in vars(files).values())
+    remove_earlier(files)
+    files = OutputFiles(out=tmp_path / "verdict.json")
+    write_files(verdict(), files, [])
+    remove_earlier(files, tmp_path / "." / "verdict.json")
+    assert (tmp_path / "verdict.json").exists()
+
+
+@pytest.mark.parametrize("option", ["out", "junit", "markdown", "openmetrics", "html"])
+def test_what_no_gate_wrote_is_refused_before_anything_is_removed(files: OutputFiles, option: str) -> None:
+    others = OutputFiles(**{name: path for name, path in vars(files).items() if name in ("out", "junit") and name != option})
+    write_files(verdict(), others, [])
+    strange = vars(files)[option]
+    strange.write_text('{"result": 1}')
+    with pytest.raises(UsageError, match=f"{strange.name} was not written by `collbench gate --{option}`"):
+        remove_earlier(files)
+    assert strange.read_text() == '{"result": 1}'
+    assert all(path.exists() for path in vars(others).values() if path)
+
+
+def test_the_step_s_summary_what_is_empty_and_no_file_stay(files: OutputFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gate.md").write_text("what earlier commands wrote")
+    (tmp_path / "gate.xml").touch()
+    (tmp_path / "verdict.json").mkdir()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "gate.md"))
+    remove_earlier(files)
+    assert {path.name for path in tmp_path.iterdir()} == {"gate.md", "gate.xml", "verdict.json"}

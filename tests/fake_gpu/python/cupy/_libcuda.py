@@ -32,21 +32,17 @@ _chosen = threading.local()
 
 
 class CUDARuntimeError(RuntimeError):
-    """An error of the CUDA runtime; `status` is its number."""
-
     def __init__(self, status: int) -> None:
         self.status = status
         super().__init__(": ".join(_TEXTS.get(status, ("cudaErrorUnknown", "unknown error"))))
 
 
 def word(value: int) -> ctypes.c_uint64:
-    """An address or size as an argument."""
     return ctypes.c_uint64(value)
 
 
 @cache
 def library() -> Any:
-    """libcuda.so.1, None where the machine has none."""
     try:
         found = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -57,7 +53,6 @@ def library() -> Any:
 
 
 def runtime_version() -> int:
-    """Return the CUDA version of this cupy."""
     return int(os.environ.get("FAKE_CUDA_RUNTIME_VERSION", "13020"))
 
 
@@ -102,11 +97,9 @@ def count() -> int:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call the library on this thread's GPU."""
     check(tried(name, *arguments))
 
 
 def tried(name: str, *arguments: Any) -> int:
-    """The same, and what it returns."""
     check(start().cuCtxSetCurrent(word(chosen() + 1)))
     return int(getattr(library(), name)(*arguments))

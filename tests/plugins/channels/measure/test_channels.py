@@ -1,7 +1,5 @@
 """The channels of hosts and between them: rates against the right link, reasons where there is none, real links of known rate."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,7 +44,6 @@ STEADY = np.full(30, 2e-3) + np.linspace(0, 1e-5, 30)[np.random.default_rng(1).p
 
 
 def measured(env: dict[str, str], *words: str, seconds: str = "0.05") -> dict[str, list[dict[str, Any]]]:
-    """Return the output of a process about this host, by channel."""
     line = [sys.executable, "-m", "collbench", "probe", "--measure", "--max-time", seconds, "--format", "json", *words]
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -61,44 +58,32 @@ def by_channel(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 class TestFigures:
-    def test_the_median_time_is_the_rate_and_its_interval_turns_over(self) -> None:
+    def test_the_rate_and_its_interval_are_of_the_median_time_of_enough_samples(self) -> None:
         row = from_times(against(ROW, SLOT), STEADY, 50e6)
         assert row.bytes_per_s == pytest.approx(50e6 / 2.005e-3)
         assert row.ci_low is not None and row.ci_high is not None and row.ci_low < (row.bytes_per_s or 0) < row.ci_high
         assert (row.percent, row.limited_by) == (pytest.approx(79.2, abs=0.1), "PCIe Gen4 x16 (sysfs)")
-
-    def test_few_samples_have_no_interval(self) -> None:
         row = from_rates(ROW, np.array([1e9, 1.1e9, 1.2e9]))
         assert (row.bytes_per_s, row.ci_low, row.flags) == (1.1e9, None, ("no_interval",))
 
-    def test_a_link_that_is_unknown_gives_the_reason(self) -> None:
+    def test_unknown_links_wrong_data_and_rates_above_the_link(self) -> None:
         row = from_rates(against(ROW, unknown("interface eth0: veth has no speed of its own")), np.full(10, 1e9))
         assert (row.of_bytes_per_s, row.percent, row.limited_by) == (None, None, "interface eth0: veth has no speed of its own")
-
-    def test_faster_than_the_link_is_a_doubt(self) -> None:
         row = from_times(against(ROW, SLOT), STEADY, 100e6)
         assert "above_bound" in row.flags and row.percent is None
-
-    def test_wrong_data_has_no_rate(self) -> None:
         row = from_rates(ROW, np.full(10, 1e9), "byte 3 differs")
         assert (row.bytes_per_s, row.na, row.flags) == (None, "WRONG: byte 3 differs", ("wrong_data",))
+        good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
+        assert [exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
 
     @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
     def test_nothing_arrived(self, rates: Any) -> None:
         assert "--max-time" in (from_rates(ROW, rates).na or "")
 
-    def test_exit_codes(self) -> None:
-        good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
-        assert [exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
-
 
 @pytest.mark.parametrize(
     ("error", "why"),
-    [
-        (RunFailed("GPU 0 failed"), "GPU 0 failed"),
-        (MemoryError(), "not enough memory"),
-        (ValueError("odd"), "ValueError: odd"),
-    ],
+    [(RunFailed("GPU 0 failed"), "GPU 0 failed"), (MemoryError(), "not enough memory"), (ValueError("odd"), "ValueError: odd")],
 )
 def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     def fail() -> Channel:
@@ -107,23 +92,23 @@ def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     assert ChannelJob(ROW, fail).run().na == why
 
 
-def test_what_goes_wrong_at_one_end_is_reported() -> None:
+def test_errors_of_one_end_rails_and_hosts() -> None:
     def refused() -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
     assert attempt(refused) == {"why": "Connection refused"}
     assert attempt(lambda: 7) == {"value": 7}
-
-
-def test_memory_has_a_row_per_numa_node_and_one_for_all() -> None:
+    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
+    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
+    assert _rails([a, b], [c]) == [(a, c)]
+    here = Member(0, "h", 0, 1, (0,))
+    assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
     jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
     assert "NUMA node" in (jobs[1].channel.na or "")
     assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
 
-
-def test_rdma_devices_that_are_up_with_their_links() -> None:
     def nic(name: str, state: str = "active", virtual: str | None = None, rdma: bool = True) -> Nic:
         return Nic(name, rdma=rdma, ports=(Port(2, 400e9, state=state, link_layer="infiniband"),), virtual=virtual)
 
@@ -135,27 +120,13 @@ def test_rdma_devices_that_are_up_with_their_links() -> None:
     assert (found[0].words(3), found[1].words()) == (["-d", "mlx5_0", "-i", "2", "--use_cuda=3"], ["-d", "rxe0", "-i", "2"])
 
 
-def test_rails_go_by_name_else_by_order() -> None:
-    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
-    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
-    assert _rails([a, b], [c]) == [(a, c)]
-
-
-@pytest.mark.parametrize(
-    ("ports", "interfaces", "way"),
-    [
-        ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
-        ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
-        ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
-    ],
-)
+@pytest.mark.parametrize(("ports", "interfaces", "way"), [
+    ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
+    ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
+    ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
+])  # fmt: skip
 def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, way: PathBytes) -> None:
     assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
-
-
-def test_both_ends_of_the_only_host_are_one() -> None:
-    here = Member(0, "h", 0, 1, (0,))
-    assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
 @pytest.mark.system
@@ -169,15 +140,12 @@ def test_this_host() -> None:
     assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
-        ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
-        ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
-        ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
+    ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
+    ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
+    ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
+])  # fmt: skip
 def test_bad_input(words: str, expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)):
         command(["probe", *words.split()])
@@ -195,11 +163,9 @@ class TestOnTheDouble:
         assert all(row["na"] is None and row["bytes_per_s"] > 0 for name in ("h2d", "d2h", "h2d_d2h", "gpu_peer") for row in found[name])
         assert all("FAKE GPU" in row["limited_by"] for row in found["h2d"])
 
-    def test_without_peer_access_it_reports_it(self) -> None:
+    def test_without_peer_access_or_memory_the_reason_is_reported(self) -> None:
         found = measured(double.environment(2, inherit=environment(ALONE), peer=0))
         assert {row["limited_by"].partition(":")[0] for row in found["gpu_peer"]} == {"through host memory"}
-
-    def test_without_memory_for_it_the_channel_is_not_measured(self) -> None:
         found = measured(double.environment(1, inherit=environment(ALONE), memory=8 << 20))
         assert "GPU 0" in found["h2d"][0]["na"] and found["gpu_peer"][0]["na"] == "CUDA shows one GPU here"
 

@@ -1,7 +1,5 @@
 """`collbench kernels` distinguishes wrong data from slow kernels, and a missing GPU from both."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.device.unavailable import NoDriver
@@ -25,7 +23,6 @@ class Shown(list[str]):
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[KernelFigure]:
-    """The figures that will be measured."""
     figures: list[KernelFigure] = []
     monkeypatch.setattr(kernels, "_open", lambda env: [])
     monkeypatch.setattr(kernels, "fitting_size", lambda gpus, asked: asked)
@@ -33,14 +30,11 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[KernelFigure]:
     return figures
 
 
-def test_figures_are_shown_as_they_come(found: list[KernelFigure]) -> None:
+def test_figures_are_shown_as_they_come_before_wrong_data_fails_the_run(found: list[KernelFigure]) -> None:
     found += [KernelFigure("copy", (0,), wrong=0), KernelFigure("peer_read", (0,), why="one GPU is visible")]
     shown = Shown()
     assert measure_kernels({}, 4096, shown) == 0
     assert shown == ["4096 bytes", "copy", "peer_read", "end"]
-
-
-def test_wrong_data_fails_the_run_after_all_was_shown(found: list[KernelFigure]) -> None:
     found += [KernelFigure("peer_write", (0, 3), wrong=5), KernelFigure("copy", (1,), wrong=0)]
     shown = Shown()
     with pytest.raises(RunFailed, match=r"^peer_write on GPU 0 and 3: 5 elements .*Xid"):

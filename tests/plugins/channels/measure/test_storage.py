@@ -1,7 +1,5 @@
 """Storage: the file that leaves nothing behind, direct reads of a real loop device, a throttled one, and the reasons for n/a."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -44,24 +42,22 @@ def disk(tmp_path: Path) -> Path:
 
 
 class TestTheFile:
-    def test_it_has_no_name_and_the_data_that_was_written(self, disk: Path) -> None:
+    def test_a_file_has_no_name_and_single_reads_have_latencies(self, disk: Path) -> None:
         with ScratchFile(disk, 24 * MIB) as file:
             assert (list(disk.iterdir()), file.n_bytes, os.fstat(file.fd).st_mode & 0o777) == ([], 24 * MIB, 0o600)
             found = read_file(file, PLAN, lambda: HostReader(file.fd, MIB), 20)
             assert (found.wrong, found.cached_bytes) == (None, 0)
             assert found.n_reads >= 4 and np.all(found.rates > 0)
             assert not np.array_equal(file.expected(0, MIB), file.expected(8 * MIB, MIB))
+        with ScratchFile(disk, 16 * MIB) as file:
+            found = read_file(file, ReadPlan(4096, 1, 0.05, is_random=True), lambda: HostReader(file.fd, 4096), 20)
+        assert len(found.latencies_s) == found.n_reads > 0 and not len(found.rates)
 
     def test_a_changed_byte_is_detected(self, disk: Path) -> None:
         with ScratchFile(disk, 16 * MIB) as file:
             file._base = file._base ^ 1
             found = read_file(file, PLAN, lambda: HostReader(file.fd, MIB), 20)
         assert found.wrong == f"{MIB} of {MIB} bytes differ from those that were written, the first at 0"
-
-    def test_single_reads_have_latencies_and_no_rates(self, disk: Path) -> None:
-        with ScratchFile(disk, 16 * MIB) as file:
-            found = read_file(file, ReadPlan(4096, 1, 0.05, is_random=True), lambda: HostReader(file.fd, 4096), 20)
-        assert len(found.latencies_s) == found.n_reads > 0 and not len(found.rates)
 
     def test_a_file_in_the_page_cache_is_refused(self, disk: Path) -> None:
         class Buffered(HostReader):
@@ -92,36 +88,27 @@ class TestTheFile:
 
 
 class TestFigures:
-    def test_the_rate_counts_only_the_time_in_which_all_threads_read(self) -> None:
+    def test_the_rate_counts_the_time_in_which_all_threads_read_and_names_what_read_less(self) -> None:
         early = [0.0, *np.arange(1, 41) * 0.5]  # two reads a second, from the first second on with the other thread
         late = [*np.arange(2, 31) * 0.5]
         found = rates_of([early, late], 1000)
         assert found == pytest.approx(np.full(len(found), 4000.0), rel=1e-9)
-
-    def test_a_thread_without_a_read_gives_no_rate(self) -> None:
         assert not len(rates_of([[1.0, 2.0], []], 1000))
-
-    def test_a_device_that_read_less_makes_the_path_unproven(self) -> None:
         found = ReadResult(np.linspace(1e9, 1.01e9, 20)[np.random.default_rng(1).permutation(20)], np.empty(0), 100, None, 0, 10 * MIB)
         row = finished(Channel("storage_1m", "h", "h"), DISK, 64 * MIB, PLAN, found)
         assert (row.source, row.flags, row.of_bytes_per_s) == ("h/nvme0n1", ("path_unproven",), None)
         proven = finished(Channel("storage_1m", "h", "h"), DISK, 64 * MIB, PLAN, replace(found, device_bytes=100 * MIB))
         assert proven.flags == () and proven.details["reads_at_once"] == 4
-
-    def test_a_network_file_system_is_named(self) -> None:
         nfs = Storage("nfs4", "server:/export", None, None, unknown("nfs4 has no device"))
         row = finished(Channel("storage_1m", "h", "h"), nfs, 64 * MIB, PLAN, ReadResult(np.full(9, 1e9), np.empty(0), 9, None, 0, None))
         assert row.source == "h/nfs4" and row.details["network_file_system"] is True
         assert "server:/export (network file system)" in row.limited_by
-
-    def test_without_a_folder_nothing_is_written(self) -> None:
         (job,) = storage_jobs("h", None, [], "no GPU", 1)
         assert job.measure is None and "--scratch" in (job.channel.na or "")
 
 
 class TestLinks:
     def nvme(self, root: Path, speed: str = "16.0 GT/s PCIe", width: str = "4") -> Path:
-        """Return the namespace of an NVMe drive in a tree of /sys."""
         slot = root / "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
         disk = slot / "nvme/nvme0/nvme0n1"
         disk.mkdir(parents=True)
@@ -148,12 +135,10 @@ class TestLinks:
     def test_an_invalid_link_is_unknown(self, tmp_path: Path, speed: str, width: str) -> None:
         assert link_of(self.nvme(tmp_path, speed, width)).bytes_per_s is None
 
-    def test_an_nvme_drive_of_another_host_is_unknown(self, tmp_path: Path) -> None:
+    def test_drives_of_another_host_and_other_disks_have_no_known_link(self, tmp_path: Path) -> None:
         disk = self.nvme(tmp_path)
         (disk.parent / "transport").write_text("tcp\n")
         assert link_of(disk).bytes_per_s is None
-
-    def test_other_disks_are_unknown(self, tmp_path: Path) -> None:
         for place in ("virtio3/block/vda", "ata1/block/sda"):
             (tmp_path / place).mkdir(parents=True)
             assert link_of(tmp_path / place).bytes_per_s is None
@@ -162,16 +147,11 @@ class TestLinks:
         assert storage_of(Path("/proc")).kind == "proc" and storage_of(Path("/proc")).device is None
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--scratch /tmp", "--scratch is for --measure"),
-        ("--scratch-size 1G", "--scratch-size is for --measure"),
-        ("--measure --scratch-size 1G", "--scratch-size is for --scratch"),
-        ("--measure --scratch-size 1M", "smallest file"),
-        ("--measure --scratch-size 1Q", "not a valid number of bytes"),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--scratch /tmp", "--scratch is for --measure"), ("--scratch-size 1G", "--scratch-size is for --measure"),
+    ("--measure --scratch-size 1G", "--scratch-size is for --scratch"), ("--measure --scratch-size 1M", "smallest file"),
+    ("--measure --scratch-size 1Q", "not a valid number of bytes"),
+])  # fmt: skip
 def test_bad_input(words: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         command(["probe", *words.split()])
@@ -188,7 +168,6 @@ def probe(scratch: Path, env: dict[str, str], before: str = "", seconds: str = "
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 MiB in a file."""
     if os.geteuid() or not shutil.which("mkfs.ext4") or not Path("/dev/loop-control").exists():
         pytest.skip("needs root, mkfs.ext4 and loop devices")
     file = tmp_path / "image"

@@ -1,7 +1,5 @@
 """TCP streams: what arrives is compared and counted, and every way to fail ends within the patience given."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -69,27 +67,21 @@ def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
     assert arrived.wrong is None and np.median(arrived.rates) == 0
 
 
-def test_a_byte_that_is_another_is_named(listener: socket.socket) -> None:
+def test_a_byte_that_is_changed_or_lost_is_named(listener: socket.socket) -> None:
     sent = bytearray(PATTERN[:70_000])
     sent[66_000] ^= 1
     with poured(listener, sent):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 66000 of a TCP stream is not the one that was sent"
-
-
-def test_a_byte_that_is_lost_shows(listener: socket.socket) -> None:
     with poured(listener, PATTERN[:1000], PATTERN[1001:5000]):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 1000 of a TCP stream is not the one that was sent"
 
 
-def test_a_client_without_the_key_is_rejected(listener: socket.socket) -> None:
+def test_senders_that_are_absent_leave_early_or_lack_the_key_are_reported(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.1, 5)))
         assert receive(listener, KEY, 1, 0.1, 5).wrong is None
     sender.join(5)
-
-
-def test_without_a_client(listener: socket.socket) -> None:
     with pytest.raises(TimeoutError):
         receive(listener, KEY, 1, 0.1, 0.05)
 

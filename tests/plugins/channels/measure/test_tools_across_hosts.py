@@ -1,7 +1,5 @@
 """iperf3 beside ours under srun, over a link of 1 Gbit/s: both read what the link has; a tool that goes round the link is found out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The files of `collbench emit mpirun` and `emit torchrun`, started over two hosts with a link of 1 Gbit/s."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -84,7 +82,6 @@ class TestTorchrun:
         return [bed.start(host, ["timeout", "80", "sh", "-c", line], actual) for host, line in enumerate(lines)]
 
     def ended(self, agents: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-        """Return the exit code and the output of each host's torchrun."""
         said = [agent.communicate(timeout=90) for agent in agents]
         return [(agent.returncode, out, err) for agent, (out, err) in zip(agents, said, strict=True)]
 
@@ -148,7 +145,6 @@ class TestInsideASlurmJob:
 
 
 def rank_on(bed: Hosts, host: int) -> int:
-    """The rank that works on a host."""
     inside = [int(pid) for pid in bed.must("ip", "netns", "pids", bed.names[host]).split()]
     ours = [pid for pid in inside if b"LOCAL_RANK=0" in _read(pid, "environ") and b"allreduce" in _read(pid, "cmdline")]
     return min(ours)  # a child of it looks like it until it has become another program

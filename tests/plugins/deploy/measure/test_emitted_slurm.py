@@ -1,7 +1,5 @@
 """The batch script on a real Slurm: two hosts, joined by 1 Gbit/s."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -33,8 +31,6 @@ def submit(bed: SlurmBed, folder: Path, *told: str, command: tuple[str, ...], en
 
 
 def ended(bed: SlurmBed, job: str) -> list[dict[str, str]]:
-    """Return Slurm's record of the job, or of each job of the array, after the end."""
-
     def shown() -> list[dict[str, str]]:
         lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
         return [dict(word.partition("=")[::2] for word in line.split()) for line in lines if line]

@@ -1,7 +1,5 @@
 """The pods of an emitted manifest, each on a host of its own: their own command lines and environment, and the log read back."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Callable
@@ -32,7 +30,6 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
 
 
 def manifest(said: dict[str, Value], *command: str) -> Any:
-    """The last document: the job itself."""
     program = {"image": "docker.io/example/collbench:1", "program": str(BIN / "collbench"), "ranks-per-node": 2}
     return documents(KIND.render(job_of(KIND, command or SWEEP, {**program, **said})))[-1]
 
@@ -49,7 +46,6 @@ def start(bed: Hosts, pod: Pod, host: int, folder: Path) -> subprocess.Popen[str
 
 
 def ended(pod: subprocess.Popen[str]) -> str:
-    """What the pod's log has: both streams."""
     out, err = pod.communicate(timeout=90)
     return out + err
 

@@ -1,19 +1,12 @@
 """A matrix of pairs in a browser: each cell shows its figure, under the pointer and with the arrow keys; every pair can be found."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page
 
 from collbench.plugins.hunt.pairs_page import COLORS, grouped
 from collbench.plugins.hunt.pairs_text import classes_of
-from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html import page as page_of
-from collbench.report.html.chart import Chart, Section
+from collbench.report.html.chart import Section
 from collbench.report.html.first_screen import FirstScreen
 from collbench.units import format_rate, format_time
 from tests.browser.pages import ObservedPage
@@ -24,14 +17,13 @@ PLACES = 100
 OPEN = "for (const part of document.querySelectorAll('.folded')) part.open = true"
 
 
-def write(path: Path, charts: list[Chart]) -> Path:
-    """Write a page with these charts."""
+def write(path, charts):
     path.write_text(page_of.page(FirstScreen("pairs"), lambda: [Section("pairs", "Pairs", charts=charts)]), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def many(browser, tmp_path_factory):
     """The page of a matrix of 100 places in 10 groups, of which one pair is slow."""
     names = [f"r{number // 10}n{number % 10}" for number in range(PLACES)]
     path = write(tmp_path_factory.mktemp("page") / "matrix.html", drawn(slowed(even(PLACES, names), 37, 52)))
@@ -43,11 +35,11 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def opened_matrix(either: Browser, tmp_path: Path) -> Iterator[Callable[[PairMatrix], Page]]:
+def opened_matrix(either, tmp_path):
     """Open the page of a matrix in each browser; afterwards it must not have written to the console."""
-    pages: list[ObservedPage] = []
+    pages = []
 
-    def open_page(matrix: PairMatrix) -> Page:
+    def open_page(matrix):
         pages.append(ObservedPage.opening(either.new_page(), write(tmp_path / "matrix.html", drawn(matrix))))
         return pages[-1].page
 
@@ -57,50 +49,44 @@ def opened_matrix(either: Browser, tmp_path: Path) -> Iterator[Callable[[PairMat
         assert each.said == []
 
 
-def wait_for_text(page: Page, text: str) -> None:
-    """Wait until the tooltip has this text."""
+def wait_for_text(page, text):
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
 
-def over(picture: Locator, box: tuple[float, float, float], units: float, cell: tuple[float, float]) -> dict[str, float]:
+def over(picture, box, units, cell):
     """Where a point lies from the picture's corner, in pixels; cell: row and column as parts of the box's side."""
-    found = picture.bounding_box()
-    assert found
-    scale = found["width"] / units
+    scale = picture.bounding_box()["width"] / units
     return {"x": scale * (box[0] + box[2] * cell[1]), "y": scale * (box[1] + box[2] * cell[0])}
 
 
-def group(page: Page, row: int, column: int) -> dict[str, float]:
+def group(page, row, column):
     svg = page.locator("#pairs-0-bandwidth svg")
     data = page.evaluate("JSON.parse(document.querySelector('#pairs-0-bandwidth > .data').textContent).box")
     units = svg.evaluate("(svg) => svg.viewBox.baseVal.width")
     return over(svg, data, units, ((row + 0.5) / 10, (column + 0.5) / 10))
 
 
-def test_a_cell_of_groups_reports_their_slowest_pair(many: Page) -> None:
+def test_a_cell_of_groups_reports_their_slowest_pair_and_a_press_goes_to_its_pairs(many):
     svg = many.locator("#pairs-0-bandwidth svg")
-    svg.hover(position=group(many, 3, 5))  # type: ignore[arg-type]
+    svg.hover(position=group(many, 3, 5))
     wait_for_text(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")
-    svg.hover(position=group(many, 4, 4))  # type: ignore[arg-type]
+    svg.hover(position=group(many, 4, 4))
     wait_for_text(many, "among r4n*: 90 pairs, the slowest:\nr4n0 to r4n1\n10.0 GB/s, 100 % of the median")
     many.mouse.move(2, 2)
     assert many.locator(".here").count() == 0
-
-
-def test_a_press_goes_to_the_pairs_of_a_cell(many: Page) -> None:
-    many.locator("#pairs-0-bandwidth svg").click(position=group(many, 3, 5))  # type: ignore[arg-type]
+    many.locator("#pairs-0-bandwidth svg").click(position=group(many, 3, 5))
     image = many.locator("#pairs-0-bandwidth .matrix canvas")
     box = many.locator("#pairs-0-bandwidth .matrix").bounding_box()
     image_box = image.bounding_box()
     assert box and image_box and image_box["width"] == 4 * PLACES
-    image.hover(position=over(image, (0, 0, PLACES), PLACES, (0.375, 0.525)))  # type: ignore[arg-type]
+    image.hover(position=over(image, (0, 0, PLACES), PLACES, (0.375, 0.525)))
     wait_for_text(many, "r3n7 to r5n2\n5.00 GB/s, 50 % of the median")
     many.locator("#pairs-0-bandwidth button[aria-label=larger]").click()
     larger = image.bounding_box()
     assert larger and larger["width"] == 8 * PLACES
 
 
-def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
+def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many):
     many.locator("#pairs-0-latency .matrix").focus()
     for key, text in (
         ("ArrowRight", "r0n0 with itself: not measured"),
@@ -115,7 +101,7 @@ def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
     assert not many.locator("#tip").is_visible()
 
 
-def test_of_few_places_each_cell_of_the_drawing_is_a_pair(opened: Callable[[str], Page]) -> None:
+def test_of_few_places_each_cell_of_the_drawing_is_a_pair(opened):
     page = opened("slow-host")
     page.evaluate(OPEN)
     drawing = page.locator("#pairs-0-bandwidth .drawing")
@@ -127,17 +113,16 @@ def test_of_few_places_each_cell_of_the_drawing_is_a_pair(opened: Callable[[str]
     page.keyboard.press("Escape")
 
 
-def cell_texts(page: Page, chart: Chart) -> list[list[str]]:
+def cell_texts(page, chart):
     """Return the text of each pair of a chart by row and column; "" on the diagonal."""
     script = """(data) => {
       const cells = new Cells(data);
       return data.places.map((_, row, all) => all.map((_, column) => (row === column ? "" : cells.text(row, column))));
     }"""
-    found: list[list[str]] = page.evaluate(script, chart.data)
-    return found
+    return page.evaluate(script, chart.data)
 
 
-def test_each_text_has_the_figure_that_is_printed_elsewhere(many: Page) -> None:
+def test_each_text_has_the_figure_that_is_printed_elsewhere(many):
     matrix = SyntheticMatrix(70).matrix()
     rates, times = (cell_texts(many, chart) for chart in drawn(matrix))
     median = np.nanmedian(matrix.bandwidth)
@@ -146,9 +131,19 @@ def test_each_text_has_the_figure_that_is_printed_elsewhere(many: Page) -> None:
             share = f"{100 * float(f'{matrix.bandwidth[a, b]:.3g}') / median:.0f} % of the median"
             assert rates[a][b] == f"{format_rate(matrix.bandwidth[a, b])} GB/s, {share}"
             assert times[a][b].startswith(f"{format_time(matrix.latency_s[a, b])} µs, ")
+    matrix = even(8, hosts=[f"node{number // 2}" for number in range(8)])
+    for rank in range(0, 8, 2):
+        slowed(matrix, [rank, rank + 1], [rank + 1, rank], 10)
+    texts = cell_texts(many, drawn(matrix)[0])
+    assert texts[0][1] == "100 (99.0–101) GB/s, 100 % of the median of such paths"
+    assert texts[0][2] == "10.0 (9.90–10.1) GB/s, 100 % of the median of such paths"
+    rates = [412.0, 100.0, 99.5, 10.26, 1.0, 0.118, 0.0119, 0.00031, 0.00002, 0.000003]
+    times = [0.2345, 1.0, 9.978, 12.35, 999.6, 1234.6, 104912.0]
+    assert many.evaluate("(rates) => rates.map(rateText)", rates) == [format_rate(rate * 1e9) for rate in rates]
+    assert many.evaluate("(times) => times.map(timeText)", times) == [format_time(time / 1e6) for time in times]
 
 
-def test_slow_unknown_and_wrong_pairs_and_those_measured_twice_are_reported(many: Page) -> None:
+def test_slow_unknown_and_wrong_pairs_and_those_measured_twice_are_reported(many):
     matrix = slowed(slowed(even(6), 1, 2, 0.5), 3, 4, 0.05)
     matrix.bandwidth[0, 5] = np.nan
     matrix.wrong[0, 1] = matrix.wrong[1, 0] = 3
@@ -165,23 +160,7 @@ def test_slow_unknown_and_wrong_pairs_and_those_measured_twice_are_reported(many
     assert texts[0][2] == usual
 
 
-def test_paths_inside_hosts_are_set_against_their_own_median(many: Page) -> None:
-    matrix = even(8, hosts=[f"node{number // 2}" for number in range(8)])
-    for rank in range(0, 8, 2):
-        slowed(matrix, [rank, rank + 1], [rank + 1, rank], 10)
-    texts = cell_texts(many, drawn(matrix)[0])
-    assert texts[0][1] == "100 (99.0–101) GB/s, 100 % of the median of such paths"
-    assert texts[0][2] == "10.0 (9.90–10.1) GB/s, 100 % of the median of such paths"
-
-
-def test_figures_are_written_as_python_writes_them(many: Page) -> None:
-    rates = [412.0, 100.0, 99.5, 10.26, 1.0, 0.118, 0.0119, 0.00031, 0.00002, 0.000003]
-    times = [0.2345, 1.0, 9.978, 12.35, 999.6, 1234.6, 104912.0]
-    assert many.evaluate("(rates) => rates.map(rateText)", rates) == [format_rate(rate * 1e9) for rate in rates]
-    assert many.evaluate("(times) => times.map(timeText)", times) == [format_time(time / 1e6) for time in times]
-
-
-def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix: Callable[[PairMatrix], Page]) -> None:
+def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix):
     matrix = SyntheticMatrix(80).slow(7).matrix()
     matrix.wrong[3, 4] = matrix.wrong[4, 3] = 2
     matrix.bandwidth[5, 6] = np.nan
@@ -201,12 +180,12 @@ def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix: Calla
     assert label == "Bandwidth of 1 MiB messages between 80 nodes, every pair"
 
 
-def test_axe_finds_nothing_in_a_large_matrix(many: Page, axe: str) -> None:
+def test_axe_finds_nothing_in_a_large_matrix(many, axe):
     many.evaluate(axe)
     assert many.evaluate("async () => (await axe.run({ exclude: ['svg'] })).violations.map((each) => each.id)") == []
 
 
-def test_without_a_script_the_drawing_and_the_table_are_there(browser: Browser, tmp_path: Path) -> None:
+def test_without_a_script_the_drawing_and_the_table_are_there(browser, tmp_path):
     path = write(tmp_path / "matrix.html", drawn(slowed(even(PLACES), 37, 52)))
     page = browser.new_page(java_script_enabled=False)
     page.goto(path.as_uri())

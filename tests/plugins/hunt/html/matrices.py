@@ -1,45 +1,38 @@
 """Synthetic matrices of pairs as the page has them: numbers for its script, and the classes of a drawing."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.plugins.hunt.pairs import PairEffects
 from collbench.plugins.hunt.pairs_page import COLORS, charts
 from collbench.plugins.hunt.records import PairMatrix
-from collbench.report.html.chart import Chart
 
 RATE, LATENCY_S = 10e9, 20e-6
 
 
-def even(n: int = 6, names: Sequence[str] = (), hosts: Sequence[str] = ()) -> PairMatrix:
+def even(n=6, names=(), hosts=()):
     """All alike, without noise: 10 GB/s and 20 µs."""
     off = np.where(np.eye(n, dtype=bool), np.nan, 1.0)
     places = tuple(names or (f"node{number + 1}" for number in range(n)))
     return PairMatrix(places, off * LATENCY_S, off * RATE, off * RATE * 0.99, off * RATE * 1.01, off * 0, 1 << 20, 8, hosts=tuple(hosts))
 
 
-def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = slice(None), ratio: float = 0.5) -> PairMatrix:
+def slowed(matrix, sender=slice(None), receiver=slice(None), ratio=0.5):
     """Return the same matrix with scaled bandwidths from `sender` to `receiver`."""
     for figures in (matrix.bandwidth, matrix.low, matrix.high):
         figures[sender, receiver] *= ratio
     return matrix
 
 
-def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str = "") -> list[Chart]:
-    """Its charts."""
+def drawn(matrix, again=(), run=""):
     effects = PairEffects(matrix, again)
     return charts(effects, "pairs-0", run, "nodes", (60, 30))
 
 
-def cell_values(chart: Chart) -> NDArray[np.float64]:
+def cell_values(chart):
     """The numbers of a chart by row and column, in its unit; NaN if there is none."""
-    data: dict[str, Any] = chart.data or {}
+    data = chart.data or {}
     n = len(data["places"])
     values = np.full((n, n), np.nan)
     for row, numbers in enumerate(data["values"]):
@@ -47,7 +40,7 @@ def cell_values(chart: Chart) -> NDArray[np.float64]:
     return np.fmax(values, values.T) if data["symmetric"] else values
 
 
-def cell_classes(markup: str, side: int) -> NDArray[np.int64]:
+def cell_classes(markup, side):
     """The classes of side × side cells of a drawing; -1: without a color."""
     classes = np.full((side, side), -1)
     for color, path in re.findall(r'<path class="cells" fill="([^"]+)" transform="[^"]+" d="([^"]+)"/>', markup):
@@ -58,6 +51,5 @@ def cell_classes(markup: str, side: int) -> NDArray[np.int64]:
     return classes
 
 
-def texts_in(markup: str) -> list[str]:
-    """The words of a drawing, in order."""
+def texts_in(markup):
     return re.findall(r"<text[^>]*>([^<]*)</text>", markup)

@@ -1,11 +1,7 @@
 """A hunt's launch from what is asked to the folder: each kind of round, what a refusal and wrong data do, and how it ends."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -28,50 +24,50 @@ SIZE = 2**16
 ALONE = SIZE / (ALPHA_S + SIZE / BETA_BYTES_PER_S)  # a message of the simulated link, bytes per second
 
 
-def reduced(n: int) -> float:
+def reduced(n):
     """What an all-reduce among n simulated ranks reaches, bytes per second of bus bandwidth."""
     moved = SIZE * 2 * (n - 1) / n
     return moved / (ALPHA_S + moved / BETA_BYTES_PER_S)
 
 
-def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> RoundRequest:
+def ask(kind, *groups, nic=None):
     return RoundRequest(kind, groups, "to see", "sweep", nic)
 
 
 class ScriptedHunter(RecordingListener):
     """Asks what it was given, one after the other, and comes to a result."""
 
-    def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
+    def __init__(self, asks, result="nobody", refusal=""):
         super().__init__()
         self.asks, self.result, self.refusal = asks, result, refusal
-        self.heard: list[Any] = []
-        self.acted: list[Path] = []
+        self.heard = []
+        self.acted = []
 
-    def plan(self, about: Any) -> dict[str, Any]:
+    def plan(self, about):
         if self.refusal:
             raise UsageError(self.refusal)
         return {"promised": len(self.asks), "seed": 0}
 
-    def begin(self, plan: Any, folder: str) -> None:
+    def begin(self, plan, folder):
         self.began = (dict(plan.facts["hunt"]), folder)
 
-    def next(self, last: Any) -> dict[str, Any] | None:
+    def next(self, last):
         self.heard += last
         return self.asks.pop(0) if self.asks else None
 
-    def verdict(self, rounds: Any, about: Any) -> dict[str, Any]:
+    def verdict(self, rounds, about):
         return {"result": self.result, "suspects": [], "rounds": {}, "notes": [], "no_verdict": None, "middle": None}
 
-    def act(self, folder: Path, event: Any) -> None:
+    def act(self, folder, event):
         event("drain", node="node1")
         self.acted.append(folder)
 
 
 @pytest.fixture
-def hunt(tmp_path: Path) -> Any:
+def hunt(tmp_path):
     """Run hunts among virtual ranks with the given requests; returns exit code, rounds as stored, and what was reported."""
 
-    def these(*asks: dict[str, Any], ranks: int = 6, result: str = "nobody", refusal: str = "", slowed: str = "", **launch: Any) -> Any:
+    def these(*asks, ranks=6, result="nobody", refusal="", slowed="", **launch):
         sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
         request = Request(
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
@@ -88,41 +84,35 @@ def hunt(tmp_path: Path) -> Any:
     return these
 
 
-def test_pairs_are_measured_both_ways_with_their_latency(hunt: Any) -> None:
+def test_pairs_are_measured_both_ways_with_their_latency(hunt):
     (one,) = hunt(ask("pairs", (0, 1), (2, 5))).rounds
     assert (one.kind, one.stage, one.why, one.groups) == ("pairs", "sweep", "to see", ((0, 1), (2, 5)))
     assert one.speed_bytes_per_s == pytest.approx((ALONE, ALONE), rel=0.1)
     assert one.backward_bytes_per_s == pytest.approx((ALONE, ALONE), rel=0.1)
     assert one.latency_s == pytest.approx((ALPHA_S, ALPHA_S), rel=0.1)
-    for there, back, low, high in zip(
-        one.speed_bytes_per_s, one.backward_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True
-    ):
-        assert low <= min(there, back) <= high
+    figures = zip(one.speed_bytes_per_s, one.backward_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True)
+    assert all(low <= min(there, back) <= high for there, back, low, high in figures)
     assert one.wrong == (0, 0) and one.na == (None, None) and {"simulated", "pairs_at_once"} <= set(one.flags)
 
 
-def test_groups_of_several_sizes_run_at_once_and_their_figure_is_the_bus_bandwidth(hunt: Any) -> None:
+def test_groups_of_several_sizes_run_at_once_and_their_figure_is_the_bus_bandwidth(hunt):
     (one,) = hunt(ask("groups", (0, 3), (1, 2, 4, 5))).rounds
     assert one.speed_bytes_per_s == pytest.approx((reduced(2), reduced(4)), rel=0.1)
     assert one.backward_bytes_per_s == one.latency_s == (None, None) and one.na == (None, None)
-    assert all(
-        low <= speed <= high for speed, low, high in zip(one.speed_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True)
-    )
+    figures = zip(one.speed_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True)
+    assert all(low <= speed <= high for speed, low, high in figures)
     assert {"simulated", "few_samples"} <= set(one.flags)
 
 
-def test_a_group_is_as_slow_as_its_slowest_rank(hunt: Any) -> None:
-    (one,) = hunt(ask("groups", (0, 1, 2), (3, 4, 5)), slowed="by=100% ranks=4").rounds
-    assert one.speed_bytes_per_s == pytest.approx((reduced(3), reduced(3) / 2), rel=0.1)
-    assert "slowed" in one.flags
+def test_a_group_is_as_slow_as_its_slowest_rank_and_may_be_asked_for_again(hunt):
+    found = hunt(*[ask("groups", (0, 1, 2), (3, 4, 5))] * 3, slowed="by=100% ranks=4")
+    assert [one.round for one in found.rounds] == [0, 1, 2] and all(one.na == (None, None) for one in found.rounds)
+    for one in found.rounds:
+        assert one.speed_bytes_per_s == pytest.approx((reduced(3), reduced(3) / 2), rel=0.1)
+        assert "slowed" in one.flags
 
 
-def test_groups_may_be_asked_for_again(hunt: Any) -> None:
-    found = hunt(*[ask("groups", (0, 1, 2))] * 3)
-    assert [one.round for one in found.rounds] == [0, 1, 2] and all(one.na == (None,) for one in found.rounds)
-
-
-def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_reduces_among_the_ranks_of_each_place(hunt, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
     monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
     found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
@@ -134,26 +124,24 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
     assert "each node takes part with 2 ranks, the most that all have: 1 rank idle" in found.listener.notes
 
 
-def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "collbench.plugins.hunt.tasks.places_of",
-        lambda *launch: Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5))),
-    )
+def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt, monkeypatch):
+    nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
+    monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
     assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S
 
 
-def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
-    world: Any = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
-    assert nodes_of(HuntRequest(cast("Request", None), node="n1"), world) == [("a", "n1"), ("b", "n2")]
+def test_the_managers_names_of_nodes_are_kept_each_once():
+    world = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
+    assert nodes_of(HuntRequest(None, node="n1"), world) == [("a", "n1"), ("b", "n2")]
 
 
-def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
+def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt):
     inside, nic, pair = hunt(ask("inside", (0,), (1,)), ask("nic", (0, 1), nic="eth7"), ask("pairs", (0, 1))).rounds
     assert inside.na == ("one rank: nothing to reduce",) * 2 and inside.speed_bytes_per_s == (None, None)
     assert nic.na == ("some nodes do not have the interface eth7",) and pair.na == (None,)
 
 
-def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
+def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt):
     found = hunt(ask("pairs", (0, 1)), ask("pairs", (2, 3)))
     keys = ("by", "backend", "virtual", "size_bytes", "window", "promised", "rounds", "no_groups", "nics")
     assert [found.about[key] for key in keys] == ["rank", "simulated", True, SIZE, 4, 2, 2, None, []]
@@ -164,18 +152,18 @@ def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt: Any) -> 
 
 
 @pytest.mark.parametrize(("result", "code"), [("nobody", 0), ("confirmed", 1), ("no verdict", 3)])
-def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: str, code: int) -> None:
+def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt, result, code):
     found = hunt(ask("pairs", (0, 1)), result=result)
     assert (found.code, found.listener.acted) == (code, [found.folder])
     events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
     assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
 
 
-def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    acted: list[Any] = []
+def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt, monkeypatch, tmp_path):
+    acted = []
     agree = World.allgather
 
-    def gone(world: World, value: Any, what: str) -> Any:
+    def gone(world, value, what):
         if what == "ending":
             raise PeerFailed("rank 3 is gone")
         return agree(world, value, what)
@@ -187,7 +175,7 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
     assert acted == [] and read_hunt(read_run(tmp_path / "run")).about["verdict"] is None
 
 
-def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
+def test_the_interval_of_a_pair_is_that_of_its_slower_direction():
     met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
                     (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
     one = of_pairs(0, ask("pairs", (0, 1), (2, 3)), [met], 120)
@@ -195,19 +183,19 @@ def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
     assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
 
 
-def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times() -> None:
-    session: Any = SimpleNamespace(records=[SimpleNamespace(kind="pairs")])
-    runner: Any = SimpleNamespace(flags=("oversubscribed",), context=SimpleNamespace(backend=None), places=None)
+def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times():
+    session = SimpleNamespace(records=[SimpleNamespace(kind="pairs")])
+    runner = SimpleNamespace(flags=("oversubscribed",), context=SimpleNamespace(backend=None), places=None)
     assert ceiling_of_rounds(session, runner) is None
 
 
-def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
+def test_a_plan_that_is_refused_leaves_no_folder(hunt, tmp_path):
     with pytest.raises(UsageError, match=r"^--cover-links: "):
         hunt(refusal="--cover-links: none of its hosts is here")
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: Any) -> None:
+def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt, backend):
     backend(Fussy)
     pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
     assert pairs.na == (None, "ranks 1 and 2 are disconnected", None)
@@ -218,20 +206,20 @@ def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: 
 class Broken(SimulatedBackend):
     """Its library throws an error of its own at the first group of a round; all that are made are let go."""
 
-    groups: ClassVar[dict[tuple[int, ...], int]] = {}
+    groups = {}  # noqa: RUF012
 
-    def group(self, ranks: Any, tuning: Any = None) -> Any:
+    def group(self, ranks, tuning=None):
         if 0 in ranks and len(ranks) < self.ranks:
             raise RuntimeError("Failed to recv, got 0 bytes")
         self.groups[tuple(ranks)] = self.groups.get(tuple(ranks), 0) + 1
         return super().group(ranks, tuning)
 
-    def release(self, group: Any) -> None:
+    def release(self, group):
         self.groups[tuple(group.ranks)] -= 1
         super().release(group)
 
 
-def test_a_librarys_own_error_while_groups_are_made_is_a_reason_and_the_other_groups_are_still_made(hunt: Any, backend: Any) -> None:
+def test_a_librarys_own_error_while_groups_are_made_is_a_reason_and_the_other_groups_are_still_made(hunt, backend):
     Broken.groups.clear()
     backend(Broken)
     groups, after = hunt(ask("groups", (0, 1), (2, 3)), ask("groups", (2, 3))).rounds
@@ -239,23 +227,23 @@ def test_a_librarys_own_error_while_groups_are_made_is_a_reason_and_the_other_gr
     assert {ranks: held for ranks, held in Broken.groups.items() if len(ranks) < 6} == {(2, 3): 0}
 
 
-def test_all_ranks_know_of_one_that_cannot_reduce() -> None:
+def test_all_ranks_know_of_one_that_cannot_reduce():
     sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
     asked = PairsRequest(Request("hunt", sweep, ("simulated",), frozenset(), Budget(0.5, 8, 1), 4), size_bytes=SIZE)
-    heard: list[Any] = []
-    world: Any = SimpleNamespace(first_error=lambda reason, what: heard.append(reason) or "too old at rank 3")
+    heard = []
+    world = SimpleNamespace(first_error=lambda reason, what: heard.append(reason) or "too old at rank 3")
     backend = SimulatedBackend()
     backend.ranks = 4
     assert no_groups(asked, backend, world) == "too old at rank 3" and heard == [None]
 
 
-def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:
+def test_nothing_measured_at_all_is_bad_input(hunt, backend):
     backend(Fussy)
     found = hunt(ask("pairs", (1, 2)), result="no verdict")
     assert (found.code, found.listener.acted) == (2, [])
 
 
-def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend: Any) -> None:
+def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt, backend):
     backend(Careless)
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
     assert (found.code, found.listener.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
@@ -266,7 +254,7 @@ def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend
     ]
 
 
-def test_wrong_data_stops_the_hunt_where_that_is_asked_for(hunt: Any, backend: Any) -> None:
+def test_wrong_data_stops_the_hunt_where_that_is_asked_for(hunt, backend):
     backend(Careless)
     found = hunt(ask("pairs", (0, 3)), ask("pairs", (0, 1)), stop_on_wrong=True)
     assert (found.code, len(found.rounds), found.about["verdict"], found.listener.acted) == (4, 1, None, [])

@@ -3,8 +3,6 @@
 The faulty node has a link of half the rate, or a CPU with other work: both are real, on one host chosen by the seed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -12,11 +10,9 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,29 +42,27 @@ class Hunted:
     folder: Path
     stored: StoredHunt
 
-    def suspects(self, state: str) -> list[dict[str, Any]]:
+    def suspects(self, state):
         return [each for each in self.stored.about["verdict"]["suspects"] if each["state"] == state]
 
-    def places(self, state: str) -> list[list[int]]:
+    def places(self, state):
         return sorted(each["places"] for each in self.suspects(state))
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[tuple[Hosts, SlurmBed]]:
-    """Eight hosts with Slurm across them."""
+def bed():
     with ExitStack() as stack:
         hosts = enter(stack, Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb"))
         yield hosts, enter(stack, SlurmBed(hosts))
 
 
-def links(hosts: Hosts, slow: int | None = None) -> None:
+def links(hosts, slow=None):
     """All alike, but for one of half the rate."""
     for index in range(HOSTS):
         shape(hosts, index, RATE_MBIT // 2 if index == slow else RATE_MBIT)
 
 
-def hunted(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str] = MEASURE) -> Hunted:
-    """Return the outcome of a hunt."""
+def hunted(slurm, folder, *typed, measure=MEASURE):
     words = [*PROGRAM, *measure, *typed, "--out", str(folder / "run")]
     done = slurm.srun([f"-N{HOSTS}"], words, timeout=200)
     assert (folder / "run" / "run.json").exists(), done.stderr
@@ -77,7 +71,7 @@ def hunted(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str] = 
     return Hunted(done.returncode, done.stdout, done.stderr, folder / "run", found)
 
 
-def check_alone(found: Hunted, faulty: int) -> dict[str, Any]:
+def check_alone(found, faulty):
     """Check that only the faulty node is confirmed, within the estimated rounds; return its suspect."""
     assert (found.places("confirmed"), found.code) == ([[faulty]], 1), found.out + found.err
     # Eight hosts share two cores: the verdict on small messages may be inconclusive.
@@ -88,8 +82,8 @@ def check_alone(found: Hunted, faulty: int) -> dict[str, Any]:
     return one
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
-def test_only_the_host_with_half_the_link_rate_is_confirmed(seed: int, bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_only_the_host_with_half_the_link_rate_is_confirmed(seed, bed, tmp_path):
     hosts, slurm = bed
     faulty = random.Random(f"hunt {seed}").randrange(HOSTS)
     links(hosts, faulty)
@@ -104,12 +98,12 @@ def test_only_the_host_with_half_the_link_rate_is_confirmed(seed: int, bed: tupl
     assert drain["line"] in found.out and f"scontrol update NodeName={hosts.names[faulty]} State=RESUME" in found.out
 
 
-def state_of(slurm: SlurmBed, node: str) -> str:
+def state_of(slurm, node):
     actual = slurm.call(["scontrol", "--oneliner", "show", "node", node]).stdout
     return next(word for word in actual.split() if word.startswith("State="))
 
 
-def test_apply_drains_the_confirmed_node_and_the_printed_command_undoes_it(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_apply_drains_the_confirmed_node_and_the_printed_command_undoes_it(bed, tmp_path):
     hosts, slurm = bed
     faulty = random.Random("hunt and drain").randrange(HOSTS)
     links(hosts, faulty)
@@ -125,8 +119,7 @@ def test_apply_drains_the_confirmed_node_and_the_printed_command_undoes_it(bed: 
     assert shlex.split(undo) == ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
 
 
-@pytest.mark.long
-def test_two_of_eight_are_confirmed_and_above_the_limit_no_node_is_drained(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_two_of_eight_are_confirmed_and_above_the_limit_no_node_is_drained(bed, tmp_path):
     hosts, slurm = bed
     links(hosts, 2)
     shape(hosts, 6, RATE_MBIT // 2)
@@ -136,7 +129,7 @@ def test_two_of_eight_are_confirmed_and_above_the_limit_no_node_is_drained(bed: 
     assert not any("DRAIN" in state_of(slurm, node) for node in hosts.names)
 
 
-def test_with_equal_links_there_is_no_suspect(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_with_equal_links_there_is_no_suspect(bed, tmp_path):
     hosts, slurm = bed
     links(hosts)
     found = hunted(slurm, tmp_path)
@@ -146,8 +139,7 @@ def test_with_equal_links_there_is_no_suspect(bed: tuple[Hosts, SlurmBed], tmp_p
     assert json.loads((found.folder / "recommendation.json").read_text())["drains"] == []
 
 
-@pytest.mark.long
-def test_groups_confirm_it_too(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_groups_confirm_it_too(bed, tmp_path):
     pytest.importorskip("torch")
     hosts, slurm = bed
     links(hosts, 5)
@@ -157,9 +149,8 @@ def test_groups_confirm_it_too(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> N
     assert {one.kind for one in found.stored.rounds if one.stage == "sweep"} == {"groups"}
 
 
-@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: other work on it slows all ranks")
-def test_only_the_host_with_a_busy_cpu_is_suspected(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_only_the_host_with_a_busy_cpu_is_suspected(bed, tmp_path):
     """Eight hosts share two cores here, so the others' messages are uneven, too: the verdict may stay open, but not on another."""
     hosts, slurm = bed
     links(hosts)
@@ -171,12 +162,12 @@ def test_only_the_host_with_a_busy_cpu_is_suspected(bed: tuple[Hosts, SlurmBed],
 
 
 @contextmanager
-def burned(run: Path, host: str) -> Iterator[None]:
+def burned(run, host):
     """As soon as the ranks are known: that host's rank shares a core with processes that spin, before it; all others have another core."""
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    burners: list[subprocess.Popen[bytes]] = []
+    burners = []
 
-    def bind() -> None:
+    def bind():
         until((run / "run.json").exists, "the run's folder")
         for place in json.loads((run / "run.json").read_text())["rank_map"]:
             core = first if place["host"] == host else second

@@ -25,6 +25,7 @@ from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 4096
+LAUNCH = Request("pairs", Sweep((), None, (DTYPES["uint8"],)), ("simulated",), budget=Budget(0.5))
 
 
 class Requesting(RecordingListener):
@@ -60,9 +61,8 @@ def play(tmp_path):
         code = run_alone(PairsTask, PairsRequest(launch, **{"size_bytes": SIZE, **asked}), actual)
         stored = read_pairs(read_run(tmp_path / "run"))
         assert actual.ended and not stored.warnings
-        return SimpleNamespace(
-            code=code, listener=actual, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
-        )
+        results = {"rounds": stored.rounds, "matrix": stored.matrix(), "about": stored.about}
+        return SimpleNamespace(code=code, listener=actual, folder=tmp_path / "run", **results)
 
     return these
 
@@ -191,15 +191,8 @@ def test_a_pair_that_is_refused_is_na_and_all_others_are_measured(play, backend)
 
 def test_nothing_measured_is_bad_input(play, backend):
     backend(Fussy)
-    assert (
-        play(
-            3,
-            one_to_all=1,
-            sample=1,
-            seed=next(s for s in range(9) if list(schedule(3, center=1, partners=1, seed=s).rounds()) == [((1, 2),)]),
-        ).code
-        == 2
-    )
+    seed = next(seed for seed in range(9) if list(schedule(3, center=1, partners=1, seed=seed).rounds()) == [((1, 2),)])
+    assert play(3, one_to_all=1, sample=1, seed=seed).code == 2
 
 
 def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
@@ -225,9 +218,6 @@ def test_wrong_data_stops_the_tournament_where_that_is_asked_for(play, backend):
 def test_without_verification_nothing_is_reported_of_the_data(play):
     found = play(3, check=0)
     assert all(one.wrong == (None,) for one in found.rounds) and np.isnan(found.matrix.wrong).all()
-
-
-LAUNCH = Request("pairs", Sweep((), None, (DTYPES["uint8"],)), ("simulated",), budget=Budget(0.5))
 
 
 def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():

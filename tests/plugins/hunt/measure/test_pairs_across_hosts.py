@@ -3,10 +3,7 @@
 Of 60 seeded trials a plain run makes one; `make test-all` makes all and leaves runs and table in build/pairs-trials.
 """
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +21,7 @@ KEPT = Path(__file__).parents[4] / "build/pairs-trials"
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int], Trial]]:
+def play(tmp_path_factory):
     """Plays a trial of a kind on the module's eight hosts; in the end all that were played are kept, if they are all."""
     folder = tmp_path_factory.mktemp("trials")
     whole = len(TRIALS) == len(wanted(COUNT))
@@ -40,7 +37,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
 
 
 @pytest.mark.parametrize(("kind", "seed"), TRIALS)
-def test_exactly_the_slow_host_is_found(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
+def test_exactly_the_slow_host_is_found(kind, seed, play):
     found = play(kind, seed)
     assert sorted(found.named) == sorted(found.truth), found
     assert found.code in ((1,) if found.truth else (0, 3)), found  # inconclusive latencies: eight hosts share two cores

@@ -1,15 +1,11 @@
 """--resume of pairs runs, hunts and workloads: stored rounds and rows stay, and the rest follows from them as in one launch."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -40,23 +36,23 @@ SIZE = 2**16
 REGIMES = ("data-parallel", "fsdp", "parameter-server")
 
 
-def launch(command: str, folder: Path, ranks: int = 12, slowed: str = "by=100% ranks=3", **more: Any) -> Request:
+def launch(command, folder, ranks=12, slowed="by=100% ranks=3", **more):
     sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed", defaults=backend_defaults)
     where = {"resume" if folder.exists() else "out": folder}
     known = {"timeout_s": 10.0, "evidence": "off", "slowed": parse_slowing([slowed] if slowed else []), **where, **more}
     return Request(command, sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, **known)
 
 
-def pairs(folder: Path, kind: type[PairsRequest] = PairsRequest, command: str = "pairs", **more: Any) -> PairsRequest:
+def pairs(folder, kind=PairsRequest, command="pairs", **more):
     own = {name: more.pop(name) for name in list(more) if name in kind.__dataclass_fields__}
     return kind(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
 
 
-def hunt(folder: Path, **more: Any) -> PairsRequest:
+def hunt(folder, **more):
     return pairs(folder, HuntRequest, "hunt", **more)
 
 
-def workload(folder: Path, **more: Any) -> WorkloadRequest:
+def workload(folder, **more):
     shapes = [lambda hosts, name=name: shape_of(regime_named(name), {"model": "1M"}, hosts) for name in REGIMES]
     trainings = [Training(regime_named(name), shape, "1M") for name, shape in zip(REGIMES, shapes, strict=True)]
     return WorkloadRequest(launch("workload", folder, **{"ranks": 4, "slowed": "", "order_seed": 0, **more}), tuple(trainings))
@@ -66,9 +62,9 @@ def workload(folder: Path, **more: Any) -> WorkloadRequest:
 class Kind:
     """A kind of run: its task, its request, its listener, and the file of its records."""
 
-    task: Callable[..., Any]
-    request: Callable[..., Any]
-    listener: Callable[[Output, Any], Any]
+    task: Callable
+    request: Callable
+    listener: Callable
     file: str
     code: int = 0
 
@@ -80,7 +76,7 @@ KINDS = {
 }
 
 
-def start(name: str, folder: Path, fails_after: int | None = None, **more: Any) -> SimpleNamespace:
+def start(name, folder, fails_after=None, **more):
     """Measure, or resume the run in the folder; fails after so many records. Returns the exit code, new titles, records and notes."""
     kind = KINDS[name]
     request = kind.request(folder, **more)
@@ -88,7 +84,7 @@ def start(name: str, folder: Path, fails_after: int | None = None, **more: Any) 
     seen = SimpleNamespace(titles=[], records=[], notes=[])
     record, progress = listener.record, listener.progress
 
-    def recorded(one: Any, place: int | None) -> None:
+    def recorded(one, place):
         record(one, place)
         seen.records.append(one)
         if len(seen.records) == fails_after:
@@ -102,22 +98,21 @@ def start(name: str, folder: Path, fails_after: int | None = None, **more: Any) 
     return seen
 
 
-def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+def lines(folder, name):
     return [json.loads(line) for line in (folder / KINDS[name].file).read_text().splitlines()]
 
 
-def subject(one: dict[str, Any]) -> tuple[Any, ...]:
+def subject(one):
     """What a round or row is of, without its figures."""
-    return tuple(
-        json.dumps(one.get(key)) for key in ("round", "kind", "stage", "why", "groups", "pairs", "again", "nic", "regime", "backend")
-    )
+    keys = ("round", "kind", "stage", "why", "groups", "pairs", "again", "nic", "regime", "backend")
+    return tuple(json.dumps(one.get(key)) for key in keys)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def ended_after(folder: Path, name: str, count: int) -> None:
+def ended_after(folder, name, count):
     """Make a complete run one that was killed after so many records."""
     about = json.loads((folder / "run.json").read_text())
     for key in ("finished_utc", "exit_code", "rows"):
@@ -134,7 +129,7 @@ def ended_after(folder: Path, name: str, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def whole(tmp_path_factory):
     """A complete run of each kind, of which the pairs and the hunt have confirmed rank 3."""
     folders = {name: tmp_path_factory.mktemp(name) / "run" for name in KINDS}
     for name, folder in folders.items():
@@ -143,13 +138,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def copied(whole: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+def copied(whole, tmp_path):
     return lambda name: shutil.copytree(whole[name], tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("part", sample([0.0, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0], 3))
-def test_what_is_missing_is_measured_and_the_rest_is_kept(name: str, part: float, whole: Any, copied: Any) -> None:
+def test_what_is_missing_is_measured_and_the_rest_is_kept(name, part, whole, copied):
     folder, complete = copied(name), lines(whole[name], name)
     kept = int(part * len(complete))
     ended_after(folder, name, kept)
@@ -166,7 +161,7 @@ def test_what_is_missing_is_measured_and_the_rest_is_kept(name: str, part: float
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_an_interrupted_run_goes_on(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on(name, tmp_path):
     with pytest.raises(RunFailed, match="the disk burns"):
         start(name, tmp_path / "run", fails_after=2)
     before = lines(tmp_path / "run", name)
@@ -178,7 +173,7 @@ def test_an_interrupted_run_goes_on(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_complete_run_is_reported_again_and_left_as_it_is(name: str, copied: Any) -> None:
+def test_a_complete_run_is_reported_again_and_left_as_it_is(name, copied):
     folder = copied(name)
     before = contents(folder)
     found = start(name, folder)
@@ -188,7 +183,7 @@ def test_a_complete_run_is_reported_again_and_left_as_it_is(name: str, copied: A
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("change", [{"slowed": "by=10%"}, {"check": 2}, {"ranks": 5}, {"order_seed": 7, "seed": 7}])
-def test_another_request_is_refused_and_nothing_is_touched(name: str, change: dict[str, Any], copied: Any) -> None:
+def test_another_request_is_refused_and_nothing_is_touched(name, change, copied):
     folder = copied(name)
     before = contents(folder)
     with pytest.raises(UsageError, match="cannot be resumed"):
@@ -198,13 +193,13 @@ def test_another_request_is_refused_and_nothing_is_touched(name: str, change: di
 
 @pytest.mark.parametrize("name", ["pairs", "hunt"])
 @pytest.mark.parametrize("change", [{"size_bytes": 4096}, {"latency_size_bytes": 16}, {"sample": 2}, {"by": "rank"}])
-def test_other_messages_and_pairs_are_refused(name: str, change: dict[str, Any], copied: Any) -> None:
+def test_other_messages_and_pairs_are_refused(name, change, copied):
     with pytest.raises(UsageError, match="cannot be resumed"):
         start(name, copied(name), **change)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_another_stack_is_refused(name: str, copied: Any) -> None:
+def test_another_stack_is_refused(name, copied):
     folder = copied(name)
     about = read_object(folder / "run.json")
     about["host"]["kernel"] = "2.4"
@@ -213,7 +208,7 @@ def test_another_stack_is_refused(name: str, copied: Any) -> None:
         start(name, folder)
 
 
-def test_rounds_that_were_altered_are_refused(copied: Any) -> None:
+def test_rounds_that_were_altered_are_refused(copied):
     folder = copied("hunt")
     ended_after(folder, "hunt", 3)
     first, *others = lines(folder, "hunt")
@@ -226,7 +221,7 @@ def test_rounds_that_were_altered_are_refused(copied: Any) -> None:
         start("hunt", folder)
 
 
-def test_of_a_round_in_parts_only_the_missing_pairs_are_measured(tmp_path: Path, backend: Any) -> None:
+def test_of_a_round_in_parts_only_the_missing_pairs_are_measured(tmp_path, backend):
     backend(Fussy)
     folder, quick = tmp_path / "run", {"ranks": 8, "slowed": ""}
     start("pairs", folder, **quick)
@@ -241,7 +236,7 @@ def test_of_a_round_in_parts_only_the_missing_pairs_are_measured(tmp_path: Path,
     assert [(one["round"], one["pairs"]) for one in again[len(kept) :]] == [(parts["round"], parts["pairs"])]
 
 
-def test_a_matrix_that_the_budget_ended_is_not_continued(tmp_path: Path) -> None:
+def test_a_matrix_that_the_budget_ended_is_not_continued(tmp_path):
     folder, short = tmp_path / "run", {"budget_s": 1e-6, "slowed": "", "ranks": 8}
     assert start("pairs", folder, **short).code in (0, 2, 3)
     before = contents(folder)
@@ -251,7 +246,7 @@ def test_a_matrix_that_the_budget_ended_is_not_continued(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["pairs", "hunt"])
-def test_a_run_that_wrong_data_stopped_goes_on(name: str, tmp_path: Path, backend: Any) -> None:
+def test_a_run_that_wrong_data_stopped_goes_on(name, tmp_path, backend):
     backend(Careless)
     folder = tmp_path / "run"
     quick = {"ranks": 6, "slowed": "", "stop_on_wrong": True, "order_seed": 1}
@@ -262,7 +257,7 @@ def test_a_run_that_wrong_data_stopped_goes_on(name: str, tmp_path: Path, backen
 
 
 @pytest.mark.parametrize("seed", sample(range(40), 6))
-def test_a_kill_at_any_byte_loses_no_round_and_doubles_none(seed: int, whole: Any, copied: Any) -> None:
+def test_a_kill_at_any_byte_loses_no_round_and_doubles_none(seed, whole, copied):
     draw = random.Random(seed)
     name = draw.choice(sorted(KINDS))
     folder, text = copied(name), (whole[name] / KINDS[name].file).read_bytes()

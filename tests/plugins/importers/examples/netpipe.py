@@ -1,15 +1,11 @@
 """Read the output of NetPIPE 3.7 (NPtcp): a ping-pong of two processes, a line for each size, with half of the round trip."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
-from collbench.plugins.importers.log_context import Contexts
+from collbench.plugins.importers.importer import ImportedTable, Importer, lines_with
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, missing
-from collbench.plugins.importers.table import MICROSECONDS, Layout, TextColumn, TextTable
+from collbench.plugins.importers.table import MICROSECONDS, Layout, TextColumn
 
 # The number before a line ("  0:") is absent where it was taken for a tag of srun -l.
 _LINE = re.compile(
@@ -18,7 +14,7 @@ _LINE = re.compile(
 _LAYOUT = Layout(columns=(TextColumn("bytes", "size", shown=False), TextColumn("usec", "time", MICROSECONDS, shown=False)), figures=_LINE)
 
 
-def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+def _runs(table, user_input, _contexts):
     statistic = "half of the round trip, the best of its trials"
     kind = RowKind("p2p_latency", "socket", "NetPIPE", "uint8", 2, user_input.nodes, statistic, mode="batched")
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]

@@ -38,7 +38,6 @@ def fault_of(name: str, method: TransferMethod) -> Callable[[], None]:
 
 
 def spoil(kind: type[TransferMethod], name: str) -> None:
-    """Give a method the fault."""
     bind = kind.bind
 
     def bound(self: TransferMethod) -> Program:

@@ -1,7 +1,5 @@
 """Transfers of blocks: what verification detects, bad input, and real ranks by every method."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter
@@ -35,7 +33,6 @@ class Copied(TransferMethod):
     name, backend, summary = "copied", "none", "for this test"
 
     def bind(self) -> Program:
-        """Return no calls."""
         return Program(((),))
 
 
@@ -55,40 +52,41 @@ PATTERN = BlockPattern(100, 9)
 
 
 class TestVerification:
-    def test_right_blocks_pass(self) -> None:
+    def test_blocks_that_are_changed_swapped_misplaced_or_old_are_found(self) -> None:
         source, target = ends()
         assert PATTERN.check(target) is None and PATTERN.check(source) is None
-
-    def test_one_changed_byte_is_found(self) -> None:
         _, target = ends()
         place = int(target.into[0].at_target[2])
         target.pool[place, 17] ^= 1
         found = PATTERN.check(target)
         assert found is not None and (found.rank, found.wrong, found.index) == (1, 1, place * 100 + 17)
-
-    def test_swapped_blocks_are_found(self) -> None:
         _, target = ends()
         first, second = target.into[0].at_target[:2]
         target.pool[[first, second]] = target.pool[[second, first]]
         assert PATTERN.check(target) is not None
-
-    def test_a_block_in_an_unused_place_is_found(self) -> None:
         _, target = ends()
         used = set(target.into[0].at_target.tolist())
         beside = next(place for place in range(len(target.pool)) if place not in used)
         target.pool[beside, 3] = 0
         found = PATTERN.check(target)
         assert found is not None and (found.wrong, found.index) == (1, beside * 100)
-
-    def test_blocks_of_an_earlier_transfer_are_found(self) -> None:
         _, target = ends()
         assert BlockPattern(100, 10).check(target) is not None
 
 
-def test_bytes_cross_hosts_only_between_hosts() -> None:
+def test_bytes_cross_only_between_hosts_and_targets_wait_for_each_source() -> None:
     plan = make_plan(PlainBlocks(6, 100), "prefill-decode", 2, 1, 5)
     found = must_cross(plan, {0: "a", 1: "b", 2: "b"})
     assert (found.out, found.into, found.total) == ({"a": 600}, {"b": 600}, 600)
+    agent = AgentDouble({"a": [b"kv", b"kv"]}, {}, {"b": [b"kv"]}, {"b": [b"kv"]}, {"a": [b"kv"], "b": [b"kv"]})
+    method = object.__new__(Nixl)
+    method.agent, method.notified = agent, Counter()
+    method.wait_for(["a", "b"])
+    assert len(agent.polls) == 2
+    method.wait_for(["a", "b"])  # the second notification of "a" came early
+    assert len(agent.polls) == 1
+    method.wait_for(["a", "b"])
+    assert agent.polls == []
 
 
 class AgentDouble:
@@ -101,26 +99,11 @@ class AgentDouble:
         return self.polls.pop(0)
 
 
-def test_a_target_waits_for_each_source_in_each_transfer() -> None:
-    agent = AgentDouble({"a": [b"kv", b"kv"]}, {}, {"b": [b"kv"]}, {"b": [b"kv"]}, {"a": [b"kv"], "b": [b"kv"]})
-    method = object.__new__(Nixl)
-    method.agent, method.notified = agent, Counter()
-    method.wait_for(["a", "b"])
-    assert len(agent.polls) == 2
-    method.wait_for(["a", "b"])  # the second notification of "a" came early
-    assert len(agent.polls) == 1
-    method.wait_for(["a", "b"])
-    assert agent.polls == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--method", "pigeon"], ["--model", "elephant"], ["--model", "mistral-7b", "--blocks", "3"], ["--tokens", "9"],
-        ["--blocks", "0"], ["--blocks", "x"], ["--block-bytes", "4"], ["--tp", "2"], ["--tp", "3:2", "--ranks", "5"], ["--tp", "1:3"],
-        ["--pattern", "broadcast", "--model", "mistral-7b"], ["--pattern", "broadcast", "--tp", "1:1"], ["--ranks", "3"],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    ["--method", "pigeon"], ["--model", "elephant"], ["--model", "mistral-7b", "--blocks", "3"], ["--tokens", "9"], ["--blocks", "0"],
+    ["--blocks", "x"], ["--block-bytes", "4"], ["--tp", "2"], ["--tp", "3:2", "--ranks", "5"], ["--tp", "1:3"],
+    ["--pattern", "broadcast", "--model", "mistral-7b"], ["--pattern", "broadcast", "--tp", "1:1"], ["--ranks", "3"],
+])  # fmt: skip
 def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     given = words if "--ranks" in words else [*words, "--ranks", "2"]
     done = run_here(tmp_path, "kv", "--dry-run", *given)
@@ -128,7 +111,6 @@ def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
 
 
 def measured(folder: Path, *words: str) -> dict[str, KvRow]:
-    """Return by method the rows of a run on this host."""
     options = ["--oversubscribe", "-n", "3", "-w", "1", "--max-time", "5", "--out", str(folder / "run")]
     done = run(folder, "kv", *options, *words, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -136,7 +118,6 @@ def measured(folder: Path, *words: str) -> dict[str, KvRow]:
 
 
 def as_torchrun(rank: int, port: int) -> dict[str, str]:
-    """The variables of one of two ranks on this host."""
     numbers = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
@@ -146,14 +127,11 @@ def as_torchrun(rank: int, port: int) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.timeout(120)
 @needs_mpich
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
-        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-put,packed,writev"],
-        ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
+    ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-put,packed,writev"],
+    ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
+])  # fmt: skip
 def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: Path) -> None:
     rows = measured(tmp_path, *words)
     assert set(rows) == (set(words[-1].split(",")) if "--method" in words else set(METHODS))

@@ -1,7 +1,5 @@
 """UCC and ZeroMQ when a rank dies or stops: the other one names it in time, and everything measured before is on the disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """ZeroMQ under srun, over a link of 1 Gbit/s: it measures the payload rate, 1448 of 1514 bytes of a frame, and reports the link."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Interference: the two sides, bad input, and real aggressors over one link of known rate."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -34,10 +32,15 @@ MPICH = BIN / "mpiexec"
 
 
 class TestSides:
-    def test_nodes_alternate_and_rank_0_is_a_victim(self) -> None:
+    def test_nodes_alternate_split_or_share_the_patterns_of_a_mix(self) -> None:
         for number, others in ((None, (1, 3)), (2, (1, 3))):
             sides = sides_of(replace(REQUEST, nodes=number), FOUR)
             assert (sides.victims, sides.others, sides.common) == ((0, 2), others, [])
+        sides = sides_of(replace(REQUEST, split=parse_split("MOD 2")), ["n1", "n1", "n2", "n2"])
+        assert (sides.victims, sides.others, sides.common) == ((0, 2), (1, 3), ["n1", "n2"])
+        hosts = [f"n{rank // 2}" for rank in range(12)]
+        assert sets_of(("incast", "ring"), range(4, 12), hosts) == [(4, 5, 8, 9), (6, 7, 10, 11)]
+        assert sets_of(("incast", "ring"), range(8, 12), hosts) == [(8, 10), (9, 11)]
 
     @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
     def test_as_many_nodes_as_asked_for_are_aggressors(self, number: int) -> None:
@@ -45,15 +48,6 @@ class TestSides:
         sides = sides_of(replace(REQUEST, nodes=number), hosts)
         assert len({hosts[rank] for rank in sides.others}) == number and 0 in sides.victims
         assert sorted((*sides.victims, *sides.others)) == list(range(16))
-
-    def test_a_split_puts_both_on_each_node(self) -> None:
-        sides = sides_of(replace(REQUEST, split=parse_split("MOD 2")), ["n1", "n1", "n2", "n2"])
-        assert (sides.victims, sides.others, sides.common) == ((0, 2), (1, 3), ["n1", "n2"])
-
-    def test_patterns_of_a_mix_have_disjoint_sets(self) -> None:
-        hosts = [f"n{rank // 2}" for rank in range(12)]
-        assert sets_of(("incast", "ring"), range(4, 12), hosts) == [(4, 5, 8, 9), (6, 7, 10, 11)]
-        assert sets_of(("incast", "ring"), range(8, 12), hosts) == [(8, 10), (9, 11)]
 
     @pytest.mark.parametrize(
         ("request_", "hosts"),
@@ -71,14 +65,10 @@ class TestSides:
             sides_of(request_, hosts)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"],
-        ["--ramp", "--levels", "5"],
-        ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"], ["--ramp", "--levels", "5"],
+    ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
+])  # fmt: skip
 def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     done = run_here(tmp_path, "load", *words)
     assert done.returncode == 2 and one_sentence(done)
@@ -160,7 +150,6 @@ def test_a_killed_run_has_its_finished_rows_and_is_resumed(tmp_path: Path) -> No
 
 
 def command(bed: Bottleneck, folder: Path | None, *words: str) -> list[str]:
-    """Return the command line of a launch with a rank on each host."""
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0"]
     passed = ["-n", str(bed.count), "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0"]
     what = ["--victim", "p2p_bandwidth", "--size", "64K", "--against", "ring", "--message", "64K"]

@@ -1,7 +1,5 @@
 """The index of `collbench report DIR --serve` in Chromium and Firefox: runs, search, trends, and the page of each run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 
@@ -48,13 +46,7 @@ def index(either: Browser, address: str) -> Iterator[Page]:
 
 
 def names(page: Page) -> list[str]:
-    """Return the names of the listed runs."""
     return page.locator("tbody th").all_inner_texts()
-
-
-def test_the_newest_run_is_the_first_and_hostile_names_are_text(index: Page) -> None:
-    assert names(index) == ["night-<img src=x>", *(f"night-{night}" for night in range(7, 0, -1))]
-    assert index.locator("img").count() == 0
 
 
 def test_the_keyboard_searches_runs_and_their_operations(index: Page) -> None:
@@ -70,12 +62,17 @@ def test_the_keyboard_searches_runs_and_their_operations(index: Page) -> None:
 POINTS = "(all) => all.map((each) => each.querySelector('[data-mark=runs] path').getAttribute('d').split('M').length - 1)"
 
 
-def test_each_operation_has_its_trend(index: Page) -> None:
+def test_each_run_has_its_verdict_and_each_operation_its_trend(index: Page) -> None:
     assert index.locator("figure h3").all_inner_texts() == [
         "allreduce over nccl (cuda), 64 MiB, 4 ranks on 1 node", "broadcast over nccl (cuda), 64 MiB, 4 ranks on 1 node",
     ]  # fmt: skip
     assert index.locator("figure svg").evaluate_all(POINTS) == [8, 4]
     assert index.locator("figure p").first.inner_text() == "Last 32.0 GB/s; best 39.0 GB/s in night-1."
+    verdicts = index.locator("td[data-head=verdict] .badge")
+    assert verdicts.count() == 8
+    assert all(word.strip() for word in verdicts.all_inner_texts())
+    assert names(index) == ["night-<img src=x>", *(f"night-{night}" for night in range(7, 0, -1))]
+    assert index.locator("img").count() == 0
 
 
 def test_a_run_leads_to_its_page(index: Page) -> None:
@@ -102,12 +99,6 @@ def test_selected_runs_are_compared_by_keyboard(index: Page) -> None:
     assert index.locator("img").count() == 0
     index.get_by_role("link", name="All runs").click()
     expect(index.locator("tbody th")).to_have_count(8)
-
-
-def test_each_run_has_its_verdict_as_a_word_in_a_shape(index: Page) -> None:
-    verdicts = index.locator("td[data-head=verdict] .badge")
-    assert verdicts.count() == 8
-    assert all(word.strip() for word in verdicts.all_inner_texts())
 
 
 def test_nothing_is_too_wide_and_axe_finds_nothing(index: Page, axe: str) -> None:

@@ -1,7 +1,5 @@
 """Run folders of a small fleet for dashboards: three nights of four nodes, a run with GPU telemetry, a hunt and a verdict."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,6 +10,7 @@ from typing import Any
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times
+from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[4]
 NODES = ("n1", "n2", "n3", "n4")
@@ -22,7 +21,6 @@ GPU = "0000:18:00.0"
 
 
 def fleet(folder: Path, now: datetime | None = None) -> Path:
-    """Write the folders; return the folder above them."""
     now = now or datetime.now(UTC)
     for night in range(NIGHTS):
         for place, node in enumerate(NODES):
@@ -48,7 +46,6 @@ def rows(rate: float) -> list[Row]:
 
 
 def run_folder(path: Path, of_rows: list[Row], started: datetime, events: tuple[Mapping[str, Any], ...] = (), **run: Any) -> Path:
-    """Write a finished run that began at `started`; return its folder."""
     made = RunFolder.create(path, "allreduce", {"started_utc": started.isoformat(), "command": ["collbench", "allreduce"], **run})
     for row in of_rows:
         made.append(row, {})
@@ -73,5 +70,5 @@ def _hunt(path: Path, started: datetime) -> None:
 
 
 def _verdict(folder: Path, now: datetime) -> None:
-    verdict = json.loads((ROOT / "reports/gate-trials/group-1/verdict.json").read_text())
+    verdict = json.loads((stored_reports() / "gate-trials/group-1/verdict.json").read_text())
     (folder / "verdict.json").write_text(json.dumps(verdict | {"judged_on": now.date().isoformat()}))

@@ -65,19 +65,16 @@ class Prometheus:
             self._process.communicate()
 
     def get(self, path: str, **values: str) -> Any:
-        """Return the data of a reply of the HTTP API."""
         with urlopen(f"http://127.0.0.1:{self.port}{path}?{urlencode(values)}", timeout=10) as reply:
             answer = json.load(reply)
         assert answer["status"] == "success"
         return answer["data"]
 
     def query(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
-        """Return the labels and the value of each series now."""
         found = self.get("/api/v1/query", query=expression)["result"]
         return [(each["metric"], float(each["value"][1])) for each in found]
 
     def query_range(self, expression: str, seconds: int = 60) -> list[Mapping[str, Any]]:
-        """Return the series of the last seconds, as the panels of time series ask for them."""
         now = time.time()
         found: list[Mapping[str, Any]] = self.get(
             "/api/v1/query_range", query=expression, start=str(now - seconds), end=str(now), step="1"
@@ -85,12 +82,10 @@ class Prometheus:
         return found
 
     def label_values(self, label: str, match: str) -> list[str]:
-        """Return the values of a label over the series that match."""
         values: list[str] = self.get(f"/api/v1/label/{label}/values", **{"match[]": match})
         return values
 
     def _wait(self) -> None:
-        """Return after the first successful scrape."""
         deadline = time.monotonic() + _DEADLINE_S
         while time.monotonic() < deadline:
             assert self._process.poll() is None, self._process.communicate()[1]

@@ -1,7 +1,5 @@
 """The dashboards as Grafana reads them: the committed files, Grafana's types, and the layout."""
 
-from __future__ import annotations
-
 import enum
 import json
 import os
@@ -28,11 +26,6 @@ def test_the_committed_file_is_that_of_the_code(dashboard: Dashboard, source: st
         path.parent.mkdir(exist_ok=True)
         path.write_text(text_of(dashboard, source))
     assert path.read_text() == text_of(dashboard, source)
-
-
-def test_there_are_no_other_files() -> None:
-    made = {file_name(each, source) for each in DASHBOARDS for source in SOURCES}
-    assert {path.name for path in FILES.glob("*.json")} == made
 
 
 @pytest.mark.parametrize(("dashboard", "source"), EACH)
@@ -103,28 +96,24 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
 
 
-def test_the_panels_fill_the_grid_without_overlapping() -> None:
+def test_names_titles_variables_and_places_of_panels_are_consistent() -> None:
     for dashboard in DASHBOARDS:
         taken: set[tuple[int, int]] = set()
         for panel, column, row in places(dashboard.panels):
             own = {(column + x, row + y) for x in range(panel.width) for y in range(panel.height)}
             assert column + panel.width <= 24 and not taken & own, (dashboard.name, panel.title)
             taken |= own
-
-
-def test_each_title_and_name_is_used_once() -> None:
     assert len({each.name for each in DASHBOARDS}) == len(DASHBOARDS)
     for each in DASHBOARDS:
         assert len({panel.title for panel in each.panels}) == len(each.panels)
-
-
-def test_a_query_uses_only_variables_of_its_dashboard() -> None:
     for dashboard in DASHBOARDS:
         known = {each.name for each in dashboard.variables}
         texts = [panel.postgresql for panel in dashboard.panels]
         texts += [series.query for panel in dashboard.panels for series in panel.prometheus]
         for text in texts:
             assert {one or other for one, other in re.findall(r"\$\{(\w+)[:}]|\"\$(\w+)\"", text)} <= known, text
+    made = {file_name(each, source) for each in DASHBOARDS for source in SOURCES}
+    assert {path.name for path in FILES.glob("*.json")} == made
 
 
 def test_files_are_written_into_a_new_folder(tmp_path: Path) -> None:

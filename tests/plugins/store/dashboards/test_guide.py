@@ -4,8 +4,6 @@ Its blocks `sh` and `console` run in one folder, in their order; its files (`# N
 A network namespace of its own has the ports of the guide.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -36,12 +34,10 @@ done
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Return (language, text) of each block."""
     return BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
 
 
 def files() -> dict[str, str]:
-    """Return the files of the guide by name."""
     found = {}
     for language, text in blocks():
         name = re.match(r"(?:#|--) (\S+)\n", text)
@@ -52,7 +48,6 @@ def files() -> dict[str, str]:
 
 
 def commands() -> list[str]:
-    """Return what the user types, in order."""
     found: list[str] = []
     for language, text in blocks():
         if language == "console":

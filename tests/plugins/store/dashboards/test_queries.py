@@ -1,7 +1,5 @@
 """Every query of every dashboard returns data from a real Prometheus and from a real PostgreSQL server, for the same fleet."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """`collbench store serve-metrics`: what it serves, that it is bounded, and what happens with bad input."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re
@@ -33,7 +31,6 @@ DEFAULT = MetricsRange()
 
 
 def store_of(folder: Path, runs: Path) -> str:
-    """Return a store of the runs."""
     name = str(folder / "fleet.db")
     database = open_store(name, write=True)
     assert not sync(Writer(database), [runs]).refused
@@ -57,7 +54,6 @@ def metrics_of(store: str, covers: MetricsRange = DEFAULT, now: datetime = NOW) 
 
 
 def of_rows(folder: Path, *runs: tuple[Sequence[Row], timedelta, Sequence[str]]) -> str:
-    """Return a store of runs with (rows, age, hosts)."""
     for number, (of_run, old, hosts) in enumerate(runs):
         run_folder(folder / "runs" / str(number), list(of_run), NOW - old, hosts=list(hosts))
     return store_of(folder, folder / "runs")
@@ -66,7 +62,7 @@ def of_rows(folder: Path, *runs: tuple[Sequence[Row], timedelta, Sequence[str]])
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
-def test_each_case_has_its_newest_value_on_each_node(tmp_path: Path) -> None:
+def test_each_case_and_node_has_its_newest_value_state_and_verdict(tmp_path: Path) -> None:
     store = store_of(tmp_path, fleet(tmp_path / "runs", NOW))
     found = metrics_of(store)
     rates = {(labels["node"], labels["size_bytes"]): value for labels, value in found["collbench_busbw_bytes_per_second"]}
@@ -81,10 +77,6 @@ def test_each_case_has_its_newest_value_on_each_node(tmp_path: Path) -> None:
     assert {node: runs[node] for node in NODES} == {"n1": 4, "n2": 4, "n3": 3, "n4": 3}
     assert found["collbench_store_runs"][0][1] == len(list((tmp_path / "runs").glob("*/run.json")))
     assert found["collbench_store_rows_left_out"][0][1] == 0
-
-
-def test_suspects_verdicts_and_the_machine_state_are_there(tmp_path: Path) -> None:
-    found = metrics_of(store_of(tmp_path, fleet(tmp_path / "runs", NOW)))
     suspects = {labels["state"]: (labels["node"], value) for labels, value in found["collbench_suspect_ratio"]}
     assert suspects["confirmed"] == ("cb1h7", pytest.approx(0.513, abs=0.001))
     results = {labels["result"]: value for labels, value in found["collbench_gate_result"]}
@@ -131,15 +123,12 @@ def test_the_cases_of_a_run_in_progress_are_there_after_each_sync(tmp_path: Path
     run.finish(exit_code=0)
 
 
-def test_an_empty_window_is_valid(tmp_path: Path) -> None:
+def test_an_empty_window_and_hostile_names_are_valid(tmp_path: Path) -> None:
     found = metrics_of(of_rows(tmp_path, ([make_row(8)], 100 * DAY, ["a"])))
     assert set(found) == {"collbench_store_runs", "collbench_store_rows_left_out", "collbench_store_read_seconds"}
-
-
-def test_hostile_names_stay_within_their_quotes(tmp_path: Path) -> None:
     evil = 'x"} 1\ncollbench_time_seconds{a="\\\u202e' + "y" * 500
     row = make_row(8, backend=evil, time_s=make_times(1e-6))
-    found = metrics_of(of_rows(tmp_path, ([row], HOUR, [evil])))
+    found = metrics_of(of_rows(tmp_path / "second", ([row], HOUR, [evil])))
     ((labels, value),) = found["collbench_time_seconds"]
     assert value == 1e-6
     assert labels["node"].startswith('x"} 1?collbench_time_seconds{a="\\?y') and len(labels["node"]) == len(labels["backend"]) == 200
@@ -179,25 +168,17 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.system
-def test_the_format_is_the_one_that_the_scraper_asks_for(store: str) -> None:
+def test_the_format_is_what_the_scraper_asks_for_and_nothing_else_is_reachable(store: str) -> None:
     with serving(store) as (_, get):
         status, kind, text = get(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
         assert (status, kind) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
         assert text.endswith("# EOF\n") and "collbench_time_seconds" in samples_of(text)
         assert get()[:2] == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert get(method="HEAD")[2] == ""
-
-
-@pytest.mark.system
-def test_nothing_else_is_reachable_and_nothing_can_be_changed(store: str) -> None:
     with serving(store) as (_, get):
         assert {get(path)[0] for path in ("/", "/metrics/", "/../fleet.db", "/fleet.db", "//metrics/x")} == {404}
         assert {get(method=method)[0] for method in ("POST", "PUT", "DELETE")} == {501}
         assert get(host="evil.example")[0] == 403
-
-
-@pytest.mark.system
-def test_a_store_that_is_gone_makes_the_target_down_and_its_return_up_again(store: str) -> None:
     with serving(store) as (_, get):
         assert get()[0] == 200
         Path(store).rename(f"{store}.away")

@@ -1,7 +1,5 @@
 """The benchmark of the store runs on every database, small. Times are not asserted: this machine may be busy."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.benchmarks import store

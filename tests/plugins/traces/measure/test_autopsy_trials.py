@@ -1,10 +1,7 @@
 """The trials of autopsy: real DDP and FSDP2 jobs over Gloo with a fault, one of each kind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +17,7 @@ pytest.importorskip("torch")
 @pytest.mark.often("exception")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_right_rank_and_cause_and_a_series_continues(tmp_path: Path, kind: str) -> None:
+def test_the_right_rank_and_cause_and_a_series_continues(tmp_path, kind):
     words = [sys.executable, "-m", "tools.benchmarks.trials.autopsy", str(tmp_path), "--first", "0", "--each", "1", "--kinds", kind]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     (trial,) = trials_in(tmp_path, Trial)
@@ -31,7 +28,7 @@ def test_the_right_rank_and_cause_and_a_series_continues(tmp_path: Path, kind: s
     assert trials_in(tmp_path, Trial) == [trial]
 
 
-def test_seeds_give_each_framework_and_variant_and_always_the_same_job() -> None:
+def test_seeds_give_each_framework_and_variant_and_always_the_same_job():
     for kind in KINDS:
         jobs = [job_of(kind, seed) for seed in range(30)]
         assert jobs == [job_of(kind, seed) for seed in range(30)]
@@ -40,7 +37,7 @@ def test_seeds_give_each_framework_and_variant_and_always_the_same_job() -> None
 
 
 @pytest.mark.parametrize("kind", autopsy_nccl.KINDS)
-def test_no_innocent_rank_is_accused_of_a_simulated_job_and_none_that_hangs_is_fine(tmp_path: Path, kind: str) -> None:
+def test_no_innocent_rank_is_accused_of_a_simulated_job_and_none_that_hangs_is_fine(tmp_path, kind):
     for seed in range(4):
         folder = tmp_path / str(seed)
         folder.mkdir()

@@ -1,7 +1,5 @@
 """Jobs of torch.distributed under a real Slurm: recorded by `collbench trace -- srun`, replayed under srun, and a hang explained."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from concurrent.futures import ThreadPoolExecutor
@@ -14,21 +12,19 @@ from collbench.plugins.traces.record import RANKS
 from tests.cli.command import PROGRAM, environment, run, until
 from tests.launchers.stored import stored
 from tests.plugins.traces.measure.written import dump_reason
-from tests.testbeds import SlurmBed
-from tests.testbeds.bed import Finished
 
 pytestmark = [pytest.mark.long, pytest.mark.slurm, pytest.mark.timeout(300)]
 JOB = Path(__file__).parents[1] / "ddp_job.py"
 
 
-def recorded(bed: SlurmBed, folder: Path, *words: str, options: tuple[str, ...] = (), srun: tuple[str, ...] = ()) -> Finished:
+def recorded(bed, folder, *words, options=(), srun=()):
     """Return the end of `collbench trace -- srun -N2 python ddp_job.py`, with the variables that a user's job script sets."""
     setting = f"RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR={bed.nodes[0]} MASTER_PORT=29577 GLOO_SOCKET_IFNAME=eth0"
     job = ["srun", "-N2", "--mpi=none", *srun, "bash", "-c", f"{setting} exec {shlex.join([PROGRAM[0], str(JOB), *words])}"]
     return bed.call([*PROGRAM, "trace", "--out", str(folder), *options, "--", *job], timeout=120, env=environment())
 
 
-def test_a_job_under_srun_is_recorded_and_replayed_on_its_nodes(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_a_job_under_srun_is_recorded_and_replayed_on_its_nodes(slurm_hosts, tmp_path):
     pytest.importorskip("torch")
     folder = tmp_path / "traces"
     done = recorded(slurm_hosts, folder, options=("--kineto",))
@@ -43,7 +39,7 @@ def test_a_job_under_srun_is_recorded_and_replayed_on_its_nodes(slurm_hosts: Slu
     assert [each["rank"] for each in row["replay"]["timelines"]] == [0, 1]
 
 
-def test_a_job_that_hangs_and_is_cancelled_is_explained(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+def test_a_job_that_hangs_and_is_cancelled_is_explained(slurm_hosts, tmp_path):
     pytest.importorskip("torch")
     folder = tmp_path / "traces"
     with ThreadPoolExecutor(1) as pool:

@@ -1,9 +1,6 @@
-"""A training step: its exchanges as parts with their buffers, and how long it takes at its limits."""
-
-from __future__ import annotations
+"""A training step: its exchanges as parts with their buffers, their verification under the watchdog, and its time at its limits."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +9,7 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measuring.row import RowContext
 from collbench.measuring.sampling import Measurement
+from collbench.measuring.verification import verify
 from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
@@ -29,44 +27,38 @@ from collbench.plugins.training.step_task import (
     path_s,
     plan_of,
     rate_at,
+    step_checks,
     with_figures,
 )
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.helpers import make_case
+from tests.measure.test_prepared_case import Watched, prepared
 
 ALL = ((0, 1, 2, 3),)
+MIB = 1 << 20
 
 
-def plan(*exchanges: Exchange) -> StepPlan:
+def plan(*exchanges):
     backend = SimulatedBackend()
     backend.ranks = 4
-    request: Any = SimpleNamespace(sweep=Sweep((), None, (DTYPES["float32"],)))
+    request = SimpleNamespace(sweep=Sweep((), None, (DTYPES["float32"],)))
     return plan_of(Step(exchanges, 4), request, backend)
 
 
-def bucket(size: int, times: int = 1, what: str = "bucket") -> Exchange:
+def bucket(size, times=1, what="bucket"):
     return Exchange("allreduce", ALL, size, what, times)
 
 
-def test_exchanges_that_are_alike_are_one_part_and_are_run_in_their_order() -> None:
+def test_exchanges_that_are_alike_are_one_part_and_are_run_in_their_order():
     found = plan(bucket(4096, 2, "first"), bucket(1024), bucket(4096, 3, "last"))
     assert [(part.what, part.times, part.case.size_bytes) for part in found.parts] == [("first … last", 5, 4096), ("bucket", 1, 1024)]
     assert found.order == (0, 0, 1, 0, 0, 0) and found.ranks == (0, 1, 2, 3)
 
 
-def test_each_part_has_data_of_its_own() -> None:
+def test_each_part_has_buffers_and_data_of_its_own_and_memory_is_counted_for_them():
     found = plan(bucket(4096), bucket(1024), bucket(2048))
     seeds = [part.case.seed for part in found.parts]
     assert len(set(seeds)) == 3 and min(abs(a - b) for a in seeds for b in seeds if a != b) > 100_000
-
-
-@pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
-def test_a_part_uses_as_many_buffers_as_it_is_run_and_no_more_than_defeat_the_caches(times: int, slots: int) -> None:
-    (part,) = plan(bucket(1 << 20, times)).parts
-    assert (part.slots, part.case.buffers) == (slots, "rotating" if times > 1 else "fixed")
-
-
-def test_memory_is_counted_for_the_buffers_that_are_used() -> None:
     found = plan(bucket(1 << 20, 3))
     (part,) = found.parts
     assert slots_for(part.case) == 64
@@ -75,36 +67,38 @@ def test_memory_is_counted_for_the_buffers_that_are_used() -> None:
     assert sum(_on_host(found, 4)) == 4 * whole * 3 // 64
 
 
-MIB = 1 << 20
+@pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
+def test_a_part_uses_as_many_buffers_as_it_is_run_and_no_more_than_defeat_the_caches(times, slots):
+    (part,) = plan(bucket(1 << 20, times)).parts
+    assert (part.slots, part.case.buffers) == (slots, "rotating" if times > 1 else "fixed")
 
 
-def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)) -> StepPart:
+def part(size, times=1, groups=((0, 1, 2, 3),)):
     operation = operations()["allreduce"]
     return StepPart("x", Exchange("allreduce", groups, size, "x", times), operation, make_case(count=size // 4), times)
 
 
-def plan_of_parts(*parts: StepPart) -> StepPlan:
+def plan_of_parts(*parts):
     order = [number for number, each in enumerate(parts) for _ in range(each.times)]
     return StepPlan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
 
 
-def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run() -> None:
+def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run():
     left, middle, right = part(4, 3, ((0, 1),)), part(4, 1, ((1, 2),)), part(4, 2, ((2, 3),))
     assert path_s(plan_of_parts(left, middle, right), {0: 1.0, 1: 10.0, 2: 100.0}) == 3 + 10 + 200
     assert path_s(plan_of_parts(left, right), {0: 1.0, 1: 100.0}) == 200
     assert path_s(plan_of_parts(left, right), {0: 1.0, 1: None}) is None
 
 
-@pytest.mark.parametrize(("kind", "seconds"), [("network", 1.5 * MIB / 1e9), ("given", 1.5 * MIB / 1e9)])
-def test_an_exchange_at_its_limit(kind: str, seconds: float) -> None:
-    """An all-reduce of four ranks moves 2 · 3/4 of its size."""
+@pytest.mark.parametrize("kind", ["network", "given"])
+def test_an_exchange_at_its_limit(kind):
     limit = Ceiling(kind, 1e9, "NIC")
-    assert least_s(part(MIB), limit) == pytest.approx(seconds)
+    assert least_s(part(MIB), limit) == pytest.approx(2 * 3 / 4 * MIB / 1e9)  # what an all-reduce of four ranks moves
     assert rate_at(part(MIB), limit) == pytest.approx(1e9)
     assert least_s(part(MIB), None) is None
 
 
-def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest() -> None:
+def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest():
     short, long_ = part(MIB), part(MIB, 10)
     limits = [PartLimit(Ceiling("network", 1e9, "NIC a"), None), PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
     ceiling, seconds, bound_s = _ceiling(plan_of_parts(short, long_), limits, 11 * 1.5 * MIB)
@@ -114,17 +108,23 @@ def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest() -> None:
 
 
 @pytest.mark.parametrize(("factor", "passed"), [(0.9, False), (1.01, False), (1.05, True)])
-def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(factor: float, passed: bool) -> None:
+def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(factor, passed):
     one = part(MIB)
     seconds = 1.5 * MIB / 1e9 / factor * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
-    step: Any = SimpleNamespace(
-        plan=plan_of_parts(one),
-        parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))],
-        ready=SimpleNamespace(timed=[0, 1, 2, 3]),
-    )
-    seen: Any = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
+    ready = SimpleNamespace(timed=[0, 1, 2, 3])
+    step = SimpleNamespace(plan=plan_of_parts(one), parts=[SimpleNamespace(part=one, ready=ready)], ready=ready)
+    seen = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
     limit = PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
     row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
     found = with_figures(row, step, seen, [None], Around([limit], RowContext([])))
     assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)
     assert found.busbw_bytes_per_s == pytest.approx(factor * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_each_part_and_call_of_a_step_is_progress(calls):
+    world, slots = Watched(), 2
+    parts = [SimpleNamespace(ready=prepared(world), part=SimpleNamespace(slots=slots, what="x"), adding=None) for _ in range(3)]
+    step = SimpleNamespace(parts=parts, ready=prepared(world))
+    assert verify(step.ready, world, step_checks(step, calls)) == []
+    assert world.phases == ([["fill"] * slots] * 3 + [["call"]] + [["compare"] * slots] * 3) * calls

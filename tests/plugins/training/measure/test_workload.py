@@ -1,6 +1,7 @@
 """A workload launch from request to folder: a step as one iteration, its parts, its bytes by hand, its data verified."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,9 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # what i
 
 ALL = [[0, 1, 2, 3]]
 BUCKETS = [
-    {"operation": "allreduce", "groups": ALL, "size_bytes": 4096, "what": "bucket 1 of 3"},
-    {"operation": "allreduce", "groups": ALL, "size_bytes": 4096, "what": "bucket 2 of 3"},
-    {"operation": "allreduce", "groups": ALL, "size_bytes": 1024, "what": "bucket 3 of 3"},
+    {"operation": "allreduce", "groups": ALL, "size_bytes": size, "what": f"bucket {number} of 3"}
+    for number, size in enumerate((4096, 4096, 1024), start=1)
 ]
 PUSH = [[0, 0, 0, 0], [4096, 0, 0, 0], [4096, 0, 0, 0], [4096, 0, 0, 0]]
 SERVER = [
@@ -63,7 +63,7 @@ def lasts(size_bytes, factor=1.5):
     return ALPHA_S + size_bytes * factor / BETA_BYTES_PER_S
 
 
-def test_a_step_is_one_iteration_of_all_its_exchanges(train):
+def test_a_step_is_one_iteration_of_all_its_exchanges_and_alike_ones_are_one_part_looked_at_alone(train):
     found = train(BUCKETS)
     (row,) = found.rows
     assert (found.code, row.n, row.checked, row.wrong, row.na) == (0, 12, 1, 0, None)
@@ -75,10 +75,6 @@ def test_a_step_is_one_iteration_of_all_its_exchanges(train):
     assert row.percent_of_ceiling == pytest.approx(100 * row.ceiling_time_s / row.time_s.p50)
     assert (row.ceiling.kind, row.ceiling.bytes_per_s) == ("simulated", pytest.approx(BETA_BYTES_PER_S))
     assert row.time_s.ci_low < row.time_s.p50 < row.time_s.ci_high and {"simulated", "few_samples"} <= set(row.flags)
-
-
-def test_exchanges_that_are_alike_are_one_part_looked_at_alone(train):
-    (row,) = train(BUCKETS).rows
     large, small = row.parts
     assert [getattr(large, key) for key in ("what", "operation", "groups", "group_ranks", "size_bytes", "times", "moved_bytes")] == [
         "bucket 1 of 3 … bucket 2 of 3", "allreduce", 1, 4, 4096, 2, 1.5 * 8192,
@@ -115,14 +111,10 @@ def test_ranks_that_share_nothing_do_not_wait_for_one_another(train):
     assert len(row.parts) == 2
 
 
-def test_a_server_adds_up_what_workers_push(train):
+def test_a_server_adds_up_what_workers_push_and_a_part_s_figures_are_of_what_it_moves(train):
     (row,) = train(SERVER).rows
     assert (row.wrong, row.checked, row.evidence["loop"]) == (0, 1, "python")
     assert row.moved_bytes == 4 * 3 * 4096  # the server gets 3 gradients twice, and sends 3 models twice
-
-
-def test_a_part_s_busbw_and_ceiling_are_of_what_it_moves(train):
-    (row,) = train(SERVER).rows
     for part in row.parts:
         assert part.moved_bytes == 2 * 3 * 4096
         assert part.busbw_bytes_per_s == pytest.approx(3 * 4096 / part.time_s.p50)
@@ -233,9 +225,8 @@ def test_the_folder_shows_what_was_measured(train):
     found = train(BUCKETS, SERVER)
     about = json.loads((found.folder / "run.json").read_text())
     assert (about["operation"], about["exit_code"], about["rows"]) == ("workload", 0, 2)
-    assert about["workload"] == found.about == found.listener.plan_of_launch.facts["workload"] and found.listener.folder == str(
-        found.folder
-    )
+    assert about["workload"] == found.about == found.listener.plan_of_launch.facts["workload"]
+    assert found.listener.folder == str(found.folder)
     assert (found.about["ranks"], found.about["backends"], len(found.about["trainings"])) == (4, ["simulated"], 2)
     assert found.about["trainings"][0]["parameters"] == 1024 and found.listener.titles == [("by-hand on simulated", i, 2) for i in (0, 1)]
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
@@ -250,10 +241,7 @@ REFUSED = [
     ([{"operation": "p2p_bandwidth", "groups": ALL, "size_bytes": 8}], "p2p_bandwidth is between two ranks, not 4"),
     ([{"operation": "allgether", "groups": ALL, "size_bytes": 8}], "unknown operation 'allgether'"),
     ([{"operation": "allreduce", "groups": ALL, "size_bytes": 2**52}], "is free: use a smaller model"),
-    (
-        [{"operation": "allreduce", "groups": ALL, "size_bytes": 8, "times": 10**9}],
-        "this step makes 1,000,000,000 exchanges, but at most 100,000",
-    ),
+    ([{"operation": "allreduce", "groups": ALL, "size_bytes": 8, "times": 10**9}], "makes 1,000,000,000 exchanges, but at most 100,000"),
 ]
 
 
@@ -368,11 +356,8 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
     step = SimpleNamespace(plan=plan, ready=SimpleNamespace(timed=[0, 1]), parts=[])
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
     world = SimpleNamespace(timeout_s=timeout_s, broadcast=lambda value, what: value)
-    if not refused:
-        training.check_deadline(turn, step, [look], world)
-        return
-    why = "a step of fsdp on mpi takes about .* use --timeout 19"
-    with pytest.raises(UsageError, match=why):
+    refusal = pytest.raises(UsageError, match=r"a step of fsdp on mpi takes about .* use --timeout 19") if refused else nullcontext()
+    with refusal:
         training.check_deadline(turn, step, [look], world)
 
 

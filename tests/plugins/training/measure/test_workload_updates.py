@@ -30,6 +30,7 @@ from collbench.plugins.training.servers import (
 from collbench.plugins.training.workloads.step import Exchange, Step
 
 KINDS = ("float64", "float32", "bfloat16", "float8_e5m2", "int32")
+NIC = Ceiling("network", 120.0, "NIC eth0")
 
 
 def step(sizes=(400, 200), servers=(0,), worker=1, dtype="float32"):
@@ -83,27 +84,21 @@ def test_the_model_is_the_sum_of_all_updates(dtype):
     assert played.shard.model[: 2 * PERIOD].tolist() == [*by_hand.tolist(), *by_hand.tolist()] and len(played.shard.model) == 173
 
 
-def test_staleness_is_how_many_updates_of_others_came_in_between():
+def test_staleness_is_how_many_updates_of_others_came_in_between_in_values_that_occurred():
     played = ScriptedWorkers(roles_of(step(), 4))
     for rank in (1, 2, 3, 2, 2, 1, 3):
         played.round(rank)
     # 1 pulled after its first; 2, 3, 2, 2 came before its second: 4. 2: after 3 one, then none. 3: after its first 2, 2, 1.
     assert played.shard.staleness == {1: {4: 1}, 2: {1: 1, 0: 1}, 3: {3: 1}}
-
-
-def test_the_quantiles_of_staleness_are_values_that_occurred():
     assert _quantiles(Counter({0: 10, 1: 9, 7: 1})) == {"p50": 0.0, "p95": 1.0, "max": 7.0}
     assert _quantiles(Counter()) == {"p50": None, "p95": None, "max": None}
 
 
-def test_an_update_out_of_turn_ends_the_run():
+def test_an_update_that_was_lost_added_wrongly_or_out_of_turn_is_named():
     played = ScriptedWorkers(roles_of(step(), 2))
     played.round(1)
     with pytest.raises(RunFailed, match="update 3 of rank 1"):
         played.round(1, number=3)
-
-
-def test_what_a_server_lost_or_added_wrongly_is_named():
     played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     played.round(2)
@@ -128,15 +123,16 @@ def test_what_workers_pull_in_the_end_is_compared():
     assert found[0].hint == "the model that it pulled" and found[0].rank == 2
 
 
-def test_sums_of_narrow_types_are_kept_wide_enough():
+def test_every_worker_and_server_has_gradients_of_its_own_and_sums_are_wide_enough():
     assert roles_of(step(dtype="bfloat16"), 2).sums.name == "float32"
     assert roles_of(step(dtype="float64"), 2).sums.name == "float64"
     assert exact_updates(DTYPES["float32"]) == 2**24 // 7
-
-
-def test_every_worker_and_server_has_gradients_of_its_own():
     seen = {gradient(worker, server).tobytes() for worker in range(7) for server in range(1)}
     assert len(seen) == 7 and all(gradient(w, s).min() == 1 and gradient(w, s).max() == 7 for w in range(3) for s in range(3))
+    roles = roles_of(step((2**30, 2**20)), 3)
+    assert roles.bytes_at(0) == 2**30 + 2**20 + 2 * 2 * (2**30 + 2**20)
+    assert roles.bytes_at(1) == 2 * (64 * 2**20 + 2**30 + 2**20)
+    assert np.dtype(roles.sums.numpy) == np.float32
 
 
 def test_pieces_larger_than_what_a_worker_sends_from(monkeypatch):
@@ -193,9 +189,16 @@ def test_several_servers_have_a_shard_each():
     assert set(Worker(roles, 4).round(1)) == {0, 3}
 
 
-def test_more_messages_than_can_be_held_ready_are_refused():
+def test_what_is_no_asynchronous_training_or_has_too_many_messages_is_refused():
     with pytest.raises(UsageError, match="1,000,000,001 exchanges"):
         roles_of(Step((Exchange("p2p_bandwidth", ((1, 0),), 4, "x", 10**9), Exchange("p2p_bandwidth", ((0, 1),), 4, "x")), 4), 2)
+    with pytest.raises(UsageError, match="between workers and servers"):
+        roles_of(Step((Exchange("allreduce", ((0, 1, 2),), 4, "x"),), 4), 3)
+    with pytest.raises(UsageError, match=r"rank 1 only, .* 2 and 0"):
+        roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
+    with pytest.raises(UsageError, match="besides 1 server"):
+        roles_of(step(), 1)
+    assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", CAPABLE)
 
 
 def test_rounds_of_two_kinds_are_doubtful():
@@ -203,9 +206,6 @@ def test_rounds_of_two_kinds_are_doubtful():
     actual = workload_asynchronous._report(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
     assert "two_modes" in actual["doubts"] and actual["rounds"] == 120
     assert workload_asynchronous._report(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
-
-
-NIC = Ceiling("network", 120.0, "NIC eth0")
 
 
 @pytest.mark.parametrize(
@@ -225,20 +225,3 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
     ceilings = SimpleNamespace(of=lambda *about: asked.append(about[-1]) or (found, None))
     actual = workload_asynchronous._ceiling(roles, SimpleNamespace(name="mpi"), ceilings, None)
     assert (actual.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
-
-
-def test_what_is_no_asynchronous_training():
-    with pytest.raises(UsageError, match="between workers and servers"):
-        roles_of(Step((Exchange("allreduce", ((0, 1, 2),), 4, "x"),), 4), 3)
-    with pytest.raises(UsageError, match=r"rank 1 only, .* 2 and 0"):
-        roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
-    with pytest.raises(UsageError, match="besides 1 server"):
-        roles_of(step(), 1)
-    assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", CAPABLE)
-
-
-def test_memory_is_reckoned_by_role():
-    roles = roles_of(step((2**30, 2**20)), 3)
-    assert roles.bytes_at(0) == 2**30 + 2**20 + 2 * 2 * (2**30 + 2**20)
-    assert roles.bytes_at(1) == 2 * (64 * 2**20 + 2**30 + 2**20)
-    assert np.dtype(roles.sums.numpy) == np.float32

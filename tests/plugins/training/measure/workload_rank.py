@@ -4,13 +4,10 @@ Started without a launch around it, it starts the ranks first. "exchanges" makes
 compute; else "regime" and "typed" ask for one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
@@ -23,17 +20,17 @@ from collbench.plugins.training.step_task import Training
 from collbench.plugins.training.task import WorkloadRequest
 from collbench.plugins.training.workloads.step import Compute, Exchange, Regime, Shape, Start, Step, Wait
 
-ACTIONS: dict[str, Any] = {"start": Start, "wait": Wait, "compute": Compute}  # of a timeline, with one value each
+ACTIONS = {"start": Start, "wait": Wait, "compute": Compute}  # of a timeline, with one value each
 
 
-def exchange_of(asked: dict[str, Any]) -> Exchange:
+def exchange_of(asked):
     """An exchange from JSON: lists for groups, "matrix" for traffic."""
     plain = {key: value for key, value in asked.items() if key not in ("groups", "matrix")}
     traffic = Traffic("by hand", matrix=tuple(map(tuple, asked["matrix"]))) if "matrix" in asked else None
     return Exchange(**{"what": asked["operation"], **plain}, groups=tuple(map(tuple, asked["groups"])), traffic=traffic)
 
 
-def training_of(asked: dict[str, Any]) -> Training:
+def training_of(asked):
     """By hand, or a regime as it is."""
     if "regime" in asked:
         from collbench.plugins.training.workloads.registry import regime_named
@@ -48,7 +45,7 @@ def training_of(asked: dict[str, Any]) -> Training:
     return Training(regime, lambda hosts: Shape("by-hand", 1024, "float32", 4, 4096, hosts), optional=bool(asked.get("optional")))
 
 
-def request_of(asked: dict[str, Any], slowed: list[str] | None = None) -> WorkloadRequest:
+def request_of(asked, slowed=None):
     """The request from JSON: backends, ranks, out, trainings, and what concerns the time."""
     names = tuple(asked["backends"])
     sweep = Sweep((), None, (DTYPES["float32"],), defaults=backend_defaults)
@@ -61,7 +58,7 @@ def request_of(asked: dict[str, Any], slowed: list[str] | None = None) -> Worklo
     return WorkloadRequest(launch, tuple(map(training_of, asked["trainings"])), asked.get("parts", True))
 
 
-def take_part(asked: dict[str, Any], info: Any) -> int:
+def take_part(asked, info):
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
@@ -80,8 +77,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
         world.close()
 
 
-def main(argv: list[str]) -> int:
-    """A rank, or the start of all."""
+def main(argv):
     from collbench.launch.detect import detect
     from collbench.launch.info import LaunchInfo
     from collbench.launch.spawn import find_mpiexec, start_local

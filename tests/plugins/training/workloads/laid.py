@@ -1,22 +1,16 @@
 """What the tests of regimes need: a regime's step by its name, what was typed and where the ranks are."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-
 from collbench.plugins.training.workloads.registry import regime_named
 from collbench.plugins.training.workloads.shape import shape_of
-from collbench.plugins.training.workloads.step import Exchange, Step
 
 MIB = 1024 * 1024
 
 
-def laid_out(name: str, typed: Mapping[str, str], hosts: Sequence[int]) -> Step:
-    """The step of a regime."""
+def laid_out(name, typed, hosts):
     regime = regime_named(name)
     return regime.step(shape_of(regime, typed, hosts))
 
 
-def described(exchange: Exchange) -> tuple[str, object, int, int]:
+def described(exchange):
     """What matters of an exchange: (operation, groups, size_bytes, times)."""
     return exchange.operation, exchange.groups, exchange.size_bytes, exchange.times

@@ -17,12 +17,9 @@ from collbench.plugins.training.workloads.step import disjoint
 MODELS = st.sampled_from(["resnet50", "bert-large", "gpt2-xl"]) | st.integers(1, 10**7).map(str)
 COUNTS = st.integers(1, 9).map(str)
 OWN = {
+    **dict.fromkeys(("hidden", "sequence", "microbatch", "microbatches"), COUNTS),
     "bucket": st.integers(8, 2**27).map(str),
     "layers": st.integers(1, 30).map(str),
-    "hidden": COUNTS,
-    "sequence": COUNTS,
-    "microbatch": COUNTS,
-    "microbatches": COUNTS,
     "experts": st.sampled_from([8, 12, 16, 24]).map(str),
     "top_k": st.integers(1, 4).map(str),
     "update": st.sampled_from(["synchronous", "asynchronous", "sharded"]),
@@ -36,6 +33,7 @@ HOSTS = st.lists(st.integers(0, 3), min_size=1, max_size=8) | st.builds(
     lambda hosts, each: [host for host in range(hosts) for _ in range(each)], st.integers(1, 4), st.integers(1, 4)
 )
 LAID_OUT = [HealthCheck.filter_too_much]  # many shapes are refused, and that is right
+EVERY = pytest.mark.parametrize("name", regimes())
 
 
 @st.composite
@@ -58,27 +56,16 @@ def asked(draw, name):
         assume(False)
 
 
-EVERY = pytest.mark.parametrize("name", regimes())
-
-
 @EVERY
-@settings(max_examples=20, deadline=None, suppress_health_check=LAID_OUT)
+@settings(max_examples=30, deadline=None, suppress_health_check=LAID_OUT)
 @given(data=st.data())
-def test_groups_are_disjoint_of_one_size_and_within_range(name, data):
+def test_groups_are_disjoint_and_alike_and_sizes_are_whole_elements_of_what_the_operation_takes(name, data):
     shape, step = data.draw(asked(name))
+    assert step.exchanges and step.payload_bytes > 0
     for exchange in step.exchanges:
         assert disjoint(exchange.groups)
         assert {len(group) for group in exchange.groups} in ({n} for n in range(2, shape.ranks + 1))
         assert {rank for group in exchange.groups for rank in group} <= set(range(shape.ranks))
-
-
-@EVERY
-@settings(max_examples=20, deadline=None, suppress_health_check=LAID_OUT)
-@given(data=st.data())
-def test_sizes_are_whole_elements_of_what_the_operation_takes(name, data):
-    shape, step = data.draw(asked(name))
-    assert step.exchanges and step.payload_bytes > 0
-    for exchange in step.exchanges:
         operation = operations()[exchange.operation]
         unit = dtype_named(exchange.dtype).size * operation.parts(len(exchange.groups[0]))
         assert exchange.size_bytes > 0 and exchange.size_bytes % unit == 0

@@ -1,18 +1,12 @@
 """A step with a timeline on a link of known rate takes as long as the rate and the bytes give, with what overlaps counted once."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from collbench.plugins.training.records import StepRow
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
 from tests.plugins.training.reading import read_workload
-from tests.testbeds import Hosts
 
 RANK = str(ROOT / "tests/plugins/training/measure/workload_rank.py")
 LINK, BURST = "250mbit", "32kb"  # slow, so that work of other processes on this machine delays little
@@ -22,13 +16,11 @@ SMALL, LARGE = 2_400_000, 12_000_000  # a kernel holds all of the small message,
 SHORT_S, LONG_S = 0.02, 0.2
 
 
-def all_at_once(compute_s: float) -> list[list[object]]:
-    """Both messages and computing at the same time."""
+def all_at_once(compute_s):
     return [["start", 0], ["start", 1], ["compute", compute_s], ["wait", 0], ["wait", 1]]
 
 
-def one_by_one(compute_s: float) -> list[list[object]]:
-    """One after the other."""
+def one_by_one(compute_s):
     return [["start", 0], ["wait", 0], ["start", 1], ["wait", 1], ["compute", compute_s]]
 
 
@@ -38,7 +30,7 @@ pytestmark = [
 ]
 
 
-def measured(bed: Hosts, backend: str, size: int, timeline: list[list[object]], out: Path) -> StepRow:
+def measured(bed, backend, size, timeline, out):
     """Measure a step of two ranks, one per host: two messages in opposite directions, by the timeline of both ranks."""
     exchanges = [{"operation": "p2p_message", "groups": [pair], "size_bytes": size, "what": f"to {pair[1]}"} for pair in ([0, 1], [1, 0])]
     asked = json.dumps({
@@ -55,27 +47,26 @@ def measured(bed: Hosts, backend: str, size: int, timeline: list[list[object]], 
     return row
 
 
-def quickest_s(row: StepRow) -> float:
+def quickest_s(row):
     """Return the seconds of the step that other processes on this machine disturbed least."""
-    assert row.time_s is not None
     return row.time_s.min
 
 
 @pytest.mark.long
-def test_started_messages_and_computing_overlap(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_started_messages_and_computing_overlap(hosts, tmp_path):
     row = measured(hosts(2, LINK, BURST), "gloo", SMALL, all_at_once(SHORT_S), tmp_path / "run")
     assert row.ceiling_time_s == pytest.approx(SMALL / RATE, rel=1e-6)
     assert quickest_s(row) == pytest.approx(row.ceiling_time_s, rel=NEAR)
 
 
 @pytest.mark.long
-def test_what_is_waited_for_at_once_does_not_overlap(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_what_is_waited_for_at_once_does_not_overlap(hosts, tmp_path):
     row = measured(hosts(2, LINK, BURST), "gloo", SMALL, one_by_one(SHORT_S), tmp_path / "run")
     assert quickest_s(row) == pytest.approx(2 * SMALL / RATE + SHORT_S, rel=NEAR)
 
 
 @pytest.mark.long
-def test_a_library_without_progress_shows_no_overlap_with_computing(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+def test_a_library_without_progress_shows_no_overlap_with_computing(hosts, tmp_path):
     """MPICH sends a large message while both ranks are inside a call, so the messages overlap each other, but not the computing."""
     row = measured(hosts(2, LINK, BURST), "mpi", LARGE, all_at_once(LONG_S), tmp_path / "run")
     assert row.ceiling_time_s == pytest.approx(LARGE / RATE, rel=1e-6)

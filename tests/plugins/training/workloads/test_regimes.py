@@ -20,6 +20,7 @@ ACTIVATION = 1024 * 512 * 4
 SMALL = {"layers": "3", "hidden": "8", "sequence": "12", "top_k": "1"}  # of expert-parallel
 TOKEN = 8 * 4  # bytes
 PAIR, TRIO, FOUR, TWO_HOSTS = ((0, 1),), ((0, 1, 2),), ((0, 1, 2, 3),), ((0, 1), (2, 3))
+SERVER = regime_named("parameter-server")
 
 
 @pytest.mark.parametrize(
@@ -204,12 +205,9 @@ def test_as_many_equal_buckets_as_fit_and_the_rest(parameters, bucket, unit, fou
     assert bool(filled_up(shape, unit)) == bool(parameters % unit)
 
 
-def test_a_bucket_with_no_room():
+def test_buckets_need_room_and_layers_of_unknown_width_are_equal_parts_and_what_is_left():
     with pytest.raises(UsageError, match=r"--bucket 3 .*float32: .*4 bytes"):
         buckets(Shape("made up", 10, "float32", 4, 3, (0, 1)))
-
-
-def test_layers_of_unknown_width_are_equal_parts_and_what_is_left():
     shape = shape_of(regime_named("fsdp"), {"model": "103", "layers": "10"}, (0, 1))
     assert [(unit.parameters, unit.times) for unit in units(shape)] == [(3, 1), (10, 10)]
     padded = laid_out("fsdp", {"model": "10", "layers": "2"}, (0, 1, 2))
@@ -217,11 +215,10 @@ def test_layers_of_unknown_width_are_equal_parts_and_what_is_left():
 
 
 def received_columns(matrix):
-    """By rank the bytes that it gets."""
     return [sum(column) for column in zip(*matrix, strict=True)]
 
 
-def test_experts_get_the_same_share_or_so_many_times_the_average():
+def test_experts_get_the_same_share_or_so_many_times_the_average_at_a_rank_that_the_seed_draws():
     assert laid_out("expert-parallel", SMALL, (0, 1, 2)).exchanges[0].traffic.matrix == ((12 // 3 * TOKEN,) * 3,) * 3
     step = laid_out("expert-parallel", {**SMALL, "imbalance": "2"}, (0, 1, 2))
     there, back, there_again, back_again = [one.traffic.matrix for one in step.exchanges]
@@ -231,8 +228,6 @@ def test_experts_get_the_same_share_or_so_many_times_the_average():
     more = laid_out("expert-parallel", {**SMALL, "top_k": "2", "experts": "6", "imbalance": "3"}, (0, 1, 2))
     assert sorted(received_columns(more.exchanges[0].traffic.matrix)) == [0, 0, 3 * 12 * 2 * TOKEN]
 
-
-def test_the_seed_draws_the_busiest_rank_and_the_same_one_each_time():
     def busiest(seed):
         step = laid_out("expert-parallel", {**SMALL, "imbalance": "2", "seed": str(seed)}, (0, 1, 2))
         found = received_columns(step.exchanges[0].traffic.matrix)
@@ -252,10 +247,7 @@ def test_a_token_goes_to_each_expert_once_so_that_the_imbalance_has_an_end(exper
         laid_out("expert-parallel", {**typed, "imbalance": str(most + 0.5)}, (0, 1, 2, 3))
 
 
-SERVER = regime_named("parameter-server")
-
-
-def test_gradients_go_to_the_servers_and_the_model_comes_back():
+def test_gradients_go_to_the_servers_and_the_model_comes_back_asynchronously_only_where_asked():
     push, pull = laid_out("parameter-server", {"model": "1000"}, (0, 1, 2)).exchanges
     assert push.traffic.matrix == ((0, 0, 0), (4000, 0, 0), (4000, 0, 0))
     assert pull.traffic.matrix == ((0, 4000, 4000), (0, 0, 0), (0, 0, 0))
@@ -263,9 +255,6 @@ def test_gradients_go_to_the_servers_and_the_model_comes_back():
     push, pull = laid_out("parameter-server", {"model": "7", "update": "sharded"}, (0, 1, 2, 3)).exchanges  # the odd one to the first
     assert push.traffic.matrix == ((0, 0, 0, 0), (0, 0, 0, 0), (4 * 4, 3 * 4, 0, 0), (4 * 4, 3 * 4, 0, 0))
     assert pull.traffic.matrix == tuple(zip(*push.traffic.matrix, strict=True))
-
-
-def test_only_asynchronous_is_asynchronous():
     for update in ("synchronous", "asynchronous", "sharded"):
         assert SERVER.asynchronous(shape_of(SERVER, {"update": update}, (0, 1))) == (update == "asynchronous")
 
@@ -290,9 +279,8 @@ def test_servers_are_spread_over_the_hosts_and_all_others_are_workers(hosts, typ
     [("data-parallel", {"model": "1000", "bucket": "1200"}), ("fsdp", {"model": "5000", "layers": "3", "hidden": "8"}),
      ("fsdp", {"model": "5000"})],
 )  # fmt: skip
-def test_with_computing_each_exchange_is_started_and_waited_for_once(name: str, typed: dict[str, str]) -> None:
+def test_with_computing_each_exchange_is_started_and_waited_for_once(name, typed):
     regime = regime_named(name)
-    assert regime.with_computing is not None
     step = regime.step(shape_of(regime, typed, (0, 1)))
     exchanges = [replace(each, times=1) for each in step.exchanges for _ in range(each.times)]
     actions = regime.with_computing(exchanges, 3.0)
@@ -304,9 +292,8 @@ def test_with_computing_each_exchange_is_started_and_waited_for_once(name: str, 
     assert all(actions.index(Start(each)) < actions.index(Wait(each)) for each in starts)
 
 
-def test_buckets_run_during_the_backward_pass_and_units_are_gathered_before_they_compute() -> None:
+def test_buckets_run_during_the_backward_pass_and_units_are_gathered_before_they_compute():
     ddp, fsdp = regime_named("data-parallel"), regime_named("fsdp")
-    assert ddp.with_computing and fsdp.with_computing
     exchange = Exchange("allreduce", PAIR, 4, "")
     one = Compute(1.0)
     assert ddp.with_computing([exchange] * 2, 6.0) == (one, one, one, one, Start(0), one, one, Start(1), Wait(0), Wait(1))
@@ -316,7 +303,4 @@ def test_buckets_run_during_the_backward_pass_and_units_are_gathered_before_they
         Start(0), Wait(0), Start(1), one, Wait(1), one,
         Start(2), Wait(2), one, one, Start(3), one, one, Start(4), Wait(3), Wait(4),
     )  # fmt: skip
-
-
-def test_what_waits_for_each_exchange_has_no_timeline() -> None:
     assert {name for name, regime in regimes().items() if regime.with_computing} == {"data-parallel", "fsdp"}

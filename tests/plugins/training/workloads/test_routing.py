@@ -23,6 +23,7 @@ SMALL = {"model": "1M", "layers": "2", "hidden": "8", "sequence": "64", "top_k":
 QUARTET = (0, 0, 1, 1)
 COUNTS = np.arange(2 * 3 * 4, dtype=np.int64).reshape(2, 3, 4) + 1  # 2 steps, 3 layers, 4 experts
 RANKED = np.stack([COUNTS, COUNTS + 5], axis=2)
+HEAD = b"step,layer,expert,tokens\n"
 
 
 def laid_out(typed, hosts=QUARTET):
@@ -38,9 +39,6 @@ def shape_with(**fields):
 def received(tokens):
     """[steps × layers × ranks] tokens of each rank's experts."""
     return tokens.sum(axis=2)
-
-
-# Generators.
 
 
 @pytest.mark.parametrize(("experts", "top_k", "exponent"), [(8, 1, 1.0), (64, 6, 1.2), (8, 4, 2.0), (5, 5, 0.7), (256, 8, 0.0)])
@@ -110,9 +108,6 @@ def test_an_even_routing_has_the_same_tokens_and_differs_by_one_at_most(total, n
     assert np.ptp(tokens.sum(axis=0)) <= 1 and np.ptp(tokens.sum(axis=1)) <= 1
 
 
-# Steps.
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["zipf:1.2", "drift:0.5,hot=2", "groups:4"]), st.sampled_from(["float8_e4m3fn", "bfloat16"]))
 def test_what_is_dispatched_comes_back_in_its_own_type(text, dtype):
@@ -127,13 +122,10 @@ def test_what_is_dispatched_comes_back_in_its_own_type(text, dtype):
         assert (sent == returned.T).all() and (sent == 8 * routing.tokens[step, layer]).all()
 
 
-def test_types_of_both_ways_apply_without_a_routing_too():
+def test_the_planned_exchanges_are_even_ones_of_as_many_tokens_in_the_types_of_both_ways():
     step = laid_out({"dispatch_dtype": "e4m3", "combine_dtype": "bfloat16", "imbalance": "2"})
     assert [each.dtype for each in step.exchanges] == ["float8_e4m3fn", "bfloat16"] * 2 and step.routing is None
     assert [2 * each.size_bytes for each in step.exchanges[::2]] == [each.size_bytes for each in step.exchanges[1::2]]
-
-
-def test_the_planned_exchanges_are_even_ones_of_as_many_tokens():
     step = laid_out({"routing": "zipf:2"})
     assert step.routing.tokens.shape == (8, 2, 4, 4)
     assert {each.size_bytes for each in step.exchanges} == {64 * 2 * 8 * 4} and {each.times for each in step.exchanges} == {2}
@@ -147,9 +139,6 @@ def test_the_busiest_rank_and_the_imbalance_of_a_step():
     assert routing.busiest(0) == (1, 9 / 16)
     assert routing.imbalance(0) == (6 + 5) / 8, "the busiest rank of each layer decides how long it takes"
     assert routing.totals(0) == (8, 8)
-
-
-# Files.
 
 
 def csv_of(tokens, first_step=0, first_layer=0):
@@ -220,7 +209,6 @@ def test_a_files_layers_and_experts_are_the_models_and_routings_are_evenly_space
     assert routing.received(2)[0].tolist() == [4 + 3, 6, 6, 6]
 
 
-HEAD = b"step,layer,expert,tokens\n"
 BAD_FILES = [
     (".txt", b"", "suffix must be one of .csv, .npz, .parquet"),
     (".csv", b"", "no column 'step'"),
@@ -260,7 +248,7 @@ def test_a_bad_file_is_one_sentence_with_a_remedy(suffix, content, why, tmp_path
     assert why in text and text.isprintable() and ": " in text and "tokens" + suffix in text
 
 
-def test_bad_parquet_is_rejected(tmp_path):
+def test_bad_parquet_and_a_zip_bomb_are_rejected(tmp_path):
     for content, why in (
         (parquet_of(COUNTS, tokens=COUNTS.ravel() * 1.0), "has the type double"),
         (parquet_of(COUNTS, tokens=[None, *COUNTS.ravel()[1:].tolist()]), "missing values"),
@@ -269,6 +257,13 @@ def test_bad_parquet_is_rejected(tmp_path):
     ):
         with pytest.raises(UsageError, match=why):
             read_counts(written(tmp_path, content, ".parquet"))
+    path = tmp_path / "tokens.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("tokens.npy", "w") as member:
+        for _ in range(17):
+            member.write(b"\0" * 2**23)
+    assert path.stat().st_size < 2**20
+    with pytest.raises(UsageError, match="more than"):
+        read_counts(path)
 
 
 def npy_with(header, data=b"\0" * 8):
@@ -296,16 +291,6 @@ def test_hostile_headers_and_pickles_in_an_npz_are_rejected_before_their_size_is
         read_counts(path)
 
 
-def test_a_zip_bomb_is_rejected_by_its_size(tmp_path):
-    path = tmp_path / "tokens.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("tokens.npy", "w") as member:
-        for _ in range(17):
-            member.write(b"\0" * 2**23)
-    assert path.stat().st_size < 2**20
-    with pytest.raises(UsageError, match="more than"):
-        read_counts(path)
-
-
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_damaged_files_are_read_or_rejected_and_nothing_else(suffix, tmp_path):
     whole, path, rng = WRITERS[suffix](RANKED), tmp_path / f"tokens{suffix}", np.random.default_rng(11)
@@ -324,9 +309,6 @@ def test_damaged_files_are_read_or_rejected_and_nothing_else(suffix, tmp_path):
             assert found.tokens.ndim == 4 and found.tokens.min() >= 0 and len(found.steps) == len(found.tokens)
             outcomes.add("read")
     assert "rejected" in outcomes
-
-
-# Bad requests.
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,9 @@ class Device:
         runtime.setDevice(self._before.pop())
 
     def use(self) -> None:
-        """Makes it current."""
         runtime.setDevice(self.id)
 
     def synchronize(self) -> None:
-        """Waits for everything on it."""
         with self:
             runtime.deviceSynchronize()
 
@@ -41,6 +39,5 @@ class Device:
 
     @property
     def mem_info(self) -> tuple[int, int]:
-        """Free and all bytes."""
         with self:
             return runtime.memGetInfo()

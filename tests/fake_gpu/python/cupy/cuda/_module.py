@@ -27,8 +27,6 @@ def _as_word(argument: Any) -> ctypes.c_uint64:
 
 
 class Function:
-    """A kernel."""
-
     def __init__(self, function: int) -> None:
         self._function = word(function)
 
@@ -44,8 +42,6 @@ class Function:
 
 
 class RawModule:
-    """A file of kernels."""
-
     def __init__(self, code: str | None = None, *, path: str | None = None) -> None:
         if code is not None or path is None:
             raise NotImplementedError("the fake cupy loads kernels from a file: RawModule(path=…)")
@@ -54,7 +50,6 @@ class RawModule:
         self._module = module
 
     def get_function(self, name: str) -> Function:
-        """A kernel by its name."""
         function = ctypes.c_void_p()
         driver._call("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
         return Function(function.value or 0)

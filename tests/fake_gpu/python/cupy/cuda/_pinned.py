@@ -25,7 +25,6 @@ class PinnedMemoryPointer:
     ptr: int
 
     def size(self) -> int:
-        """Bytes."""
         return int(self.mem.size)
 
 

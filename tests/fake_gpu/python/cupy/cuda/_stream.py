@@ -25,8 +25,6 @@ def current_address() -> int:
 
 
 class Event:
-    """A moment of a stream."""
-
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.ptr = _handle("cuEventCreate", _NO_TIMING if disable_timing else 0)
 
@@ -36,15 +34,12 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether it has passed."""
         return int(_libcuda.library().cuEventQuery(word(self.ptr))) == 0
 
     def record(self, stream: Stream | None = None) -> None:
-        """Sets it behind what is on the stream now."""
         _libcuda.call("cuEventRecord", word(self.ptr), word(stream.ptr if stream else current_address()))
 
     def synchronize(self) -> None:
-        """Waits for it."""
         _libcuda.call("cuEventSynchronize", word(self.ptr))
 
 
@@ -56,8 +51,6 @@ def get_elapsed_time(start_event: Event, end_event: Event) -> float:
 
 
 class Graph:
-    """What a capture left."""
-
     def __init__(self, graph: int, executable: int) -> None:
         self.graph, self.graphExec = graph, executable
 
@@ -66,17 +59,13 @@ class Graph:
         _libcuda.library().cuGraphDestroy(word(self.graph))
 
     def launch(self, stream: Stream | None = None) -> None:
-        """Enqueues it whole."""
         _libcuda.call("cuGraphLaunch", word(self.graphExec), word(stream.ptr if stream else current_address()))
 
     def upload(self, stream: Stream | None = None) -> None:
-        """Readies it."""
         _libcuda.call("cuGraphUpload", word(self.graphExec), word(stream.ptr if stream else current_address()))
 
 
 class Stream:
-    """A queue of a GPU."""
-
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None) -> None:
         self.ptr = 0 if null else _handle("cuStreamCreate", _NON_BLOCKING if non_blocking else 0)
 
@@ -93,21 +82,17 @@ class Stream:
         _current.address = self._before
 
     def use(self) -> Stream:
-        """Makes it the one that is used where none is named."""
         _current.address = self.ptr
         return self
 
     @property
     def done(self) -> bool:
-        """Whether all on it has run."""
         return int(_libcuda.library().cuStreamQuery(word(self.ptr))) == 0
 
     def synchronize(self) -> None:
-        """Waits for all on it."""
         _libcuda.call("cuStreamSynchronize", word(self.ptr))
 
     def record(self, event: Event | None = None) -> Event:
-        """Sets an event behind what is on it."""
         event = event or Event()
         event.record(self)
         return event
@@ -121,13 +106,11 @@ class Stream:
         _libcuda.call("cuStreamBeginCapture_v2", word(self.ptr), 2 if mode is None else mode)
 
     def is_capturing(self) -> bool:
-        """Whether it is kept."""
         status = ctypes.c_int()
         _libcuda.call("cuStreamIsCapturing", word(self.ptr), ctypes.byref(status))
         return bool(status.value)
 
     def end_capture(self) -> Graph:
-        """Returns what was kept."""
         graph = _handle_after("cuStreamEndCapture", self.ptr)
         return Graph(graph, _handle("cuGraphInstantiateWithFlags", word(graph), word(0)))
 

@@ -9,8 +9,6 @@ from cupy import _libcuda
 
 
 class CUDADriverError(RuntimeError):
-    """An error of the driver; `status` is its number."""
-
     def __init__(self, status: int) -> None:
         self.status = status
         super().__init__(": ".join(_words(function, status) for function in ("cuGetErrorName", "cuGetErrorString")))

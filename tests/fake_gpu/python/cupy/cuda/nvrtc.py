@@ -17,8 +17,6 @@ _NAMES = {3: "NVRTC_ERROR_INVALID_INPUT", 4: "NVRTC_ERROR_INVALID_PROGRAM", 5: "
 
 
 class NVRTCError(RuntimeError):
-    """An error of NVRTC; `status` is its number."""
-
     def __init__(self, status: int) -> None:
         self.status = status
         super().__init__(f"{_NAMES[status]} ({status})")
@@ -76,20 +74,16 @@ def compileProgram(prog: int, options: Sequence[str]) -> None:
 
 
 def getCUBIN(prog: int) -> bytes:
-    """The shared library."""
     return _program(prog).cubin
 
 
 def getPTX(prog: int) -> bytes:
-    """Text in place of PTX."""
     return b"// FAKE (test double): there is no PTX\n" if _program(prog).cubin else b""
 
 
 def getProgramLog(prog: int) -> str:
-    """Return the compiler's messages."""
     return _program(prog).log
 
 
 def destroyProgram(prog: int) -> None:
-    """Forgets it."""
     _programs.pop(prog, None)

@@ -1,7 +1,5 @@
 """Wire tools as processes: each ends in time, its output is bounded, and no process remains."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -24,15 +22,14 @@ def shell(script: str) -> list[str]:
 
 
 @pytest.mark.system
-def test_what_it_printed_and_how_it_ended() -> None:
+def test_outputs_and_exit_codes_of_tools_and_endless_output() -> None:
     done = once(shell("echo figure; echo talk >&2; exit 3"), 5)
     assert (done.code, done.out, done.err) == (3, "figure\n", "talk\n")
-
-
-@pytest.mark.system
-def test_it_cannot_be_started() -> None:
     done = once(["/nowhere/iperf3"], 5)
     assert done.code == 127 and "/nowhere/iperf3" in done.err
+    assert once(shell(r"printf '\377\n'"), 5).out == "\ufffd\n"
+    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
+        once(shell("yes"), 20)
 
 
 @pytest.mark.system
@@ -43,17 +40,6 @@ def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
         once(shell("sleep 77 & sleep 78"), 0.3)
     assert time.monotonic() - began < 3
     until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
-
-
-@pytest.mark.system
-def test_endless_output_is_no_result() -> None:
-    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
-        once(shell("yes"), 20)
-
-
-@pytest.mark.system
-def test_bytes_that_are_no_text_are_read() -> None:
-    assert once(shell(r"printf '\377\n'"), 5).out == "\ufffd\n"
 
 
 @pytest.mark.system
@@ -69,20 +55,15 @@ def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> N
 
 
 @pytest.mark.system
-def test_a_server_that_ends_gives_the_reason() -> None:
+def test_a_server_that_ends_or_never_listens_gives_the_reason() -> None:
     with Tool(shell("echo unable to start listener >&2; exit 1"), 5) as server, pytest.raises(RunFailed) as failed:
         server.await_listening(1, 5)
     assert str(failed.value) == "sh ended before it listened: unable to start listener"
-
-
-@pytest.mark.system
-def test_a_server_that_never_listens() -> None:
     with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh .* port 1 within 0 s$"):
         server.await_listening(1, 0.1)
 
 
 def names(folder: Path) -> list[str]:
-    """Of the processes in a folder."""
     found = []
     for pid in running(folder):
         with suppress(OSError):

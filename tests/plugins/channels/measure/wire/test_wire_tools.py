@@ -4,9 +4,8 @@
 (its name and kernel replaced), and ib_write_bw of perftest 6.06 in the virtual machine with software RDMA.
 """
 
-from __future__ import annotations
-
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.channels.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, ToolRequest, last_line, number, tools_named, version_here
+from collbench.measuring.probing import together_or_alone
+from collbench.plugins.channels import wire_tools
+from collbench.plugins.channels.wire_tools import (
+    BANDWIDTH,
+    LATENCY,
+    WIRE_TOOLS,
+    ToolPair,
+    ToolRequest,
+    between_devices,
+    last_line,
+    number,
+    rate_in,
+    run_tool,
+    tools_named,
+    version_here,
+    why_not,
+)
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20
@@ -40,13 +55,12 @@ def test_what_they_really_printed(name: str, file: str, ask: ToolRequest, second
     assert found.sent_bytes >= ask.size_bytes
 
 
-def test_what_iperf3_reports_besides() -> None:
+def test_what_iperf3_and_perftest_report_besides() -> None:
     found = WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, MIB), printed("iperf3.json"))
     assert (found.facts, found.n, found.sent_bytes) == ({"retransmits": 13}, 0, 2903244800)
-
-
-def test_perftest_names_its_device() -> None:
     assert WIRE_TOOLS["ib_write_bw"].parse(ToolRequest(BANDWIDTH, 4096), printed("ib_write_bw.txt")).facts == {"device": "rxe0"}
+    with pytest.raises(RunFailed, match=r"^iperf3 .*JSON: \[+$"):
+        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -75,18 +89,14 @@ def test_their_versions(name: str, version: str) -> None:
     assert WIRE_TOOLS[name].version("usage: none of that\n") is None
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda said: said["end"].update(sum_received={"bytes": 0, "seconds": 1}), "iperf3 printed no figure: no message"),
-        (lambda said: said["end"].update(sum_received={"bytes": float("nan"), "seconds": 1}), "iperf3 printed no figure: no message"),
-        (lambda said: said["end"].update(sum_received={"bytes": True, "seconds": 1}), "iperf3 printed no figure: no message"),
-        (lambda said: said["end"].update(sum_received={"bytes": 1e17, "seconds": 1e-9}), "iperf3 printed no figure: }"),
-        (lambda said: said.update(end=[]), "iperf3 printed no figure: no message"),
-        (lambda said: said.update(error="\x1b[31mred"), "iperf3 printed no figure: ?[31mred"),
-    ],
-    ids=["nothing arrived", "nan", "a word", "too fast", "a list", "an error beside figures"],
-)
+@pytest.mark.parametrize(("change", "why"), [
+    (lambda said: said["end"].update(sum_received={"bytes": 0, "seconds": 1}), "iperf3 printed no figure: no message"),
+    (lambda said: said["end"].update(sum_received={"bytes": float("nan"), "seconds": 1}), "iperf3 printed no figure: no message"),
+    (lambda said: said["end"].update(sum_received={"bytes": True, "seconds": 1}), "iperf3 printed no figure: no message"),
+    (lambda said: said["end"].update(sum_received={"bytes": 1e17, "seconds": 1e-9}), "iperf3 printed no figure: }"),
+    (lambda said: said.update(end=[]), "iperf3 printed no figure: no message"),
+    (lambda said: said.update(error="\x1b[31mred"), "iperf3 printed no figure: ?[31mred"),
+], ids=["nothing arrived", "nan", "a word", "too fast", "a list", "an error beside figures"])  # fmt: skip
 def test_no_figure_that_cannot_be_true(change, why: str) -> None:
     said = json.loads(printed("iperf3.json"))
     change(said)
@@ -128,11 +138,6 @@ def test_real_output_cut_or_bent_is_a_figure_or_a_sentence(real, data: st.DataOb
         assert str(error).startswith(name)
 
 
-def test_deep_json_is_refused() -> None:
-    with pytest.raises(RunFailed, match=r"^iperf3 .*JSON: \[+$"):
-        WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
-
-
 @pytest.mark.parametrize("second", ["8       2k      =2k      31k         0.05s      0.69      99.00       0.09", ""])
 def test_two_lines_of_figures_are_one_too_many(second: str) -> None:
     text = printed("fi_pingpong.txt") + second
@@ -158,16 +163,15 @@ def test_what_is_asked_of_them(name: str) -> None:
     assert (" ".join(tool.server(ask, "10.0.0.2", 4000)), " ".join(tool.client(ask, "10.0.0.2", 4000))) == COMMANDS[name]
 
 
-def test_large_messages_are_fewer_and_addresses_of_ipv6_are_reported() -> None:
+def test_requests_are_named_short_and_fewer_for_large_messages() -> None:
     words = WIRE_TOOLS["ucx_perftest"].client(ToolRequest(BANDWIDTH, MIB), "fd00::2", 4000)
     assert " ".join(words) == "ucx_perftest -p 4000 -t tag_bw -s 1048576 -n 256 -w 25 -f -v -6 fd00::2"
     assert [ToolRequest(BANDWIDTH, size).messages for size in (1, 1 << 20, 1 << 30)] == [5000, 256, 20]
-
-
-def test_names() -> None:
     assert [tool.name for tool in tools_named(["ucx_perftest", "iperf3", "iperf3"])] == ["ucx_perftest", "iperf3"]
     with pytest.raises(UsageError, match=r"^--tools 'iperf' .* iperf3, fi_pingpong, ucx_perftest, ib_write_bw$"):
         tools_named(["iperf3", "iperf"])
+    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
+    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)
 
 
 def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +184,60 @@ def test_plain_numbers(word: str, value: float | None) -> None:
     assert number(word) == value
 
 
-def test_last_words_are_one_short_printable_line() -> None:
-    assert last_line("first\n\n --- \n\x1b[0mend\r\n+---+\n") == "?[0mend"
-    assert (last_line(""), len(last_line("x" * 9999))) == ("no message", 160)
+# What 4.5 prints in the virtual machine, shortened.
+IB_WRITE_BW = """
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      20               0.63               0.51   \t\t   0.000967
+---------------------------------------------------------------------------------------
+"""
+
+
+def test_the_average_rate_is_read_and_asked_for_by_device() -> None:
+    assert rate_in(IB_WRITE_BW) == pytest.approx(0.51e9 / 8)
+    tool, request = between_devices(["-d", "mlx5_0", "--use_cuda=3"], ["-d", "mlx5_1"]), ToolRequest(BANDWIDTH, 65536, count=100)
+    words = "ib_write_bw -s 65536 -n 100 -F --report_gbits -p 18600 -d"
+    assert " ".join(tool.client(request, "10.0.0.2", 18600)) == f"{words} mlx5_0 --use_cuda=3 10.0.0.2"
+    assert " ".join(tool.server(request, "10.0.0.2", 18600)) == f"{words} mlx5_1"
+    assert tool.parse(request, IB_WRITE_BW).sent_bytes == 6_553_600
+
+
+@pytest.mark.parametrize("text", ["", "Couldn't connect to 10.5.0.1:18601\n", IB_WRITE_BW.replace("0.51", "nan"), " 65536 20 0.63\n"])
+def test_no_figure_is_none(text: str) -> None:
+    assert rate_in(text) is None
+
+
+@settings(max_examples=100)
+@given(st.text(alphabet=st.sampled_from(" \n\t.-#0123456789eXnan"), max_size=200))
+def test_any_text_gives_a_rate_or_none(text: str) -> None:
+    rate = rate_in(text)
+    assert rate is None or rate >= 0
+
+
+def test_addresses_of_ipv6_are_passed_on_where_the_installed_one_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ToolRequest(BANDWIDTH, 8)
+    tool = between_devices(["-d", "mlx5_0"], ["-d", "mlx5_0"])
+    for of in (tool.server, tool.client):
+        assert "--ipv6-addr" in of(request, "fd77::1", 4000) and "--ipv6-addr" not in of(request, "10.0.0.2", 4000)
+    monkeypatch.setattr(wire_tools.shutil, "which", lambda name: f"/usr/bin/{name}")
+    for printed, known in (("  --ipv6  Use IPv6 GID", False), ("  --ipv6-addr  Use IPv6 address for parameters negotiation", True)):
+        monkeypatch.setattr(wire_tools, "_help", lambda printed=printed: printed)
+        assert (why_not(ipv6=True) is None) is known
+        assert why_not() is None
+
+
+def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert why_not() == "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="perftest is not installed: apt-get install perftest")
+def test_a_device_that_is_not_there() -> None:
+    tool = between_devices(["-d", "none7"], ["-d", "none7"])
+    with together_or_alone({}, 20) as world:
+        (ran,) = run_tool(world, tool, ToolRequest(BANDWIDTH, 65536), [ToolPair(world.me, world.me)], [""])
+    assert ran.figure is None and "ib_write_bw ended before it listened: " in (ran.why or "")
