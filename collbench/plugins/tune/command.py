@@ -174,7 +174,7 @@ def _proof(library: Library, out: Path | None, runs: Sequence[Run], sizes: Seque
 
 def _command(runs: Sequence[Run]) -> str:
     """Return the command of a run, without the options of its output and of the sweep."""
-    dropped = {"--out", "--algorithms", "--protocols"}
+    dropped = {"--out", "--launches", "--allocation", "--algorithms", "--protocols"}
     words = [str(word) for word in next((run.info["command"] for run in runs if isinstance(run.info.get("command"), list)), ["collbench"])]
     kept: list[str] = []
     skip = False
