@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.conftest import needs_all_plugins
-from tests.corpus.replay import changed
 
 
 @needs_all_plugins
 def test_lines_of_import() -> None:
+    from tests.corpus.replay import changed  # it reads samples of plug-ins
+
     assert not changed("import")
