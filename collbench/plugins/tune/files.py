@@ -20,7 +20,7 @@ from collbench.errors import UsageError
 from collbench.plugins.tune.sweep import COLLECTIVES, Choice, Library, Override
 from collbench.report.frame import printable
 from collbench.results.reader import Run
-from collbench.untrusted import list_of
+from collbench.untrusted import list_of, parse_json
 
 # What makes each library read a file, as the assignments of a shell.
 USE: Mapping[Library, str] = {
@@ -140,7 +140,7 @@ def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
             continue
         text = _BUILT_IN.search(data)
         if text:
-            decisions = json.loads(text[0])
+            decisions = parse_json(text[0])
             assert isinstance(decisions, dict)
             return decisions
     places = ", ".join(sorted(paths)) or "unknown"
