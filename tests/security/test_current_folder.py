@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "report": ("report", FIRST, "--html", "page.html"),
     "plot": ("plot", FIRST),
     "compare": ("compare", str(stored_reports() / "link-1gbit/allreduce"), str(stored_reports() / "link-2gbit/allreduce")),
+    "tune": ("tune", str(ROOT / "reports/first-run")),
     "predict": ("predict", str(stored_reports() / "stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),
