@@ -34,6 +34,7 @@ _HELP = HelpEntry(
 )
 _LEAST_PERCENT = 2.0
 _LAUNCHES = 6
+_PAIRS = 5  # of launches in each of two allocations: the gate takes no fewer
 _LIBRARIES = ("nccl", "openmpi", "mpich")
 
 
@@ -168,8 +169,10 @@ def _proof(library: Library, out: Path | None, runs: Sequence[Run], sizes: Seque
     use = USE[library].format(out.resolve() if out else "FILE")
     yield f"use it: {use}"
     command = _command(runs)
-    loop = f"for i in $(seq {_LAUNCHES}); do {command} --out old/$i; {use} {command} --out new/$i; done"
-    yield f"prove it: {loop}; collbench gate --paired old/* new/*"
+    plain = f"{command} --allocation pair-$a --out old-$a/launch-$i"
+    tuned = f"{use} {command} --allocation pair-$a --out new-$a/launch-$i"
+    loop = f"for a in 1 2; do for i in $(seq {_PAIRS}); do {plain}; {tuned}; done; done"
+    yield f"prove it, each value of a in a fresh allocation: {loop}; collbench gate --paired old-1 old-2 new-1 new-2"
 
 
 def _command(runs: Sequence[Run]) -> str:

@@ -156,35 +156,35 @@ def _mpich(overrides: Sequence[Override], decisions: dict[str, Any]) -> dict[str
     for operation, members in grouped(overrides, attrgetter("operation")).items():
         key = f"collective={_MPICH_NAMES[operation]}"
         collective = dict(changed[key])
-        own = collective["comm_type=intra"]
+        built_in = collective["comm_type=intra"]
         by_ranks = grouped(sorted(members, key=attrgetter("ranks", "first_bytes")), attrgetter("ranks"))
         intra: dict[str, Any] = {}
         for ranks, ranges in by_ranks.items():
-            intra[f"comm_size<{ranks}"] = own
-            intra[f"comm_size<={ranks}"] = _mpich_sizes(operation, ranges, own)
-        intra["comm_size=any"] = own
+            intra[f"comm_size<{ranks}"] = built_in
+            intra[f"comm_size<={ranks}"] = _mpich_sizes(operation, ranges, built_in)
+        intra["comm_size=any"] = built_in
         collective["comm_type=intra"] = intra
         changed[key] = collective
     return changed
 
 
-def _mpich_sizes(operation: str, ranges: Sequence[Override], own: dict[str, Any]) -> dict[str, Any]:
+def _mpich_sizes(operation: str, ranges: Sequence[Override], built_in: dict[str, Any]) -> dict[str, Any]:
     measure = _MPICH_SIZES[operation]
     sizes: dict[str, Any] = {}
     for override in ranges:
-        sizes[f"{measure}<{override.first_bytes}"] = own
-        sizes[f"{measure}<={override.last_bytes}"] = _mpich_choice(operation, override.choice, own)
-    sizes[f"{measure}=any"] = own
+        sizes[f"{measure}<{override.first_bytes}"] = built_in
+        sizes[f"{measure}<={override.last_bytes}"] = _mpich_choice(operation, override.choice, built_in)
+    sizes[f"{measure}=any"] = built_in
     return sizes
 
 
-def _mpich_choice(operation: str, choice: Choice, own: dict[str, Any]) -> dict[str, Any]:
+def _mpich_choice(operation: str, choice: Choice, built_in: dict[str, Any]) -> dict[str, Any]:
     """A reduction was measured with a built-in operation: another one, and fewer elements than an algorithm needs, keep MPICH's choice."""
     name = _MPICH_NAMES[operation]
     forced: dict[str, Any] = {f"algorithm=MPIR_{name.capitalize()}_intra_{choice.algorithm}": {}}
     if operation not in _REDUCING:
         return forced
-    return {"is_op_built_in=yes": {"count<pow2": own, "count=any": forced}, "is_op_built_in=no": own}
+    return {"is_op_built_in=yes": {"count<pow2": built_in, "count=any": forced}, "is_op_built_in=no": built_in}
 
 
 def sweep_commands(library: Library, operation: str, launches: int) -> list[str]:

@@ -211,14 +211,14 @@ def _judged(members: Sequence[tuple[Run, Row]], least_percent: float) -> TunedSi
         library=library, operation=row.operation, dtype=row.dtype, nodes=row.nodes or 1, ranks=row.ranks, size_bytes=row.size_bytes
     )  # fmt: skip
     sound = {choice: [row for row in rows if _is_sound(row)] for choice, rows in by_choice.items()}
-    own = sound.pop(OWN, [])
+    own_rows = sound.pop(OWN, [])
     forced = {choice: rows for choice, rows in sound.items() if rows}
-    if not own or not forced:
+    if not own_rows or not forced:
         return size
-    own_time = _time(own)
+    own_time = _time(own_rows)
     fastest = min(forced, key=lambda choice: _time(forced[choice]).value)
     forced_time = _time(forced[fastest])
-    ratio = _ratio(own, forced[fastest])
+    ratio = _ratio(own_rows, forced[fastest])
     outcome: Outcome = "unknown"
     if own_time.low is not None and forced_time.high is not None and ratio.high is not None:
         faster = forced_time.high < own_time.low and ratio.high <= 1 - least_percent / 100
@@ -228,7 +228,7 @@ def _judged(members: Sequence[tuple[Run, Row]], least_percent: float) -> TunedSi
         choice=str(fastest),
         forced_s=Estimate(forced_time.value, forced_time.low, forced_time.high),
         ratio=Estimate(ratio.value, ratio.low, ratio.high),
-        launches=min(len(own), len(forced[fastest])),
+        launches=min(len(own_rows), len(forced[fastest])),
         outcome=outcome,
         forced=fastest,
     )
@@ -246,10 +246,10 @@ def _time(rows: Sequence[Row]) -> Spread:
     return Spread(median.value, median.ci_low, median.ci_high, 1)
 
 
-def _ratio(own: Sequence[Row], forced: Sequence[Row]) -> Ratio:
-    if min(len(own), len(forced)) > 1:
-        return ratio_of_launches([median_of(row).value for row in own], [median_of(row).value for row in forced])
-    return ratio_of_medians(median_of(own[0]), median_of(forced[0]))
+def _ratio(own_rows: Sequence[Row], forced: Sequence[Row]) -> Ratio:
+    if min(len(own_rows), len(forced)) > 1:
+        return ratio_of_launches([median_of(row).value for row in own_rows], [median_of(row).value for row in forced])
+    return ratio_of_medians(median_of(own_rows[0]), median_of(forced[0]))
 
 
 def unjudged(runs: Iterable[Run]) -> list[str]:
