@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 LOOPBACK = "127.0.0.1"
 _MOST_ADDRESSES = 8
@@ -135,8 +136,7 @@ class Scope(Enum):
     NOT_OWN = "the given name is not an address of this host"
 
 
-@dataclass(frozen=True)
-class HubAddresses:
+class HubAddresses(msgspec.Struct, frozen=True):
     """The addresses at which rank 0 listens for ranks on other hosts.
 
     host       rank 0's host as the launcher or the user named it

@@ -17,10 +17,12 @@ without `column` in its annotation is stored, and is in JSON lines only. Without
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.results.flags import flag_names
 from collbench.units import format_float, format_percent, format_rate, format_size, format_time
@@ -29,8 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NOTHING = "–"
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """A unit of values.
 
     name    for descriptions: "bytes per second"; "" for texts and plain numbers
@@ -67,8 +68,7 @@ FLAGS = Unit("", lambda flags: ", ".join(flag_names(flags)) or NOTHING, object, 
 _BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
 
 
-@dataclass(frozen=True)
-class ColumnSpec:
+class ColumnSpec(msgspec.Struct, frozen=True):
     """The annotation of a field that CSV, DataFrames and tables have as a column.
 
     about     what it is, without its unit
@@ -117,8 +117,7 @@ def figure(about: str, *, after: str = "", **declared_values: Any) -> Callable[[
     return mark
 
 
-@dataclass(frozen=True)
-class ValueColumn:
+class ValueColumn(msgspec.Struct, frozen=True):
     """A column for programs, of a field, a part of a field, or a figure.
 
     name    with the unit: "time_low_s"

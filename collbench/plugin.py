@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
+
+import msgspec
 
 from collbench.errors import UsageError
 
@@ -30,8 +31,7 @@ _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
 
 
-@dataclass(frozen=True)
-class RecordFile:
+class RecordFile(msgspec.Struct, frozen=True):
     """A file of a run folder whose lines are other records than rows of cases.
 
     name        "pairs.jsonl"
@@ -48,8 +48,7 @@ class RecordFile:
     more_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(msgspec.Struct, frozen=True):
     """A capability outside the core. Places are "module:object".
 
     name       of the plug-in; a built-in one is the package collbench.plugins.NAME
@@ -70,16 +69,16 @@ class Plugin:
 
     name: str
     summary: str
-    commands: Mapping[str, str] = field(default_factory=dict)
-    records: Mapping[str, RecordFile] = field(default_factory=dict)
+    commands: Mapping[str, str] = msgspec.field(default_factory=dict)
+    records: Mapping[str, RecordFile] = msgspec.field(default_factory=dict)
     kinds: tuple[str, ...] = ()
-    sections: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, str] = msgspec.field(default_factory=dict)
     concerns: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
-    api: Mapping[str, str] = field(default_factory=dict)
-    modes: Mapping[str, str] = field(default_factory=dict)
-    backends: Mapping[str, str] = field(default_factory=dict)
-    hooks: Mapping[str, str] = field(default_factory=dict)
+    api: Mapping[str, str] = msgspec.field(default_factory=dict)
+    modes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    backends: Mapping[str, str] = msgspec.field(default_factory=dict)
+    hooks: Mapping[str, str] = msgspec.field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
@@ -96,8 +95,7 @@ class BrokenEntry(UsageError):
         self.plugin, self.place, self.defect, self.remedy = plugin, place, defect, remedy
 
 
-@dataclass(frozen=True)
-class EntryPoint:
+class EntryPoint(msgspec.Struct, frozen=True):
     """An entry point of another package: {name = "module:object"}.
 
     package   the package's name in pip

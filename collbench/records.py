@@ -6,7 +6,7 @@ The fields of a record declare their columns (`collbench.columns`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -119,8 +119,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 R = TypeVar("R", bound=Record)
 
 
-@dataclass(frozen=True)
-class RecordKind(Generic[R]):
+class RecordKind(msgspec.Struct, Generic[R], frozen=True):
     """A kind of records, and what is printed of them.
 
     name     for the error about an unknown format: "kv", "a hunt"; of a `DeclaredKind` that of its command, and of its key in run.json

@@ -8,8 +8,9 @@ and rows with a time that is not one number (as in `latency`), are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
 
 from collbench.analysis.launches import forced, grouped, is_time, known, median_of, sort_time, time_of
 from collbench.machine.peak.ceiling import LEAST_BYTES
@@ -26,8 +27,7 @@ _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
 _ELSEWHERE = frozenset({"above_bound", "other_path"})
 
 
-@dataclass(frozen=True)
-class Headline:
+class Headline(msgspec.Struct, frozen=True):
     """The rows that represent one operation over one backend.
 
     row       the largest size of at least 4 MiB that is not unreliable, else the largest size; of several rows the one with the highest bus
@@ -88,8 +88,7 @@ def _headline(members: list[Row]) -> Headline:
 _CHOICE = frozenset({"algorithm", "protocol"})
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """A size at which a forced choice is faster.
 
     better   the fastest row with an interval that does not overlap that of the automatic choice
@@ -102,8 +101,7 @@ class Loss:
     high: float
 
 
-@dataclass(frozen=True)
-class JudgedChoice:
+class JudgedChoice(msgspec.Struct, frozen=True):
     """The automatic choice of one series, judged at each size.
 
     row       its first row: its fields name the series

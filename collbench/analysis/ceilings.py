@@ -6,8 +6,10 @@ Only ceilings from links are compared. A measured reference varies with the load
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.launches import grouped, known
 from collbench.columns import column
@@ -49,8 +51,7 @@ class LinkCeiling(NamedTuple):
         return (*self[:7], self.constants)
 
 
-@dataclass(frozen=True)
-class CeilingChange:
+class CeilingChange(msgspec.Struct, frozen=True):
     """A lower ceiling of an operation on a backend than before; rates in bytes per second."""
 
     operation: Annotated[str, column("The operation.")]
@@ -62,8 +63,7 @@ class CeilingChange:
     limited_after: Annotated[str, column("The link that set the later rate.")]
 
 
-@dataclass(frozen=True)
-class LinkChange:
+class LinkChange(msgspec.Struct, frozen=True):
     """A link of a host that became slower; rates in bits per second."""
 
     host: Annotated[str, column("The host.")]
@@ -76,8 +76,7 @@ class LinkChange:
         return f"{self.name} of {self.host}: {self.before / 1e9:g} → {self.after / 1e9:g} Gb/s"
 
 
-@dataclass(frozen=True)
-class CeilingDrops:
+class CeilingDrops(msgspec.Struct, frozen=True):
     """The links that became slower between two runs, and the ceilings that they lower.
 
     same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are of different machines

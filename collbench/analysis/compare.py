@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Annotated, Any
+
+import msgspec
 
 from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
@@ -43,8 +44,7 @@ class NothingInCommon(UsageError):
         self.sides = sides
 
 
-@dataclass(frozen=True)
-class CaseRatio:
+class CaseRatio(msgspec.Struct, frozen=True):
     """A case that both sides have, and its ratio of times; of rows under load the ratio of their factors.
 
     time      the time (the factor) of b / that of a with its 95 % interval; None if a side has none
@@ -118,8 +118,7 @@ class CaseRatio:
         return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two sides compared: the cases that both have, those that only one has, and their other differences.
 
     fallen  the links and ceilings that are lower in b
@@ -156,8 +155,7 @@ class Comparison:
         return bool(ratios) and all(case.doubt is Doubt.ONE_RUN_EACH and case.time and case.time.low is None for case in ratios)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """The number of cases of a comparison by outcome."""
 
     outcomes: Annotated[

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches, forced, grouped
 from collbench.results.reader import Run
@@ -39,8 +41,7 @@ _BREAKS = ("hang", "abort")  # kinds of events after which a run records no end
 _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
 
 
-@dataclass(frozen=True)
-class Concern:
+class Concern(msgspec.Struct, frozen=True):
     """A reason to doubt or qualify a figure.
 
     severity  one of SEVERITIES

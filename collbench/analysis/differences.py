@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 from math import isclose
 from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.columns import column, figure
 from collbench.launch.software import NAMES, VERSIONS
@@ -130,8 +132,7 @@ _NAMES = ("address", "key", "name", "id", "number")
 _LONGEST, _BEFORE = 200, 20
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """An item with value `a` in one run and `b` in the other; "–": it is missing.
 
     times  the number of equal differences of numbered items that it combines, with "*" in its path

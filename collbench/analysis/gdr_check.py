@@ -6,9 +6,10 @@ Logs cannot show that the bytes take this path, but the effect can. Interleaved 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import msgspec
 
 from collbench.analysis.launches import case_of, median_of, time_of
 from collbench.results.reader import read_run
@@ -21,8 +22,7 @@ _NOTICEABLE = 1.05  # a difference within 5 % does not matter to users
 FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """The effect on one case: `speed` is its time without / with GPUDirect RDMA, above 1 where that makes it faster.
 
     over_launches   whether the interval is over pairs of launches, else within one launch each

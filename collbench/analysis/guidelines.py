@@ -9,7 +9,8 @@ performance guidelines" (Euro-Par 2016), for sizes as rows have them: the bytes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.analysis.launches import grouped
 from collbench.results.dips import is_sound
@@ -36,8 +37,7 @@ ALTERNATIVES = (
 _CONDITIONS = ("backend", "device", "mode", "group", "ranks", "nodes", "registration", "streams", "call", "traffic")
 
 
-@dataclass(frozen=True)
-class GuidelineCheck:
+class GuidelineCheck(msgspec.Struct, frozen=True):
     """An operation beside what can replace it.
 
     row      the fastest row of the operation at its size

@@ -21,11 +21,11 @@ references that agree between these sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import grouped

@@ -12,9 +12,10 @@ A series of one rank has no bus bandwidth, and a barrier has no bytes, so neithe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from collbench.analysis.launches import case_of, grouped, time_of
 from collbench.results.row import Row
@@ -25,8 +26,7 @@ _NEVER_S = 1e9  # a longer time can only be from a broken or hostile file
 _WITHOUT = frozenset({"oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"})
 
 
-@dataclass(frozen=True)
-class LineFit:
+class LineFit(msgspec.Struct, frozen=True):
     """The fitted latency and bandwidth of one series.
 
     row        its largest fitted case: its fields name the series, its ceiling is compared with the fit

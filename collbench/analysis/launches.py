@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.columns import column
 from collbench.errors import UsageError
@@ -19,6 +20,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.results.reader import Run, read_run
 from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
+from collbench.stats.median import middle
 from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
@@ -135,13 +137,12 @@ _WORST = 16
 _STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision")
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(msgspec.Struct, frozen=True):
     """Launches of one allocation under equal conditions, in the given order; `rows` combines their rows."""
 
     name: Annotated[str, column("Its name.")]
     runs: Annotated[tuple[Run, ...], column("The number of its launches.", key="launches", value=lambda side: len(side.runs))]
-    rows: list[Row] = field(repr=False)
+    rows: list[Row]
 
 
 def runs_in(path: Path) -> list[Run]:
@@ -308,7 +309,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, Any]:
     for name in ("p50_s", "busbw_bytes_per_s"):
         lists: list[Any] = [row.groups.get(name) for row in rows]
         sound = all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists)
-        found[name] = [median(column) for column in zip(*lists, strict=True)] if sound else None
+        found[name] = [middle(sorted(column)) for column in zip(*lists, strict=True)] if sound else None
     return found
 
 
@@ -318,7 +319,7 @@ def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
     if not all(len(pair) == 2 and all(known(time) and known(share) for time, share in pair) for pair in pairs):
         return []
     columns = zip(*(sorted(pair) for pair in pairs), strict=True)
-    return [{"time_s": median(t for t, _ in column), "share": sum(s for _, s in column) / len(rows)} for column in columns]
+    return [{"time_s": middle(sorted(t for t, _ in column)), "share": sum(s for _, s in column) / len(rows)} for column in columns]
 
 
 def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
@@ -353,7 +354,7 @@ def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _median(values: Iterable[Any]) -> float | None:
     there = [value for value in values if known(value)]
-    return float(median(there)) if there else None
+    return middle(sorted(there)) if there else None
 
 
 def _name(runs: Sequence[Run]) -> str:

@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import exp, floor, lgamma, log, log1p
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,8 +64,7 @@ class Role(StrEnum):
     UNKNOWN = "finishes last"  # it is slow, or it waits for a rank or a link that it receives from
 
 
-@dataclass(frozen=True)
-class SlowLink:
+class SlowLink(msgspec.Struct, frozen=True):
     """A host's link that is slower than those of the other hosts and sets the ceiling; rates in bits per second."""
 
     host: str
@@ -81,8 +80,7 @@ class SlowLink:
         return f"{self.name} of {self.host}"
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(msgspec.Struct, frozen=True):
     """A rank that finishes last.
 
     share     of the samples in which it was the slowest, in the cases where it is conspicuous (equal weights)
@@ -134,8 +132,7 @@ def name_of(rank: int, host: str) -> str:
     return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True, dict=True):
     """A case with comparable ranks: the slowest rank of each sample, and every rank's median in seconds."""
 
     row: Row

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.analysis.launches import Launches
 from collbench.columns import RUN_COLUMN, UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
 
-@dataclass(frozen=True)
-class ValueKind:
+class ValueKind(msgspec.Struct, frozen=True):
     """A kind of values.
 
     pandas  the type of a column of a DataFrame
@@ -71,8 +71,7 @@ _SAMPLE_COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(msgspec.Struct, frozen=True):
     """A column of a table: the kind of its values, and what it means, with the unit."""
 
     kind: ValueKind
@@ -95,8 +94,7 @@ def _described(columns: Mapping[str, ColumnSpec]) -> dict[str, TableColumn]:
     return {name: TableColumn.of(name, spec) for name, spec in columns.items()}
 
 
-@dataclass(frozen=True)
-class DeclaredTable:
+class DeclaredTable(msgspec.Struct, frozen=True):
     """A table of the declared records of a kind of runs, which a plug-in brings.
 
     name  of the method of `Runs` that returns it

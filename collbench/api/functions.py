@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN

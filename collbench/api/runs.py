@@ -6,11 +6,12 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
+
+from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches, combined_rows, sentence, together
 from collbench.api import frames

@@ -19,7 +19,7 @@ from collbench.units import format_percent, format_rate, format_size, format_tim
 S = TypeVar("S")
 
 
-class ShownComparison(Comparison):
+class ShownComparison(Comparison, frozen=True):
     """A `Comparison` that a notebook shows as a table: `cases`, `summary`, `only_a`, `only_b`, `differences`, `warnings`, `fallen`."""
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class ShownVerdict(Verdict, frozen=True):
         return html_of_verdict(self)
 
 
-class ShownCeilings(CollectiveCeilings):
+class ShownCeilings(CollectiveCeilings, frozen=True):
     """`CollectiveCeilings` that a notebook shows with their limits: `expected`, `bound`, `ring`, `sizes`."""
 
     def __repr__(self) -> str:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
 from collbench.launch.software import version_of
@@ -118,8 +120,7 @@ def stdout_elsewhere(at_stderr: bool = False) -> Iterator[None]:
         os.close(other)
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True):
     """A part of a library's interface that not every version has.
 
     name       of the part: "symmetric windows"
@@ -134,8 +135,7 @@ class Feature:
     use: str = ""
 
 
-@dataclass(frozen=True)
-class Available:
+class Available(msgspec.Struct, frozen=True):
     """The backend can be opened here.
 
     about      the library and its version, for users ("MPICH 5.0.2")
@@ -146,8 +146,7 @@ class Available:
     features: tuple[Feature, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unavailable:
+class Unavailable(msgspec.Struct, frozen=True):
     """The backend cannot be opened here: `why`, and the `remedy`, both as text. `fact` has the same as a fact, if there is one."""
 
     why: str
@@ -167,8 +166,7 @@ class Unavailable:
         return f"{self.why}: {self.remedy}"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The user's options that a backend needs to open.
 
     virtual_ranks      number of ranks of a backend that simulates them; None: one per process
@@ -183,8 +181,7 @@ class Settings:
     gpus_per_process: int = 1
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(msgspec.Struct, frozen=True):
     """The algorithm ("ring") and the protocol ("simple") that a communicator must use; None: the library's choice."""
 
     algorithm: str | None = None

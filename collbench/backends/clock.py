@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -133,8 +133,7 @@ class ProcessClock(MonotonicClock):
         return np.repeat(super().elapsed(starts, ends), self._ranks, axis=0)
 
 
-@dataclass(frozen=True)
-class DeviceClock:
+class DeviceClock(msgspec.Struct, frozen=True):
     """CUDA events on the streams on which calls are enqueued. A sample is the time between two events of a stream.
 
     The timed loop records them, waits for the streams and reads them in C; it gets the addresses of these functions.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.backends.backend import Group, Unavailable
 from collbench.backends.host import AnyBuffers, HostBackend
@@ -22,8 +23,7 @@ _SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
 _HOST_ID = "NCCL_HOSTID"
 
 
-@dataclass(frozen=True)
-class ProcessPlace:
+class ProcessPlace(msgspec.Struct, frozen=True):
     """The host and GPUs of one process, as it reports them to the other ranks.
 
     host      its host's name

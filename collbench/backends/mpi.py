@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, SupportsInt
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, steps_of
@@ -311,7 +312,7 @@ class WindowBinding(MpiBinding):
     """The binding for the "mpi" steps of one-sided operations."""
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: WindowBuffers, group: Group, slot: int) -> None:
-        super().__init__(mpi, library, buffers, replace(group, handle=group.handle.comm), slot)
+        super().__init__(mpi, library, buffers, dataclasses.replace(group, handle=group.handle.comm), slot)
         self.window, self.there = mpi._handleof(group.handle.handle), buffers.there(slot)
 
 
@@ -450,7 +451,7 @@ class MpiBackend(HostOrGpuBackend):
         """Return the binding with addresses and handles for one slot."""
         if isinstance(buffers, WindowBuffers):
             return WindowBinding(self._mpi, self._library, buffers, group, slot)
-        group = replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
+        group = dataclasses.replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
     def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
@@ -461,7 +462,7 @@ class MpiBackend(HostOrGpuBackend):
             return PersistentUnsupported("MPI", operation.name)
         steps = steps_of(self, operation)
         assert steps is not None, "excluded by unsupported_reason"
-        group = replace(group, handle=self._ring(group)) if operation.neighbours else group
+        group = dataclasses.replace(group, handle=self._ring(group)) if operation.neighbours else group
         bindings = [PersistentBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
         free = partial(free_all, bindings)
         try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, SupportsInt
 
 from collbench.backends.backend import Group
@@ -32,8 +31,7 @@ class NoPersistentCall(Exception):
     """The library does not have the function with this name, which makes a persistent request."""
 
 
-@dataclass(frozen=True)
-class StartedCall(NativeCall):
+class StartedCall(NativeCall, frozen=True):
     """The start of persistent requests; `wait` must follow it. Posted messages have no calls before their common start."""
 
     wait: NativeCall | None = None

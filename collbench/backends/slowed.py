@@ -16,10 +16,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Backend, BackendBase, Group, PersistentBackend, Settings, Unavailable

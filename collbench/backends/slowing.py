@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
@@ -24,8 +25,7 @@ _ONE, _SPAN, _AROUND = (
 )
 
 
-@dataclass(frozen=True)
-class Percent:
+class Percent(msgspec.Struct, frozen=True):
     """By how many percent an iteration is slower.
 
     kind   "exactly" (the first number), "between" (both, uniform) or "around" (mean and standard deviation, normal)
@@ -47,8 +47,7 @@ class Percent:
         return parts
 
 
-@dataclass(frozen=True)
-class Slowdown:
+class Slowdown(msgspec.Struct, frozen=True):
     """One spec of `--slowed`. `text` is the user's text; None means not restricted. Sizes are (from, to) in bytes, both included."""
 
     text: str
@@ -68,8 +67,7 @@ class Slowdown:
         return self.ranks is None or rank in self.ranks
 
 
-@dataclass(frozen=True)
-class Slowing:
+class Slowing(msgspec.Struct, frozen=True):
     """The specs of `--slowed`. If several match a test case, the last one applies."""
 
     slowdowns: tuple[Slowdown, ...] = ()

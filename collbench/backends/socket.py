@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import platform
 import secrets
@@ -13,10 +14,13 @@ import time
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.addresses import listen_at, tcp_socket
 from collbench.backends.backend import Available, Group, Settings, Unavailable
@@ -41,8 +45,7 @@ _MOST_PATIENCE_S = 10.0  # for a connection between two waiting ranks: one that 
 _BEFORE_OTHERS = 0.9  # of the deadline: this rank can name the other one, so it should report before the watchdog ends the process
 
 
-@dataclass(frozen=True)
-class Connections:
+class Connections(msgspec.Struct, frozen=True):
     """The connections to one other rank, in the order of their streams. Calls block for at most `deadline_s` seconds."""
 
     peer: Member
@@ -58,8 +61,7 @@ class Connections:
         _close(self.sockets)
 
 
-@dataclass(frozen=True)
-class _StreamSet:
+class _StreamSet(msgspec.Struct, frozen=True):
     """The streams from rank `source` to rank `target`. `turn` counts attempts, so that connections of an earlier one are rejected."""
 
     source: int
@@ -246,7 +248,7 @@ class LinkedBackend(HostBackend):
             return None
         link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
         self._open = (*self._open, link)
-        return replace(both, handle=link)
+        return dataclasses.replace(both, handle=link)
 
     def release(self, group: Group) -> None:
         """Close the pair's connection, and keep its facts for `versions`."""

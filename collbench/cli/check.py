@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from collbench.backends.registry import missing_backend
 from collbench.cli.command import CommandSpec, launch_of
@@ -56,7 +58,7 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
         from collbench.results.folder import run_name
 
         folder = Path("runs") / run_name(spec.name)
-    request = spec.request(replace(options, out=folder), argv, info)
+    request = spec.request(dataclasses.replace(options, out=folder), argv, info)
     if options.html:
         from collbench.report.writers import check_file
 

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.cli.help import HelpEntry
 from collbench.cli.options import Layout, MeasuringOptions, Option, add_options
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from collbench.report.dry_run import PlannedWork
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandSpec:
+class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A command that measures. The kind of its records is in `Plugin.records` and `Plugin.kinds`.
 
     name, summary, about   as the pages of help have them

@@ -9,10 +9,11 @@ import argparse
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from collbench.cli.parser import actions_of, environment_name, from_environment, is_settable, split_rest
 from collbench.errors import UsageError
@@ -27,8 +28,7 @@ _KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(msgspec.Struct, frozen=True):
     """The content of the file.
 
     file    its path; text: its text, for line numbers

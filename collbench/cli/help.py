@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import wrap
+
+import msgspec
 
 from collbench.plugin import plugins
 from collbench.units import plural
@@ -168,8 +169,7 @@ class Formatter(argparse.HelpFormatter):
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
-@dataclass
-class HelpEntry:
+class HelpEntry(msgspec.Struct):
     """What the pages of help have of a command that a plug-in brings.
 
     group     the group of commands

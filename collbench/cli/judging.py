@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from msgspec.structs import astuple
+
 from collbench.cli.gate import DRAINS_NOT
 from collbench.cli.selection import check_selection, selected_runs
 from collbench.errors import UsageError
@@ -183,7 +185,7 @@ def _written(
 ) -> int:
     """Write and print a verdict with the suite of its suspects, and return the exit code. typed: of a verdict against a baseline."""
     write_files(verdict, files, arguments.runs, arguments.baseline)
-    notes, written = [], list(vars(files).values())
+    notes, written = [], list(astuple(files))
     if arguments.confirm_suite:
         stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
         notes.append(write_suite(arguments.confirm_suite, suite, stays))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.cli.request import GDR_LEVEL, GDR_NEVER, LAUNCH_INDEX
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
 StartOnce = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
-@dataclass(frozen=True)
-class PlannedLaunch:
+class PlannedLaunch(msgspec.Struct, frozen=True):
     """One launch of several: its title, its folder, its number (from 0), and its additional variables."""
 
     title: str
     folder: Path
     index: int
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def repeat(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:

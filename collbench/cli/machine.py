@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some
 from collbench.cli.parser import Parser, add_command, add_format, factor, not_from_elsewhere, positive
 from collbench.cli.request import default_backends
@@ -141,7 +143,7 @@ def _add_peak_options(parser: Parser) -> None:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from collbench.machine.peak.collective import ceilings
     from collbench.machine.peak.comparison import csv_lines, lines, lines_of_sizes
@@ -227,7 +229,6 @@ def given_rate(option: str, text: str | None) -> float | None:
 
 
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
-    from dataclasses import asdict
 
     from collbench.machine.peak.ceiling import percent_of
     from collbench.machine.peak.comparison import assumed, doubtful_input, doubts, exceeds_bound, percents
@@ -242,10 +243,10 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
         **{name: each.as_json(complete=True) if each else None for name, each in ceilings.items()},
         "measured_bytes_per_s": measured, "percent_of_ceiling": share,
         "percent_of_ring": None if doubtful else percent_of(measured, found.ring), "percent_of_bound": of_bound,
-        "published": [asdict(figure) for figure in published(operation, job)],
+        "published": [msgspec.to_builtins(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job) if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
-        "sizes": [asdict(row) for row in found.sizes],
+        "sizes": [msgspec.to_builtins(row) for row in found.sizes],
         "percent_of_size": of_size,
     }, ensure_ascii=False)  # fmt: skip
 

@@ -8,7 +8,6 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -44,6 +43,8 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     if Path(first).exists():
         use = "run" if Path(first).suffix == ".toml" else "report"
         raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
+    from difflib import get_close_matches
+
     alike = get_close_matches(first.lower(), [*parsers, "help", *topics], n=1)
     raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
@@ -81,6 +82,8 @@ def _alike(option: str, known: Sequence[str]) -> str | None:
     if not option.startswith("--"):
         return None
     word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
+    from difflib import get_close_matches
+
     found = [one for one in words if word and one.startswith(word)] or get_close_matches(word, words, n=1)
     return f"--{found[0]}" if found else None
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.cli.parser import Parser, duration, format_settings, hertz, natural, pair_numbers, percent, positive, rate, words
 from collbench.cli.parser import factor as fabric_factor
@@ -30,8 +33,7 @@ NOT_LIMITED = f"setting up and verifying take some steps more (default: {STEP_MA
 ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """An option of measuring commands.
 
     flags     its spellings, the long one last
@@ -53,7 +55,7 @@ class Option:
     fills: str = ""
     needs: Callable[[Operation], bool] | None = None
     rivals: str = ""
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = msgspec.field(default_factory=dict)
     name: str = ""
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
@@ -58,8 +59,7 @@ def respelled(typed: Sequence[str]) -> list[str]:
 # Options of nccl-tests 2.19 without a collbench option of that name. Their meaning: https://github.com/NVIDIA/nccl-tests#arguments
 
 
-@dataclass(frozen=True)
-class OtherOption:
+class OtherOption(msgspec.Struct, frozen=True):
     """An option of nccl-tests or IMB.
 
     names     its short and long name

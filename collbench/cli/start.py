@@ -8,11 +8,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.backends.registry import missing_backend
 from collbench.cli.request import local_ranks, node_ranks, refuse_launcher, with_ranks
@@ -112,8 +113,7 @@ def check_files(request: Request) -> None:
     check_new(folder if request.launches == 1 else folder / "launch-1")
 
 
-@dataclass(frozen=True)
-class LaunchStart:
+class LaunchStart(msgspec.Struct, frozen=True):
     """A measuring command that is about to start.
 
     argv      the command line, which started ranks repeat

@@ -6,13 +6,15 @@ options replace them in every sweep.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.backends.registry import backend_names, check_name
 from collbench.cli.configuration import parse_configured, read_configuration
@@ -124,7 +126,7 @@ def _parsed(parser: Parser, argv: Sequence[str], variables: Mapping[str, str], s
     except UsageError as error:
         place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
         raise UsageError(f"suite {place}: {error}") from error
-    return replace(OperationOptions.of(arguments), command="run")
+    return dataclasses.replace(OperationOptions.of(arguments), command="run")
 
 
 def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.device.present import Identity, cuda_versions, identities
 from collbench.device.unavailable import Obstacle, gpu_obstacle
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu
 
 
-@dataclass(frozen=True)
-class GpuPlatform:
+class GpuPlatform(msgspec.Struct, frozen=True):
     """A runtime of GPUs.
 
     name         "CUDA" or "HIP"

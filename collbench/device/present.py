@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 # The GPUs that a CUDA program started here would see, from files and the environment only. Every command needs their number at its start,
 # so this part imports nothing else.
@@ -18,8 +19,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 _NODE = re.compile(r"nvidia(\d+)")
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The GPUs that CUDA_VISIBLE_DEVICES selects.
 
     gpus   indices of GPUs, or the name of a MIG instance, in CUDA's order
@@ -110,8 +110,7 @@ def cuda_errors() -> tuple[type[Exception], type[Exception]]:
     return runtime.CUDARuntimeError, driver.CUDADriverError
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """A GPU's PCI address ("0000:1b:00.0"), and whether only one process can use it (compute mode "exclusive process")."""
 
     bus_id: str

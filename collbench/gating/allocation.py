@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple, replace
 
 from collbench.analysis import launches
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
@@ -71,8 +73,7 @@ class ShownFigures(NamedTuple):
     checked: bool = True
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True, eq=False):
     """An allocation with its launches, as the gate judges it and as a baseline stores it, without `shown` and `stopped`."""
 
     name: Annotated[str, column("Its identity: no allocation counts twice.")]
@@ -82,16 +83,24 @@ class Allocation:
     canary_s: Annotated[tuple[float | None, ...], column("By launch, the median over its cases of the state probe; None without one.")]
     facts: Annotated[Mapping[str, Mapping[str, str]], column("By kind and item, its value as text: all that is compared.")]
     cases: Annotated[Mapping[CaseKey, CaseTimes], column("What was measured, by case.")]
-    shown: Annotated[Mapping[CaseKey, ShownFigures], column("The rows' other figures by case.")] = field(
-        default_factory=dict, compare=False
-    )
+    shown: Annotated[Mapping[CaseKey, ShownFigures], column("The rows' other figures by case.")] = msgspec.field(default_factory=dict)
     imported: Annotated[bool, column("Whether another tool measured it.")] = False
     slowed: Annotated[str, column('How it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline.')] = ""
     jobs: Annotated[
         tuple[str, ...], column('The scheduler\'s jobs of its launches: "Slurm job testbed-12"; empty if none is recorded.')
     ] = ()
     ceilings: Annotated[tuple[LinkCeiling, ...], column("Those of its cases that come from links, each once; empty in an old file.")] = ()
-    stopped: Annotated[tuple[str, ...], column("The folders of the launches that stopped early.")] = field(default=(), compare=False)
+    stopped: Annotated[tuple[str, ...], column("The folders of the launches that stopped early.")] = ()
+
+    __hash__ = None  # type: ignore[assignment]  # its mappings cannot be hashed
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether a baseline stores both alike."""
+        return isinstance(other, Allocation) and self._stored == other._stored
+
+    @property
+    def _stored(self) -> tuple[Any, ...]:
+        return astuple(replace(self, shown={}, stopped=()))
 
     @property
     def hosts(self) -> tuple[str, ...]:

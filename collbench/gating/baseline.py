@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import GenericAlias
@@ -259,8 +258,7 @@ def size_class(size_bytes: int) -> str:
     return CLASSES[0] if size_bytes <= _SMALL else CLASSES[1] if size_bytes <= _MID else CLASSES[2]
 
 
-@dataclass(frozen=True, eq=False)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The assignment of cases to groups.
 
     groups  the groups, in order of first appearance
@@ -318,8 +316,7 @@ def known_median(values: Figures) -> Figures:
         return np.where(counts > 0, (picked[0] + picked[1]) / 2, np.nan)
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """The good allocations in a folder, in the order in which they began."""
 
     path: Path

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from math import inf, isclose, isfinite, log, sqrt
 from statistics import median
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gating import reasons as facts
@@ -35,8 +37,7 @@ _COMMON = 0.004  # ln of time: the effect that all groups of an allocation share
 _ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
 
 
-@dataclass(frozen=True)
-class GroupEffect:
+class GroupEffect(msgspec.Struct, frozen=True):
     """The measured effect on a group of cases.
 
     excess   ln of its time over the baseline's, the median over allocations; None if it is unknown
@@ -51,8 +52,7 @@ class GroupEffect:
     touched: bool
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(msgspec.Struct, frozen=True):
     """The evidence from which a cause is named.
 
     groups      all that were judged

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as replaced
 from datetime import date
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -17,7 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
+from msgspec.structs import replace as replaced
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
@@ -94,8 +94,7 @@ _MOST_PERCENT, _LARGEST = 1000, 1 << 20
 _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
-@dataclass(frozen=True)
-class ExpectedChange:
+class ExpectedChange(msgspec.Struct, frozen=True):
     """An announced change, from a table of the file of `--expect`.
 
     kind, what         patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown without a recorded change
@@ -251,8 +250,7 @@ _NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
 _LONGEST_FLOOR = 200
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(msgspec.Struct, frozen=True):
     """A required share of the ceiling.
 
     asked    as it was typed: "ring:80@64M-"

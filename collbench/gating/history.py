@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from collbench.analysis.differences import Difference
@@ -247,8 +248,7 @@ KINDS = WHOLE, GROUP, CASE = "whole", "group", "cell"
 _ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 
 
-@dataclass(frozen=True)
-class SeriesSubject:
+class SeriesSubject(msgspec.Struct, frozen=True):
     """The subject of a series: a case, a group or the whole. group: the group itself, or the case's; None for the whole."""
 
     kind: Annotated[str, column('"cell", "group" or "whole".')]
@@ -260,8 +260,7 @@ class SeriesSubject:
     ] = None
 
 
-@dataclass(frozen=True, eq=False)
-class HistoryMatrix:
+class HistoryMatrix(msgspec.Struct, frozen=True, eq=False):
     """Allocations as series of times.
 
     abouts   [series] the whole and the groups (those with at least three cases), then all cases
@@ -350,8 +349,7 @@ def median_variance(launches: Figures) -> Figures:
     return found
 
 
-@dataclass(frozen=True)
-class SeriesLevel:
+class SeriesLevel(msgspec.Struct, frozen=True):
     """A level of a series: its first and last allocation (both included), and the median in ln of time."""
 
     first: int
@@ -359,8 +357,7 @@ class SeriesLevel:
     value: float
 
 
-@dataclass(frozen=True, eq=False)
-class CaseHistory:
+class CaseHistory(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The history of a case, a group or the whole over all allocations.
 
     about   its subject
@@ -398,8 +395,7 @@ class CaseHistory:
         return max((abs(step.change) for step in self.steps), default=0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class History:
+class History(msgspec.Struct, frozen=True, eq=False):
     """The histories of all series in a folder.
 
     of           the folder
@@ -412,7 +408,7 @@ class History:
     allocations: Sequence[Allocation]
     series: Sequence[CaseHistory]
     notes: Sequence[str] = ()
-    _found: dict[tuple[int, int], list[Difference]] = field(default_factory=dict)
+    _found: dict[tuple[int, int], list[Difference]] = msgspec.field(default_factory=dict)
 
     def of_kind(self, *kinds: str) -> list[CaseHistory]:
         """Return the series of these kinds."""
@@ -459,8 +455,7 @@ def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = (
 # exceed it; between two baselines of six, 0.04 % of the cases. One comparison is therefore not a proof.
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(msgspec.Struct, frozen=True):
     """The change of a case, a group or the whole."""
 
     about: Annotated[SeriesSubject, column("", key="")]

@@ -9,12 +9,12 @@ cause.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -159,8 +159,7 @@ def _outcome_of_group(state: str, outcomes: Mapping[Outcome, int], factors: Figu
 # The verdict on a candidate: by the limits of a baseline, or (`gating.paired`) by those of the pairs of launches of two stacks.
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(msgspec.Struct, frozen=True, eq=False):
     """A candidate's allocations evaluated by limits, and what the user expects of them.
 
     candidate  the allocations as judged, by which floors and ceilings are compared

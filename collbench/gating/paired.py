@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
@@ -111,8 +111,7 @@ def _widening(count: int) -> float:
 Starts = Sequence[datetime | None]
 
 
-@dataclass(frozen=True, eq=False)
-class SideBySide:
+class SideBySide(msgspec.Struct, frozen=True, eq=False):
     """An allocation in which both stacks were measured.
 
     old, new    without the launches that were left out

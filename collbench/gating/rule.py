@@ -13,11 +13,12 @@ cores takes 65 or 260 ns on one machine, and the state may change at any time. T
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.analysis.launches import known as is_known
@@ -44,8 +45,7 @@ class Floors(NamedTuple):
     whole: float
 
 
-@dataclass(frozen=True, eq=False)
-class BaselineLimits:
+class BaselineLimits(msgspec.Struct, frozen=True, eq=False):
     """The limits learned from a baseline; all in ln of seconds.
 
     scheme        the groups of the cases
@@ -76,8 +76,7 @@ class BaselineLimits:
         return np.where(self.judged, np.exp(self.cases), np.nan)
 
 
-@dataclass(frozen=True, eq=False)
-class Excess:
+class Excess(msgspec.Struct, frozen=True, eq=False):
     """The times of allocations over the baseline's center, and where they exceed the limits.
 
     cases, groups, whole: [allocations × …] factors, NaN if not measured
@@ -92,8 +91,7 @@ class Excess:
     whole_over: Mask
 
 
-@dataclass(frozen=True, eq=False)
-class SlowerParts:
+class SlowerParts(msgspec.Struct, frozen=True, eq=False):
     """The slower cases and groups, as masks, and whether the whole is slower; each in all allocations."""
 
     cases: Mask
@@ -238,8 +236,7 @@ MOST_FLIPPED = 2  # launches of an allocation that may be left out and replaced 
 LEAST_LEFT = 3  # remaining launches of an allocation, since a single launch would move the median of fewer
 
 
-@dataclass(frozen=True)
-class FilteredAllocation:
+class FilteredAllocation(msgspec.Struct, frozen=True):
     """An allocation without the launches in another machine state.
 
     allocation  the remaining launches

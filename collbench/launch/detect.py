@@ -7,7 +7,9 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
@@ -108,7 +110,7 @@ def is_follower(env: Mapping[str, str]) -> bool:
 
 def to_variable(info: LaunchInfo) -> str:
     """Return the text of COLLBENCH_WORKER for one rank."""
-    return json.dumps(asdict(info))
+    return json.dumps(msgspec.to_builtins(info))
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, PALS) and Intel MPI's (hydra) PMI_*.
@@ -225,8 +227,7 @@ _ORDER = (detect_torchrun, detect_mpirun, slurm.detect, detect_kubernetes)
 _OF_ONE_TASK = ("srun", LAUNCHER)
 
 
-@dataclass(frozen=True)
-class LocalRequest:
+class LocalRequest(msgspec.Struct, frozen=True):
     """The user's request of a local start: `ranks` of --ranks (None: not given), and the command line, which errors repeat."""
 
     ranks: int | None = None

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.addresses import Family, families_of, is_loopback, is_numeric, own_addresses, resolve, route_to
 from collbench.errors import UsageError
@@ -31,8 +33,7 @@ from collbench.untrusted import parse_json
 Severity = Literal["severe", "warning", "note"]
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """A problem of the launch, with its severity.
 
     "severe": the launch starts the wrong processes, or none. "warning": it works without MPI. "note": it may matter later.
@@ -62,8 +63,7 @@ _FAMILIES = (
 _PLUGIN = re.compile(r"^(?:srun: )?\s*((?:none|openmpi|cray_shasta|pmi\w+)(?:/\w+)?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class LauncherProgram:
+class LauncherProgram(msgspec.Struct, frozen=True):
     """A launcher's program.
 
     family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
@@ -157,8 +157,7 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 """
 
 
-@dataclass(frozen=True)
-class MpiLibrary:
+class MpiLibrary(msgspec.Struct, frozen=True):
     """The MPI library that mpi4py loads.
 
     `version_text`      MPI.Get_library_version(), or "" where no library is loaded
@@ -217,8 +216,7 @@ _MOST_NAMES = 32  # each needs a look-up, which may take seconds if DNS does not
 _SHOWN = 4
 
 
-@dataclass(frozen=True)
-class HostName:
+class HostName(msgspec.Struct, frozen=True):
     """A host name, as this host resolves it.
 
     addresses   of the name; empty if it does not resolve
@@ -385,8 +383,7 @@ _EMITTED = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intel"}
 _MEASURED = ("allreduce",)
 
 
-@dataclass(frozen=True)
-class CommandLine:
+class CommandLine(msgspec.Struct, frozen=True):
     """A command to type, and its purpose."""
 
     purpose: str
@@ -472,8 +469,7 @@ _SEVERITY: Mapping[str, Severity] = {
 _REMEDY = {"collbench": ": ranks of two builds do not join; install the same build on all nodes"}
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """The content of `collbench doctor --launch`.
 
     hosts: for a launch on several hosts, their software as from `software.grouped`.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from collbench.addresses import bracketed
 from collbench.errors import UsageError
@@ -102,8 +103,7 @@ def ancestors() -> list[tuple[int, str, str]]:
     return found
 
 
-@dataclass(frozen=True)
-class LaunchInfo:
+class LaunchInfo(msgspec.Struct, frozen=True):
     """One process as its launcher started it. Ranks, local ranks and nodes count from 0.
 
     launcher      "local", "torchrun", "mpirun", "srun" or "kubernetes"
@@ -129,4 +129,4 @@ class LaunchInfo:
     advice: tuple[str, ...] = ()
     node: str = ""
     secret: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = msgspec.field(default_factory=dict)

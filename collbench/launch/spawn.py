@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
@@ -215,8 +217,7 @@ def default_ranks(gpus: int, per_process: int | None = None) -> int:
     return gpus // per_process
 
 
-@dataclass(frozen=True)
-class Terminal:
+class Terminal(msgspec.Struct, frozen=True):
     """The user's stdout and stderr: whether they are terminals, and `columns`, None if not known."""
 
     stdout: bool

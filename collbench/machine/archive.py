@@ -5,9 +5,10 @@ from __future__ import annotations
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
+
+import msgspec
 
 from collbench.machine.files import SymlinkResolver
 from collbench.machine.readers.text import Unreadable, printable
@@ -38,8 +39,7 @@ class ByteStream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveMember:
+class ArchiveMember(msgspec.Struct, frozen=True):
     """One member of a tarball: `data` of a file, `target` of a link (as written; "/…" for a hard link), or a folder (both None).
 
     `path` starts with "/".

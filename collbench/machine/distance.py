@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
@@ -247,8 +248,7 @@ _MODULES = {
 _KERNEL = re.compile(r"^(\d{1,3})\.(\d{1,3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(msgspec.Struct, frozen=True):
     """The GPUDirect RDMA state of a pair: one of STATES, and a sentence with the fact that decides it."""
 
     state: State

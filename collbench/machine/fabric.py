@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 Kind = Literal["switch", "host", "router"]
 End = tuple[str, int]  # a node's GUID, 16 hexadecimal digits, and the port's number
@@ -14,8 +15,7 @@ End = tuple[str, int]  # a node's GUID, 16 hexadecimal digits, and the port's nu
 _NAMELESS = ("mellanox technologies", "aggregation node", "infinihost")  # adapters without a host's name, and parts of switches
 
 
-@dataclass(frozen=True)
-class FabricNode:
+class FabricNode(msgspec.Struct, frozen=True):
     """A switch, a host's adapter, or a router. description: as set by the administrator, such as "node07 HCA-1"."""
 
     guid: str
@@ -30,8 +30,7 @@ class FabricNode:
         return words[0] if self.kind == "host" and words and not nameless else None
 
 
-@dataclass(frozen=True)
-class Cable:
+class Cable(msgspec.Struct, frozen=True):
     """A cable between two ports. rate: such as "4xEDR", "" when unknown. bits_per_s: data rate of each direction, None when unknown."""
 
     a: End
@@ -45,8 +44,7 @@ class Cable:
         return self.a, self.b
 
 
-@dataclass(frozen=True)
-class Fabric:
+class Fabric(msgspec.Struct, frozen=True, dict=True):
     """The nodes and cables of an InfiniBand fabric.
 
     source: the file it was read from; nodes: by GUID; lids: the known LIDs by port (for a switch by its port 0).
@@ -56,7 +54,7 @@ class Fabric:
     source: str
     nodes: Mapping[str, FabricNode]
     cables: tuple[Cable, ...]
-    lids: Mapping[End, int] = field(default_factory=dict)
+    lids: Mapping[End, int] = msgspec.field(default_factory=dict)
     doubts: tuple[str, ...] = ()
 
     def label(self, guid: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from collbench.machine.files import Files, Folder
 from collbench.machine.merge import merge

@@ -6,8 +6,9 @@ import math
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.addresses import Family, family_of
 from collbench.machine.files import Files, Folder
@@ -25,8 +26,7 @@ _VIRTUAL_DRIVERS = {
 }
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(msgspec.Struct, frozen=True):
     """One network interface.
 
     speed_bits_per_s    the speed that the kernel reports; None when unknown or virtual

@@ -6,13 +6,14 @@ A field with its default value counts as unknown. Fact paths are those of `model
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import fields, replace
 
 from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, PciDevice, known_none, name_by_lid
 
@@ -26,13 +27,12 @@ _IDENTITY = {"key", "address", "name", "number", "id", "index", "paths", "peer_a
 _WORDS = {"model", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
-@dataclass
-class _Record:
+class _Record(msgspec.Struct):
     """The results that merging collects: origins, disagreements and doubts."""
 
-    origins: dict[str, str] = field(default_factory=dict)
-    disagreements: list[Disagreement] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
+    disagreements: list[Disagreement] = msgspec.field(default_factory=list)
+    doubts: list[str] = msgspec.field(default_factory=list)
 
 
 def _taken(path: str, found: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
@@ -253,7 +253,7 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
             ports = _merged_parts(f"{path}/ports", found, record)
             values[name] = tuple(sorted(ports, key=lambda port: port.number))
         elif found:
-            rule = _merged if dataclasses.is_dataclass(found[0][1]) else _taken
+            rule = _merged if isinstance(found[0][1], msgspec.Struct) else _taken
             values[name] = rule(f"{path}/{name}", found, record)
     return replace(part, **values)
 
@@ -262,9 +262,9 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
 def _defaults(kind: Any) -> dict[str, Any]:
     """Return the fields of a part's class with the default value that means unknown."""
     defaults = {}
-    for one in dataclasses.fields(kind):
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        defaults[one.name] = None if default is dataclasses.MISSING else default
+    for field in fields(kind):
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        defaults[field.name] = None if default is msgspec.NODEFAULT else default
     return defaults
 
 

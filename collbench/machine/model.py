@@ -8,8 +8,10 @@ Rates are bytes or bits per second of one direction, as their names state.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.readers.text import printable
 from collbench.units import plural
@@ -20,8 +22,7 @@ SWITCH = "switch"  # the far end of a GpuLink that goes to an NVSwitch
 BRIDGES: Final = frozenset({"switch", "bridge", "root"})  # kinds of PCI functions with others below them
 
 
-@dataclass(frozen=True, slots=True)
-class PcieLink:
+class PcieLink(msgspec.Struct, frozen=True):
     """The link from a device up to the bridge above it: current values, and the maximum of the device (GT/s per lane, lanes)."""
 
     speed_gt_per_s: float | None = None
@@ -30,18 +31,16 @@ class PcieLink:
     max_width: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MachinePart:
+class MachinePart(msgspec.Struct, frozen=True):
     """A part of a machine. Its first field identifies it."""
 
     @property
     def key(self) -> str:
         """The key of this part in fact paths."""
-        return str(getattr(self, fields(self)[0].name))
+        return str(getattr(self, self.__struct_fields__[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class PciDevice(MachinePart):
+class PciDevice(MachinePart, frozen=True):
     """A PCI function.
 
     address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
@@ -65,8 +64,7 @@ class PciDevice(MachinePart):
     virtual: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """A GPU, or one die of a module where the software counts dies.
 
     key             its PCI address where known, else "gpu0"
@@ -98,8 +96,7 @@ class Gpu:
     clique: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLink:
+class GpuLink(msgspec.Struct, frozen=True):
     """`count` links from GPU `a` to `b`, as seen from `a`. A pair of GPUs has two of these, one from each end.
 
     b               key of a GPU, SWITCH, or None when the source only counts links
@@ -118,8 +115,7 @@ class GpuLink:
         return f"{self.a}>{self.b or '?'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Port(MachinePart):
+class Port(MachinePart, frozen=True):
     """A port of a NIC.
 
     rate_bits_per_s    data rate after line coding; None when unknown or the port is down
@@ -143,14 +139,13 @@ class Port(MachinePart):
     lid: int | None = None
     sm_lid: int | None = None
     shaped_bits_per_s: float | None = None
-    counters: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, int] = msgspec.field(default_factory=dict)
     lanes: int | None = None
     max_lanes: int | None = None
     guid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Nic(MachinePart):
+class Nic(MachinePart, frozen=True):
     """A network device: an RDMA device (InfiniBand, RoCE, EFA) or a plain Ethernet interface.
 
     name           "mlx5_0", "eth0"
@@ -179,8 +174,7 @@ class Nic(MachinePart):
     card_guid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode(MachinePart):
+class NumaNode(MachinePart, frozen=True):
     """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus: in the kernel's list format, "0-31,64-95"."""
 
     id: int
@@ -188,8 +182,7 @@ class NumaNode(MachinePart):
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(msgspec.Struct, frozen=True):
     """Facts of the machine as a whole.
 
     peer_memory      modules that let NICs read GPU memory, by name ("nvidia_peermem"); () for none; None when not read
@@ -220,8 +213,7 @@ class System:
     acs_on: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FabricLink:
+class FabricLink(msgspec.Struct, frozen=True):
     """A cable in the output of a subnet manager's tool: a host's port and the port at its other end."""
 
     host: str
@@ -233,8 +225,7 @@ class FabricLink:
     peer_port: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(msgspec.Struct, frozen=True):
     """Two sources that report different values of one fact; the first value is used."""
 
     path: str
@@ -257,8 +248,7 @@ def is_nccl_topology(source: str) -> bool:
     return source.startswith(NCCL_TOPOLOGY)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """One node.
 
     paths           paths between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both
@@ -278,10 +268,10 @@ class Machine:
     gpu_links: tuple[GpuLink, ...] = ()
     nics: tuple[Nic, ...] = ()
     fabric: tuple[FabricLink, ...] = ()
-    paths: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    peer_access: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[tuple[str, str], str] = msgspec.field(default_factory=dict)
+    peer_access: Mapping[tuple[str, str], str] = msgspec.field(default_factory=dict)
+    unknown: Mapping[str, str] = msgspec.field(default_factory=dict)
+    origins: Mapping[str, str] = msgspec.field(default_factory=dict)
     disagreements: tuple[Disagreement, ...] = ()
     doubts: tuple[str, ...] = ()
 

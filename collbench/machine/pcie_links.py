@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, Machine, PciDevice, PcieLink, is_nccl_topology

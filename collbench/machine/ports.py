@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import combinations
+
+import msgspec
 
 from collbench.machine.model import Machine, Nic
 from collbench.machine.readers.pci import MELLANOX
@@ -18,8 +19,7 @@ _MOST_INTERFACES = 2  # of a card; more devices with one GUID are those of a dri
 _ONE_PORT_TWICE = re.compile(r"\bGB10\b")
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPort:
+class SharedPort(msgspec.Struct, frozen=True):
     """Functions of one card that are one port of the network, or perhaps two ports.
 
     names      of the devices, in the machine's order
@@ -30,8 +30,7 @@ class SharedPort:
     certain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _PciFunction:
+class _PciFunction(msgspec.Struct, frozen=True):
     """The slot (domain, bus, device) and the function number of a PCI function."""
 
     domain: str

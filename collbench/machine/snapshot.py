@@ -9,12 +9,12 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from collbench.machine.model import Machine
 from collbench.machine.readers.text import Unreadable, printable
@@ -57,7 +57,7 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
         alike = _rounded(_without_identity(machine))
-        values = repr([getattr(alike, field.name) for field in fields(alike)])
+        values = repr(list(astuple(alike)))
         groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():
@@ -85,8 +85,8 @@ def machines_of(document: object, name: str) -> list[Machine]:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         pairs = any(isinstance(key, tuple) for key in value)
         return [[*key, item] for key, item in value.items()] if pairs else dict(value)
@@ -113,12 +113,12 @@ def _rounded(machine: Machine) -> Machine:
     )
 
 
-# The check of a document: for each dataclass of the model a struct with the same fields, which allows no others.
+# The check of a document: for each class of the model a struct with the same fields, which allows no others.
 
 
 @cache
 def _document(kind: Any) -> Any:
-    """Return the type of the JSON of a dataclass: exactly its fields, of which those added later may be missing."""
+    """Return the type of the JSON of a class of the model: exactly its fields, of which those added later may be missing."""
     hints = get_type_hints(kind)
     required: list[Any] = [(name, _json_type(hint)) for name, hint in hints.items() if name not in LATER]
     later: list[Any] = [(name, _json_type(hint), LATER[name]) for name, hint in hints.items() if name in LATER]
@@ -126,7 +126,7 @@ def _document(kind: Any) -> Any:
 
 
 def _json_type(hint: Any) -> Any:
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _document(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Mapping and get_origin(inner[0]) is tuple:
@@ -145,7 +145,7 @@ def _without_none(hint: Any) -> Any:
 def _of_model(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         kind: Any = type(value).part  # type: ignore[attr-defined]
-        return kind(*[_of_model(getattr(value, field.name)) for field in fields(kind)])
+        return kind(*[_of_model(getattr(value, name)) for name in kind.__struct_fields__])
     if isinstance(value, tuple):
         return tuple(map(_of_model, value))
     return {(a, b): text for a, b, text in value} if isinstance(value, list) else value

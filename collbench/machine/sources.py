@@ -9,9 +9,10 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from collbench.machine.archive import SUFFIXES, open_archive, unpacked
 from collbench.machine.files import Folder

@@ -7,8 +7,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
@@ -46,8 +48,7 @@ if TYPE_CHECKING:  # what follows from links is imported where a case crosses ho
 _SHARE_OF_COMMAND = 0.25  # for the references, of the time that a command has left
 
 
-@dataclass
-class Ceilings:
+class Ceilings(msgspec.Struct):
     """The limits of this launch's hosts. All ranks make it together; rank 0 reads it.
 
     ends_s  when the last case must have ended, in seconds on CLOCK_MONOTONIC; None: no limit
@@ -55,19 +56,19 @@ class Ceilings:
 
     request: Request
     world: World
-    interfaces: list[Interface] = field(default_factory=list)
-    machines: list[Machine] = field(default_factory=list)
+    interfaces: list[Interface] = msgspec.field(default_factory=list)
+    machines: list[Machine] = msgspec.field(default_factory=list)
     status: Callable[[str], None] = lambda text: None
     ends_s: float | None = None
-    rates: dict[tuple[str, str], HostRates] = field(default_factory=dict)  # of the references, by data type and kind of buffers
-    _found: dict[tuple[Any, ...], CeilingPair] = field(default_factory=dict)
-    _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
-    _hosts: dict[str, list[str]] = field(default_factory=dict)
+    rates: dict[tuple[str, str], HostRates] = msgspec.field(default_factory=dict)  # of the references, by data type and kind of buffers
+    _found: dict[tuple[Any, ...], CeilingPair] = msgspec.field(default_factory=dict)
+    _gpu_nodes: dict[str, GpuNodes] = msgspec.field(default_factory=dict)
+    _hosts: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
         """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
         self.status("reading the hardware…")
-        own = asdict(read_interface(interface_with(self.world.me.address)))
+        own = msgspec.to_builtins(read_interface(interface_with(self.world.me.address)))
         found = self.world.allgather(own, "reading the interfaces")
         by_host = {member.host: found[member.rank] for member in reversed(self.world.members)}
         self.interfaces = [Interface(**by_host[host]) for host in self.world.hosts]  # of each host the one with the ranks' addresses
@@ -227,8 +228,8 @@ class Ceilings:
         """Return the machines, their links and the references, JSON-ready, for topology.json."""
         from collbench.machine.snapshot import topology_json
 
-        members = [asdict(member) for member in self.world.members]
-        interfaces = [asdict(interface) for interface in self.interfaces]
+        members = msgspec.to_builtins(self.world.members)
+        interfaces = msgspec.to_builtins(self.interfaces)
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
 
 

@@ -12,8 +12,10 @@ import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.readers.network import HW_COUNTERS
 from collbench.machine.readers.nvml import Session
@@ -264,8 +266,7 @@ REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20:
            0x80: "power brake"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(msgspec.Struct, frozen=True):
     """One counter of NVML: its field, the factor of its unit, and the scopes (links) that are added up."""
 
     name: str
@@ -301,8 +302,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class _NvmlGpu:
+class _NvmlGpu(msgspec.Struct, frozen=True):
     handle: Any
     address: str
     fields: tuple[_Field, ...]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from collbench.measuring import counters
 from collbench.measuring.counters import Grown
@@ -31,8 +32,7 @@ Groups = tuple[tuple[int, ...], ...]
 _REFERENCE = 1 << 30  # elements per part for which the bytes are computed; other sizes are proportional
 
 
-@dataclass(frozen=True)
-class LeastBytes:
+class LeastBytes(msgspec.Struct, frozen=True):
     """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one direction.
 
     `total` assumes that nothing copies or adds on the way.
@@ -166,8 +166,7 @@ _MOST_HOSTS = 16
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
 
-@dataclass(frozen=True)
-class CaseActivity:
+class CaseActivity(msgspec.Struct, frozen=True):
     """The work that ran between two readings of the counters.
 
     iterations   of the operation, including warm-ups and those without samples

@@ -7,7 +7,6 @@ Counters belong to the host and include the traffic of other jobs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -72,8 +71,7 @@ class NetworkCounts(EvidencePart, frozen=True, omit_defaults=True):
         return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.tcp_sent) and self.lost <= _MOST_PER_RECOVERY * self.tcp_recoveries
 
 
-@dataclass(frozen=True)
-class HostNetwork:
+class HostNetwork(msgspec.Struct, frozen=True):
     """Network disturbances on one host.
 
     idle_interfaces   those that carried less than a hundredth of the host's packets: the case did not use them

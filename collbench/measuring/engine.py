@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from collbench.backends.backend import Backend
 from collbench.backends.slowing import Slowing
@@ -86,8 +88,7 @@ class Work(ABC):
         release(ready, self.backend)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """The result of a measurement; `measured`, `watched` and `wrong` are at rank 0, None elsewhere.
 
     measured   the samples; watched: with their evidence, None also where the work is not monitored
@@ -103,12 +104,11 @@ class Measured:
     checked: int = 0
     wrong: Sequence[DataError] | None = None
     gathered: Any = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    phases: Phases = field(default_factory=Phases)
+    evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    phases: Phases = msgspec.field(default_factory=Phases)
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     """The engine of a launch.
 
     check        calls of each measurement that are verified; 0: none
@@ -127,9 +127,9 @@ class Engine:
     monitors: bool = False
     probe: StateProbe | None = None
     instruments: Instruments | None = None
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    slowed: Slowing = field(default_factory=Slowing)
-    paths: Mapping[str, NcclPaths] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    slowed: Slowing = msgspec.field(default_factory=Slowing)
+    paths: Mapping[str, NcclPaths] = msgspec.field(default_factory=dict)
     machines: Callable[[], Sequence[Machine]] = tuple
     began_s: Callable[[], float | None] = lambda: None
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from collbench.control.world import World
 from collbench.measuring import counters
 from collbench.measuring.counters import Counts, Gpus, Grown, entries
@@ -37,8 +39,7 @@ _TICK_S = 0.01
 _ACTIVE = 0.01  # of the time: a thread that runs for less does not take a core from others
 
 
-@dataclass(frozen=True)
-class CpuReading:
+class CpuReading(msgspec.Struct, frozen=True):
     """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`.
 
     working   ticks in which the CPUs were not idle; run_ns: by thread of this process how long it has run; at_s: when
@@ -48,12 +49,11 @@ class CpuReading:
     ticks: int
     preempted: int
     working: int = 0
-    run_ns: Mapping[str, int] = field(default_factory=dict)
+    run_ns: Mapping[str, int] = msgspec.field(default_factory=dict)
     at_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """CPU disturbances between two moments.
 
     stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None if the kernel does not count it
@@ -165,8 +165,7 @@ _VOLUME_COUNTERS = ("tx_bytes", "sent_pkts")  # a port without either does not c
 _UNCOUNTED = ("cxi", "gni", "bxi")
 
 
-@dataclass(frozen=True)
-class Counters:
+class Counters(msgspec.Struct, frozen=True):
     """One reading of all counters of this host.
 
     interfaces, ports, gpus   counters by place ("eth0", "mlx5_0/1", a GPU's PCI address); all only ever grow
@@ -177,13 +176,13 @@ class Counters:
     pinned_bytes              of other processes' pages, while the kernel copied from them; None if it does not count them
     """
 
-    interfaces: Mapping[str, Counts] = field(default_factory=dict)
-    ports: Mapping[str, Counts] = field(default_factory=dict)
-    gpus: Mapping[str, Counts] = field(default_factory=dict)
+    interfaces: Mapping[str, Counts] = msgspec.field(default_factory=dict)
+    ports: Mapping[str, Counts] = msgspec.field(default_factory=dict)
+    gpus: Mapping[str, Counts] = msgspec.field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
-    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    states: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     uncounted: tuple[str, ...] = ()
-    tcp: Counts = field(default_factory=dict)
+    tcp: Counts = msgspec.field(default_factory=dict)
     pinned_bytes: int | None = None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.model import Machine
@@ -26,8 +27,7 @@ CeilingPair = tuple[Ceiling, Ceiling | None]
 MakeNode = Callable[[str, tuple[int, ...], tuple[int, ...]], Node]
 
 
-@dataclass(frozen=True)
-class RunningCase:
+class RunningCase(msgspec.Struct, frozen=True):
     """The groups of a case that run at the same time, and the hosts that they run on.
 
     groups      ranks of the job, in the order of their rank within the group
@@ -131,8 +131,7 @@ def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequ
     return matrix
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(msgspec.Struct, frozen=True):
     """The data that the groups that cross hosts must move together: bytes per host and direction, and the number of groups."""
 
     running: RunningCase
@@ -216,8 +215,7 @@ def _no_less(bound: Ceiling, expected: Ceiling) -> Ceiling:
     return replace(bound, bytes_per_s=expected.bytes_per_s) if (bound.bytes_per_s or 0.0) < (expected.bytes_per_s or 0.0) else bound
 
 
-@dataclass
-class GpuNodes:
+class GpuNodes(msgspec.Struct):
     """The hosts of a launch with the GPUs of some of their ranks. Each node is made once.
 
     machines   one per host, in the hosts' order
@@ -229,7 +227,7 @@ class GpuNodes:
     gpus: Sequence[str]
     hosts: Sequence[str]
     ranks: Sequence[Sequence[int]]
-    _made: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
+    _made: dict[tuple[str, tuple[int, ...]], Node] = msgspec.field(default_factory=dict)
 
     def whole(self) -> tuple[Node, ...] | Ceiling:
         """Return a node per host with the GPUs of all its ranks, or an unknown ceiling with the reason."""

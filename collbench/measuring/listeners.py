@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend
 from collbench.plugin import loaded_parts
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 Reports = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """A measurement to observe.
 
     is_case   whether it is an operation of the library by itself
@@ -79,8 +79,7 @@ def held_resources() -> HeldResources:
         return HeldResources(0, 0)
 
 
-@dataclass
-class LeakCheck(Listener):
+class LeakCheck(Listener, msgspec.Struct):
     """By how much the open files and the memory of the worst rank grow while a case makes groups again and again."""
 
     before: HeldResources | None = None
@@ -108,8 +107,7 @@ class LeakCheck(Listener):
         return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
 
 
-@dataclass
-class CommunicatorSizes(Listener):
+class CommunicatorSizes(Listener, msgspec.Struct):
     """The GPU memory that a communicator of the case takes, at the worst rank."""
 
     backend: CountingBackend
@@ -130,8 +128,7 @@ class CommunicatorSizes(Listener):
         return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
 
 
-@dataclass
-class LibraryChoices(Listener):
+class LibraryChoices(Listener, msgspec.Struct):
     """The choices of the library during the verified calls, and its paths.
 
     paths     NCCL's log on this rank; None: the backend itself reports what it chose
@@ -140,7 +137,7 @@ class LibraryChoices(Listener):
     backend: Backend
     paths: NcclPaths | None
     machines: Callable[[], Sequence[Machine]]
-    choices: list[dict[str, Any]] = field(default_factory=list)
+    choices: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, observed: Observed) -> Self | None:

@@ -8,15 +8,17 @@ import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.clock import Clock, DeviceClock
 from collbench.errors import RunFailed
 from collbench.native.library import DeviceStruct, FailureStruct, NativeSlots, library
 from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
+from collbench.stats.median import middle
 
 # Samples of work that calls only enqueue on streams: events before and after it, read after the streams are empty; see loop.c.
 
@@ -26,8 +28,7 @@ _SHARE = 0.75  # of the deadline: leaves time to find the missing ranks and to e
 Words = ctypes.Array[ctypes.c_uint64]
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """The point where a sample failed: the iteration, the call's error code, and the call's position.
 
     The position is -1 in the synchronization; loop.c defines the values below that.
@@ -179,8 +180,7 @@ class Unfinished(RunFailed):
     """Enqueued work failed, or did not end within its deadline. The library cannot be used any more."""
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """The calls that a loop times, and the calls around them.
 
     program    the calls of one iteration, per buffer slot
@@ -290,7 +290,7 @@ class Loop(TimedLoop):
                 names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))
                 raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})") + device.remedy(failure)) from None
             raise self._failed(failure.call, failure.iteration, self._explained(failure.call, failure.code)) from None
-        self.enqueue_s = float(np.median(device.enqueue_s)) / (batch * self.iterations) if n else None
+        self.enqueue_s = middle(np.sort(device.enqueue_s)) / (batch * self.iterations) if n else None
         self.starts_ns = np.full_like(samples, np.nan)
         return samples
 
@@ -329,7 +329,7 @@ class Loop(TimedLoop):
             if queued:
                 host_s.append(time.monotonic() - began)
             ends.append(clock.stamp())
-        self.enqueue_s = float(np.median(host_s)) / (batch * self.iterations) if host_s else None
+        self.enqueue_s = middle(np.sort(host_s)) / (batch * self.iterations) if host_s else None
         samples = clock.elapsed(starts, ends)
         comparable = clock.native and len(samples) == 1
         self.starts_ns = np.mod(starts, WRAP_NS).astype(np.float64)[np.newaxis, :] if comparable else np.full_like(samples, np.nan)

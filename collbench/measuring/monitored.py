@@ -8,10 +8,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.control.world import World
@@ -27,6 +28,7 @@ from collbench.measuring.sampling import Measurement, slowest
 from collbench.measuring.sync import shared_page
 from collbench.native.library import StateProbeStruct, library
 from collbench.results.row import LoopTime, SharedCores
+from collbench.stats.median import middle, quantile
 
 # The state probe: a short measurement of the machine before and after each case.
 #
@@ -89,8 +91,7 @@ _LEAST_LEFT = 0.2  # of the budget: with less time a repetition would be less pr
 _LAUNCH_BOUND = 0.8  # of the device's time: with more host time per call, the sample measures the calls
 
 
-@dataclass(frozen=True)
-class MonitoredMeasurement:
+class MonitoredMeasurement(msgspec.Struct, frozen=True):
     """A measurement of a case and its evidence, at rank 0.
 
     probe_s    {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
@@ -122,11 +123,11 @@ class MonitoredMeasurement:
     moved: MovedBytes | None = None
     enqueue_s: float | None = None
     launch_bound: bool = False
-    telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    paused_s: dict[str, float] = field(default_factory=dict)
+    telemetry: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
+    paused_s: dict[str, float] = msgspec.field(default_factory=dict)
     networks: tuple[HostNetwork, ...] = ()
     stalls: tuple[Stall, ...] = ()
-    phases: Phases = field(default_factory=Phases)
+    phases: Phases = msgspec.field(default_factory=Phases)
     reports: Sequence[Mapping[str, Any]] = ()
     sharing: SharedCores | None = None
 
@@ -199,7 +200,7 @@ def measure_monitored(
         began, paused_s = now(), world.watchdog.paused_s
         measured = sample(budget)
         span, after = between(began, now()), probe.measure() if probe else None
-        own = {"before": before, "after": after, **asdict(span), "enqueue_s": ready.loop.enqueue_s,
+        own = {"before": before, "after": after, **msgspec.to_builtins(span), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         for listener in listeners:
             own |= listener.end(ready)
@@ -241,7 +242,7 @@ def _with_evidence(found: MonitoredMeasurement, ready: PreparedCase, world: Worl
     if len(world.hosts) > 1:  # on one host ranks need no network
         networks = tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
     series = slowest(measured.samples, ready.timed)
-    median_s = float(np.median(series)) if len(series) else None
+    median_s = middle(np.sort(series)) if len(series) else None
     long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
     enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
@@ -261,8 +262,9 @@ def _sharing(world: World, all_ranks: Sequence[dict[str, Any]], series: NDArray[
     """Return how threads share the cores of the host with the most threads per core; None without samples, or if it is not known."""
     if not len(series):
         return None
-    low, high = np.quantile(series, [0.1, 0.9])
-    spread = float(high / low) if low > 0 else 1.0
+    ordered = np.sort(series)
+    low = quantile(ordered, 0.1)
+    spread = quantile(ordered, 0.9) / low if low > 0 else 1.0
     by_host = [[member for member in world.members if member.host == host] for host in world.hosts]
     known = [shared_cores([all_ranks[member.rank] for member in mates], [member.cpus for member in mates], spread) for mates in by_host]
     return max((one for one in known if one), key=lambda one: one.threads / one.cores, default=None)

@@ -12,11 +12,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import astuple
 
 from collbench.backends.backend import Backend
@@ -389,8 +389,7 @@ _ADDRESS = re.compile(r"^(?:\[([^\[\]]{1,200})\]|([^:\[\]]{1,253})):(\d{1,5})$")
 _SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class RasReply:
+class RasReply(msgspec.Struct, frozen=True):
     """The reply of RAS. `sentence`: its report, None when it could not be reached, with the reason in `why`."""
 
     sentence: str | None
@@ -545,15 +544,14 @@ _MEETING = ("allreduce", 4)  # the backend's own synchronization
 Choices = list[dict[str, Any]]
 
 
-@dataclass
-class NcclPaths:
+class NcclPaths(msgspec.Struct):
     """The NCCL log of one backend on this rank. `facts`: of all ranks together after the last case, at rank 0.
 
     tuning   whether NCCL writes a line per call all the time, as `--evidence tuning` requests
     """
 
     log: DebugLog
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @classmethod
     def begin(cls, tuning: bool) -> NcclPaths:
@@ -581,7 +579,7 @@ class NcclPaths:
         self.facts = together([each["facts"] for each in all_ranks])
         first: Choices = next((each["choices"] for each in all_ranks if each["choices"]), [])
         state = state_of_run(self.facts, machines, rdma_bytes(moved.hosts.values() if moved else ()))
-        return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": asdict(state)}
+        return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": msgspec.to_builtins(state)}
 
     def close(self) -> None:
         """Remove the log and restore the environment."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
@@ -46,8 +48,7 @@ class BackendOpensTooLate(Fact, frozen=True):
     left_s: float
 
 
-@dataclass(frozen=True)
-class OpenBackend:
+class OpenBackend(msgspec.Struct, frozen=True):
     """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there is one."""
 
     name: str

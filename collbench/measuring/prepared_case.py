@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.clock import DeviceClock, ProcessClock
@@ -27,8 +29,7 @@ _BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecut
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class PreparedCase:
+class PreparedCase(msgspec.Struct, frozen=True):
     """A case that every rank can run: its groups, this process's part of them, and the loop over its program.
 
     checking      the loop that is verified: `loop`, unless one turn of it is several iterations or the operation is a barrier
@@ -46,7 +47,7 @@ class PreparedCase:
     loop: TimedLoop
     checking: TimedLoop
     synchronised: bool = True
-    program: Program = field(default_factory=lambda: Program(((),)))
+    program: Program = msgspec.field(default_factory=lambda: Program(((),)))
     must: Callable[[Mapping[int, str]], LeastBytes] | None = None
     first_call_s: float = 0.0
 
@@ -86,8 +87,7 @@ def make_groups(backend: Backend, work: Sequence[tuple[Operation, Case]], world:
         return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
 
 
-@dataclass(frozen=True)
-class BackendContext:
+class BackendContext(msgspec.Struct, frozen=True):
     """The state that all cases of a backend share: the backend, its groups by their ranks, and the synchronization of ranks.
 
     each_time   whether the ranks may synchronize before each sample; else only before the first of a batch
@@ -137,8 +137,7 @@ def prepare(
     return ready
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True):
     """A case to prepare on all ranks: over these groups, in a backend's context, with so many rotating buffers."""
 
     operation: Operation

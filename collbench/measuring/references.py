@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Group
@@ -64,8 +65,7 @@ T = TypeVar("T")
 _FEWEST, _MOST = 6, 300
 
 
-@dataclass(frozen=True)
-class CopyResult:
+class CopyResult(msgspec.Struct, frozen=True):
     """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes that one copy moves.
 
     wrong   how many bytes of the target differ from the source, and the first of them; None when none does

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.registry import missing_backend
 from collbench.backends.slowing import Slowing
@@ -23,8 +25,7 @@ _UNIT, _MOST_UNITS = 8 * 1024 * 1024, 8  # bytes per further part of a shared ti
 _TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """The user's limits for measuring one case.
 
     max_time_s   wall time; it takes precedence over all counts
@@ -100,8 +101,7 @@ def _parts(size_bytes: int) -> float:
     return 1 + min(size_bytes / _UNIT, _MOST_UNITS)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """The request of one launch: what to measure, and with which options.
 
     command        the subcommand ("allreduce"; of a suite "run-" and its name), for the folder's name
@@ -139,7 +139,7 @@ class Request:
     sweep: Sweep | Sweeps
     backends: tuple[str, ...]
     requested: frozenset[str] = frozenset()
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = msgspec.field(default_factory=Budget)
     ranks: int | None = None
     check: int = 1
     ceiling: float | None = None
@@ -156,14 +156,14 @@ class Request:
     gpus_per_process: int = 1
     evidence: str = "on"
     telemetry_hz: float = 0.0
-    slowed: Slowing = field(default_factory=Slowing)
+    slowed: Slowing = msgspec.field(default_factory=Slowing)
     oversubscribe: bool = False
     ranks_per_node: int | None = None
     gdr_check: bool = False
     stop_on_wrong: bool = False
     trace: Path | None = None
     nvtx: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None
     configuration: Mapping[str, Any] | None = None
@@ -216,8 +216,7 @@ class Request:
 # What the commands with tasks of their own add to it.
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where the ranks of a launch run, as far as one process knows it before they join.
 
     processes  their number
@@ -237,8 +236,7 @@ class Placement:
         return len(self.host_of)
 
 
-@dataclass(frozen=True)
-class TaskRequest:
+class TaskRequest(msgspec.Struct, frozen=True):
     """The request of a command, made once and complete. Commands whose tasks need more than the request of the launch have subclasses.
 
     launch  what all commands share

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.control.world import World
 from collbench.errors import UsageError
@@ -262,8 +264,7 @@ def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", 
     return f"{has}: {left} {'is' if left == 1 else 'are'} measured now"
 
 
-@dataclass
-class Stored:
+class Stored(msgspec.Struct):
     """The stored part of a run, empty unless the run is resumed. Only `done`, `complete` and `resumed` are known at ranks other than 0.
 
     info     the part of run.json about this launch
@@ -273,9 +274,9 @@ class Stored:
     """
 
     folder: RunFolder | None = None
-    info: dict[str, Any] = field(default_factory=dict)
-    records: dict[int, Any] = field(default_factory=dict)
-    cut: dict[str, int] = field(default_factory=dict)
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+    records: dict[int, Any] = msgspec.field(default_factory=dict)
+    cut: dict[str, int] = msgspec.field(default_factory=dict)
     done: frozenset[int] = frozenset()
     complete: bool = False
     resumed: bool = False

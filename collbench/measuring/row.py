@@ -7,10 +7,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
@@ -24,7 +25,7 @@ from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
 from collbench.results.row import Row, SampleStarts, StartSkew, Times
-from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
+from collbench.stats.median import Median, Mode, drift, median, middle, modes, quantile, quantiles
 
 _WORST = 16
 _MOST_GROUPS = 1024  # groups that are listed one by one at most
@@ -51,8 +52,7 @@ class Known(NamedTuple):
         return cls(found, modes(series), drift(series, found.half_width))
 
 
-@dataclass(frozen=True)
-class RowContext:
+class RowContext(msgspec.Struct, frozen=True):
     """The parts of a row other than its figures: the ranks of each host, the ceilings, flags and evidence.
 
     withheld   whether the row gets no percentage
@@ -141,7 +141,7 @@ def _figures(
     if samples.shape[1] == 0:
         return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
-    p50s = [float(np.median(each)) for each in series]
+    p50s = [middle(np.sort(each)) for each in series]
     together = np.max(series, axis=0)
     slowest = together if operation.aggregate else series[int(np.argmax(p50s))]
     found, n = Known.of(slowest), 2 if operation.pair else len(places[0])
@@ -151,7 +151,7 @@ def _figures(
         "n": known.n, "n_eff": known.n_eff, "time_s": times_of(slowest, known), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-        "groups": _of_groups((operation, case, n), p50s, float(np.median(together))) if len(p50s) > 1 else {},
+        "groups": _of_groups((operation, case, n), p50s, middle(np.sort(together))) if len(p50s) > 1 else {},
         "message_rate": pairs * (2 if operation.bidirectional else 1) / known.value if operation.aggregate and known.value > 0 else None,
     }, _arrays(samples, slowest), found  # fmt: skip
 
@@ -196,7 +196,7 @@ def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found:
         yield "two_modes"
     if known.drift is not None:
         yield "drift"
-    if skew is not None and np.median(skew) > _MOST_SKEW * known.median.value * moves:
+    if skew is not None and middle(np.sort(skew)) > _MOST_SKEW * known.median.value * moves:
         yield "skew_limited"
 
 
@@ -258,9 +258,10 @@ def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:
 
 def _arrays(samples: Samples, slowest: Samples) -> dict[str, NDArray[Any]]:
     """Return per sample the maximum, mean and slowest rank; per rank the median and p95; and all samples if there are few."""
-    per_rank = np.quantile(samples, [0.5, 0.95], axis=1)
+    by_rank = np.sort(samples, axis=1)
     arrays = {
         "max_s": slowest, "mean_s": samples.mean(axis=0), "slowest_rank": samples.argmax(axis=0).astype(np.int32),
-        "rank_p50_s": per_rank[0], "rank_p95_s": per_rank[1],
+        "rank_p50_s": np.array([quantile(ordered, 0.5) for ordered in by_rank]),
+        "rank_p95_s": np.array([quantile(ordered, 0.95) for ordered in by_rank]),
     }  # fmt: skip
     return arrays | {"all_s": samples} if samples.size <= _WHOLE_ARRAYS_UP_TO else arrays

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ from collbench.control.world import World
 from collbench.measuring.loop import TimedLoop
 from collbench.measuring.phases import Phases
 from collbench.measuring.request import Budget
-from collbench.stats.median import median
+from collbench.stats.median import median, middle, quantile
 
 MOST_SAMPLES = 3000
 MOST_WARMUPS = 300
@@ -35,8 +35,7 @@ _WINDOW = (3, 20)  # rounds of a window of the warm-up
 Samples = NDArray[np.float64]
 
 
-@dataclass
-class Measurement:
+class Measurement(msgspec.Struct):
     """The samples of a case at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
     width      the relative half-width of the result's interval; None: it has none
@@ -57,10 +56,10 @@ class Measurement:
     batch: int = 1
     iterations: int = 1
     loop_s: float = 0.0
-    flags: list[str] = field(default_factory=list)
-    durations: list[tuple[str, float]] = field(default_factory=list)
-    starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
-    phases: Phases = field(default_factory=Phases)
+    flags: list[str] = msgspec.field(default_factory=list)
+    durations: list[tuple[str, float]] = msgspec.field(default_factory=list)
+    starts_ns: Samples = msgspec.field(default_factory=lambda: np.empty((0, 0)))
+    phases: Phases = msgspec.field(default_factory=Phases)
 
 
 Batch = tuple[int, int]  # samples, iterations per sample
@@ -129,8 +128,7 @@ def sound(samples: Samples, timed: Sequence[int]) -> NDArray[np.bool_]:
     return all_sound
 
 
-@dataclass(frozen=True)
-class Stopping:
+class Stopping(msgspec.Struct, frozen=True):
     """How many samples a measurement takes, and when they are enough. Its numbers are of rounds, which are single turns as a rule.
 
     budget      the user's limits: the time limit takes precedence over numbers
@@ -256,7 +254,7 @@ def _warm_up(rule: Stopping, once_s: float, measured: Measurement) -> Generator[
         times = rule.times((yield WarmUp((window * rule.turns, measured.batch))))
         measured.warmups += window * rule.turns
         if len(times):
-            round_s = max(float(np.median(times)), 1e-9) * measured.batch * measured.iterations
+            round_s = max(middle(np.sort(times)), 1e-9) * measured.batch * measured.iterations
         spent_s += window * round_s
         if before is not None and len(times) and _alike(before, times):
             return None
@@ -267,9 +265,12 @@ def _warm_up(rule: Stopping, once_s: float, measured: Measurement) -> Generator[
 
 def _alike(a: Samples, b: Samples) -> bool:
     """Return whether two windows agree: medians within 2 %, quartiles within 5 %."""
-    middle, quartiles = 0.02, 0.05
-    (a1, a2, a3), (b1, b2, b3) = np.quantile(a, [0.25, 0.5, 0.75]), np.quantile(b, [0.25, 0.5, 0.75])
-    return bool(abs(a2 - b2) <= middle * b2 and abs(a1 - b1) <= quartiles * b1 and abs(a3 - b3) <= quartiles * b3)
+    first, second = np.sort(a), np.sort(b)
+    tolerances = {0.25: 0.05, 0.5: 0.02, 0.75: 0.05}
+    return all(
+        abs(quantile(first, share) - quantile(second, share)) <= tolerance * quantile(second, share)
+        for share, tolerance in tolerances.items()
+    )
 
 
 def _sample(

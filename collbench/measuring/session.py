@@ -14,6 +14,8 @@ from functools import cached_property, partial
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from collbench import __version__
 from collbench.backends.backend import Backend
 from collbench.control.diagnosis import Hang
@@ -53,8 +55,7 @@ T = TypeVar("T")
 # What a task, its plan and its listener are.
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What a launch will measure.
 
     total       the number of cases, rounds or trainings
@@ -64,7 +65,7 @@ class Plan:
     """
 
     total: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     cases: Sequence[Case] = ()
     ranks: int = 0
     nodes: int = 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from collbench.measuring.prepared_case import PreparedCase, phase
 from collbench.operations.data import Mismatch, slots_checked
@@ -38,8 +40,7 @@ class DataError(Protocol):
         """Return the rank and its errors, JSON-ready, for a row's evidence."""
 
 
-@dataclass(frozen=True)
-class VerificationTurn:
+class VerificationTurn(msgspec.Struct, frozen=True):
     """One turn of verification at this rank: fill memory with data that differs by rank and call, run the calls once, compare.
 
     fills     each fills a part of the memory
@@ -125,8 +126,7 @@ _LONGER = 4  # factor of the delay at the next attempt
 _CLOCKS = 0.98  # clocks of hosts differ by up to 500 ppm, and timers round
 
 
-@dataclass(frozen=True)
-class LeftEarly:
+class LeftEarly(msgspec.Struct, frozen=True):
     """A rank that left a barrier before another rank had entered it.
 
     It left `after_s` seconds after the meeting. Rank `late` had not entered yet: it waited `delay_s` seconds.

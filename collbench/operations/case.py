@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DType
@@ -21,8 +23,7 @@ Groups = tuple[tuple[int, ...], ...]
 CALLS = ("blocking", "nonblocking", "persistent")
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """A division of the ranks into groups: ranks with the same color form a group, as in nccl-tests' NCCL_TESTS_SPLIT.
 
     word    "AND" (color: rank & number), "OR" (rank | number), "MOD" (rank % number), "DIV" (rank // number)
@@ -93,8 +94,7 @@ def _groups(split: Split, n: int) -> Groups:
     return tuple(tuple(ranks) for _, ranks in sorted(found.items()))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """A test case: operation × backend × device × dtype × redop × mode × placement × root × buffers × window × size.
 
     size_bytes   the requested size, rounded down to whole elements (nccl-tests' size)
@@ -124,7 +124,7 @@ class Case:
     buffers: str = "fixed"
     window: int | None = None
     seed: int = 0
-    flags: tuple[str, ...] = field(default=())
+    flags: tuple[str, ...] = msgspec.field(default=())
     registration: str | None = None
     algorithm: str | None = None
     protocol: str | None = None

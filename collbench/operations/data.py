@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
 from math import ceil
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from collbench.operations.case import Case
@@ -170,8 +171,7 @@ WINDOW = 256  # wrong elements examined to find the rank with the missing contri
 _CHUNK = PERIOD * 64  # elements compared at a time: bounds the extra memory at 32 MiB for float64
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """A verification error of one rank: number of wrong elements, index of the first, its expected and received value, a likely cause, and
     the part of the work, if it has parts ("gradients, bucket 3 of 14").
     """
@@ -198,8 +198,7 @@ class Mismatch:
         return {"what": what, **values} if what else values
 
 
-@dataclass(frozen=True)
-class ExpectedBlock:
+class ExpectedBlock(msgspec.Struct, frozen=True):
     """The expected data of one block. It starts at element `offset` of the receive buffer, with element `block.at` of the period."""
 
     block: Block
@@ -319,8 +318,7 @@ _STAGGER = 4096 + 64  # with a power of two between them, all slots would be in 
 _ALIGN = 4096
 
 
-@dataclass(frozen=True)
-class BufferExtent:
+class BufferExtent(msgspec.Struct, frozen=True):
     """The positions of one rank's elements in one slot. In place, the send elements are inside the receive elements' block."""
 
     send: int

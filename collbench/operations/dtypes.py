@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.errors import UsageError
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from collbench.operations.unsupported import AverageNotRepresentable, RedopUndefined
 
 
-@dataclass(frozen=True)
-class DType:
+class DType(msgspec.Struct, frozen=True):
     """A data type of elements.
 
     name       as users type it and rows print it

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
@@ -31,8 +32,7 @@ def circle_round(n: int, number: int) -> Round:
     return tuple((min(pair), max(pair)) for pair in ([] if n % 2 else [(number, n - 1)]) + met)
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """The pairs to measure, in order.
 
     n        number of places (ranks, nodes …)

@@ -8,8 +8,10 @@ yield the calls of one iteration, and one `Operation`. That is enough: the regis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.operations.case import Case
 from collbench.operations.program import Call
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 Reason: TypeAlias = "str | Fact"
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A part of a rank's receive buffer, and where its data comes from.
 
     sources   ranks of the group; the data of several is reduced with the case's redop
@@ -35,8 +36,7 @@ class Block:
     count: int
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """One rank of the group that runs a case: the argument of `Operation.expected_blocks` and `Operation.sends`.
 
     rank    this rank's number within the group, 0 … n-1
@@ -160,8 +160,7 @@ def needs_out_of_place(operation: str) -> Callable[[int, Case], Reason | None]:
     return needs
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """One collective or point-to-point pattern.
 
     Required, with at least one entry in `steps` or with `by_messages`:
@@ -210,7 +209,7 @@ class Operation:
     name: str
     bus_factor: Callable[[int], float]
     expected_blocks: Callable[[Place], Sequence[Block]]
-    steps: Mapping[str, Steps] = field(default_factory=dict)
+    steps: Mapping[str, Steps] = msgspec.field(default_factory=dict)
     by_messages: Steps | None = None
     reduces: bool = False
     rooted: bool = False

@@ -6,14 +6,15 @@ A backend's `bind` returns a `Program`. The C loop runs it if all of its calls a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import zip_longest
+
+import msgspec
+from msgspec.structs import replace
 
 MAX_ARGS = 12  # that the C loop passes to a function; native/loop.c has the same number
 
 
-@dataclass(frozen=True)
-class NativeCall:
+class NativeCall(msgspec.Struct, frozen=True):
     """A call of a C function, which returns 0 for success.
 
     name      of the function, for errors and for `Program.calls`
@@ -30,8 +31,7 @@ class NativeCall:
             raise ValueError(f"{self.name} has {len(self.args)} arguments; the C loop passes at most {MAX_ARGS}")
 
 
-@dataclass(frozen=True)
-class PythonCall:
+class PythonCall(msgspec.Struct, frozen=True):
     """A call of a Python function without arguments, which raises an exception on failure. Its result is ignored."""
 
     name: str
@@ -41,8 +41,7 @@ class PythonCall:
 Call = NativeCall | PythonCall
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """The calls of one iteration, for each buffer slot; iterations use the slots in turn.
 
     slots        by slot the calls, in order; all slots have the same calls on different buffers
@@ -70,8 +69,7 @@ class Program:
         return (call.name for call in self.slots[0]) if self.slots else iter(())
 
 
-@dataclass(frozen=True)
-class NonBlocking:
+class NonBlocking(msgspec.Struct, frozen=True):
     """The calls of one iteration in two programs: `start` begins it and does not wait, `wait` returns when its data is complete.
 
     Both have the same buffer slots. A slot is started again only after its wait.

@@ -7,10 +7,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError, nearest
 from collbench.operations.dtypes import DTYPES, dtype_named
@@ -151,8 +153,7 @@ _WHERE = re.compile(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$
 _FILES = ("traffic",)  # keys that name files relative to the suite's folder
 
 
-@dataclass(frozen=True)
-class SuiteSweep:
+class SuiteSweep(msgspec.Struct, frozen=True):
     """One sweep of a suite, with defaults.
 
     file    the suite that contains it; where: its place there, "sweeps[2] 'large'"
@@ -173,8 +174,7 @@ class SuiteSweep:
         return f"{self.where} of {self.file}"
 
 
-@dataclass(frozen=True)
-class Suite:
+class Suite(msgspec.Struct, frozen=True):
     """A suite: a list of sweeps to measure in one launch.
 
     name     "quick", or the file's name without its suffix
@@ -197,14 +197,13 @@ class Suite:
                 "sweeps": sweeps}  # fmt: skip
 
 
-@dataclass
-class _Draft:
+class _Draft(msgspec.Struct):
     """The combined contents of the suites read so far."""
 
     title: str = ""
-    run: dict[str, Any] = field(default_factory=dict)
-    defaults: dict[str, Any] = field(default_factory=dict)
-    sweeps: list[SuiteSweep] = field(default_factory=list)
+    run: dict[str, Any] = msgspec.field(default_factory=dict)
+    defaults: dict[str, Any] = msgspec.field(default_factory=dict)
+    sweeps: list[SuiteSweep] = msgspec.field(default_factory=list)
     read: int = 0
 
 

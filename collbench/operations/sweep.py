@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.case import CALLS, Case, Split
@@ -28,8 +30,7 @@ REGISTRATIONS = ("none", "registered", "window", "symmetric", "device", "gin")
 _Tuning = tuple[str | None, str | None, str | None]
 
 
-@dataclass(frozen=True)
-class BackendDefaults:
+class BackendDefaults(msgspec.Struct, frozen=True):
     """A backend's defaults for the options of test cases.
 
     device, mode, buffers   as in a test case; largest: the largest size in bytes (the smallest is 8)
@@ -51,8 +52,7 @@ CPU = BackendDefaults()
 CUDA = BackendDefaults("cuda", "pipelined", "rotating", 2**30)  # as nccl-tests measures
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(msgspec.Struct, frozen=True):
     """The options of a sweep. Its test cases are all combinations; the backend's defaults replace None, () and "auto".
 
     sizes       in bytes, ascending; None: from 8 to the backend's largest, by `step` ("x2", "+1K")
@@ -185,8 +185,7 @@ def whole_sizes(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
             yield whole, whole != size
 
 
-@dataclass(frozen=True)
-class Sweeps:
+class Sweeps(msgspec.Struct, frozen=True, dict=True):
     """The sweeps of a suite, in one launch; has the same methods as a `Sweep`.
 
     each              in the order of the suite; those with the same `place` come from one table of it

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import Available, Feature, Unavailable
 from collbench.backends.registry import backend_class, backend_names
@@ -14,8 +16,7 @@ from collbench.report.frame import Column, Frame, Line, table_lines
 _MADE_UP = {"simulated", "slowed"}  # flags of backends with times that do not describe a network
 
 
-@dataclass(frozen=True)
-class BackendState:
+class BackendState(msgspec.Struct, frozen=True):
     """A backend on this machine; `default`: whether it is used without --backend."""
 
     name: str
@@ -67,7 +68,7 @@ def backend_lines(states: Sequence[BackendState], format: str, width: int | None
     """Yield a line per backend in `format`, "table" or "json"."""
     if format == "json":
         for state in states:
-            about = asdict(state.answer) if isinstance(state.answer, Available) else state.answer.as_json()
+            about = msgspec.to_builtins(state.answer) if isinstance(state.answer, Available) else state.answer.as_json()
             facts = {"backend": state.name, "available": state.available, "devices": state.devices, "default": state.default}
             yield Line(json.dumps({**facts, "made_up": state.made_up, **about}))
         return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, TypeVar
+
+import msgspec
 
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.columns import NUMBER, column
@@ -45,8 +46,7 @@ def _visible(case: CaseLimits) -> str:
     return _percent(slowdown) if slowdown < _MOST_SLOWDOWN - 1 else f"more than {_MOST_SLOWDOWN}×"
 
 
-@dataclass(frozen=True)
-class CaseLimits:
+class CaseLimits(msgspec.Struct, frozen=True):
     """A case of a baseline: how often it was measured, and what the gate sees of it. name: what distinguishes it."""
 
     case: Annotated[
@@ -198,8 +198,7 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
         yield json_line(SeriesRecord(series.about, names, time_s, factor, series.trend, steps, history.missing(series)))
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, frozen=True):
     """A step of a series in JSON."""
 
     since: Annotated[str, column("The first allocation on the new level.")]
@@ -210,8 +209,7 @@ class StepRecord:
     changes: Annotated[list[str], column("What else changed between the two allocations, a sentence each.")]
 
 
-@dataclass(frozen=True)
-class SeriesRecord:
+class SeriesRecord(msgspec.Struct, frozen=True):
     """A series in JSON."""
 
     about: Annotated[SeriesSubject, column("", key="")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
@@ -32,8 +34,7 @@ from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 
 
-@dataclass(frozen=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What the user wants to see of a table of cases.
 
     columns  names of columns in the wanted order; empty: those that fit. With `added`, they follow those

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import isclose
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.analysis.launches import WHERE_NONE, forced, known
 from collbench.columns import value_columns
@@ -29,8 +30,7 @@ _SAME_RATE = 0.001
 _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that name their kind in the text
 
 
-@dataclass(frozen=True)
-class CaseColumn(Column[Row]):
+class CaseColumn(Column[Row], frozen=True):
     """A column of rows of cases: of tables in a terminal, if it has a key for `--columns`, and on pages and in Markdown.
 
     brief   the text in a terminal, where it is not that of pages

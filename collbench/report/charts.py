@@ -9,8 +9,10 @@ doubtful, a red cross is wrong data.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.compare import CaseRatio
@@ -54,8 +56,7 @@ _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _EQUAL = 1.01  # two limits within this factor are one line
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """A figure with its 95 % interval, in GB/s or µs."""
 
     value: float
@@ -69,8 +70,7 @@ class Value:
         )
 
 
-@dataclass(frozen=True)
-class SizePoint:
+class SizePoint(msgspec.Struct, frozen=True):
     """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; row: None for a baseline.
 
     expected_rate, expected_time: by the model of its expected time, in GB/s and µs; percent: of the expected bandwidth
@@ -92,8 +92,7 @@ class SizePoint:
         return self.row is not None and self.row.na is None and is_unreliable(self.row)
 
 
-@dataclass(frozen=True)
-class SizeLine:
+class SizeLine(msgspec.Struct, frozen=True):
     """Rows of one run that differ in size only, ascending.
 
     color  that of its backend, while that has a free dash; -1: of a baseline
@@ -106,8 +105,7 @@ class SizeLine:
     points: Sequence[SizePoint]
 
 
-@dataclass
-class LimitLine:
+class LimitLine(msgspec.Struct):
     """A rate that measured bandwidths are compared with, in GB/s by place (a size, or a number of ranks or nodes).
 
     kind    "expected" or "hard limit"
@@ -117,8 +115,8 @@ class LimitLine:
 
     kind: str
     what: str
-    rates: dict[int, float] = field(default_factory=dict)
-    colors: dict[int, str] = field(default_factory=dict)
+    rates: dict[int, float] = msgspec.field(default_factory=dict)
+    colors: dict[int, str] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -132,8 +130,7 @@ class LimitLine:
         return dict.fromkeys(sizes, next(iter(self.rates.values()))) if constant else self.rates
 
 
-@dataclass(frozen=True)
-class SizeChart:
+class SizeChart(msgspec.Struct, frozen=True):
     """The chart of one operation. has_rate: whether bandwidth means something; left_out: series that are not drawn."""
 
     key: str
@@ -156,8 +153,7 @@ SIZES, RANKS, NODES, DATES = "message size", "ranks", "nodes", "date"
 _SECONDS_PER_MICROSECOND = 1e-6
 
 
-@dataclass(frozen=True)
-class FigureMark:
+class FigureMark(msgspec.Struct, frozen=True):
     """A point. at: its size in bytes, number of ranks or nodes, or days since 1970; state: "", "doubtful" or "wrong"."""
 
     at: float
@@ -165,8 +161,7 @@ class FigureMark:
     state: str = ""
 
 
-@dataclass(frozen=True)
-class MarkedLine:
+class MarkedLine(msgspec.Struct, frozen=True):
     """Marks that a line joins.
 
     color     the place of the backend; -1: of a baseline
@@ -180,13 +175,12 @@ class MarkedLine:
     color: int
     dash: int
     marks: Sequence[FigureMark]
-    expected: Mapping[float, float] = field(default_factory=dict)
+    expected: Mapping[float, float] = msgspec.field(default_factory=dict)
     missing: frozenset[float] = frozenset()
     is_joined: bool = True
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """What measured values are compared with.
 
     name     "expected" or "hard limit", with the backend if only one of several has it
@@ -206,8 +200,7 @@ class Limit:
         return f"{'–'.join(ends)} GB/s"
 
 
-@dataclass(frozen=True)
-class LinePanel:
+class LinePanel(msgspec.Struct, frozen=True):
     """Lines over message sizes, ranks, nodes or dates.
 
     title   above the axes
@@ -224,8 +217,7 @@ class LinePanel:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class RatioMark:
+class RatioMark(msgspec.Struct, frozen=True):
     """A ratio of times. outcome: its marker; role: the name of its color in `figures.Look`; is_open: it decides nothing by itself."""
 
     ratio: float
@@ -234,8 +226,7 @@ class RatioMark:
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class RatioLine:
+class RatioLine(msgspec.Struct, frozen=True):
     """A line of ratios.
 
     marks     the most important one first
@@ -260,8 +251,7 @@ class RatioLine:
         return ratios if self.limit is None else [*ratios, self.limit]
 
 
-@dataclass(frozen=True)
-class RatioPanel:
+class RatioPanel(msgspec.Struct, frozen=True):
     """Ratios of times, the worst first.
 
     axis    the title of the axis
@@ -278,21 +268,19 @@ class RatioPanel:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class MatrixPanel:
+class MatrixPanel(msgspec.Struct, frozen=True):
     """A value for each pair of places: rows send, columns receive; NaN where nothing was measured. Bright is good: see `low_is_good`."""
 
     title: str
     names: Sequence[str]
     values: Sequence[Sequence[float]]
     unit: str
-    marked: Sequence[tuple[int, int]] = field(default=())
+    marked: Sequence[tuple[int, int]] = msgspec.field(default=())
     low_is_good: bool = False
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """A bar with its name, and its value as text.
 
     mark      what is expected
@@ -310,8 +298,7 @@ class Bar:
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class BarPanel:
+class BarPanel(msgspec.Struct, frozen=True):
     """Horizontal bars, one below the other. unit: the title of the axis."""
 
     title: str

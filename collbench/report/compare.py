@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TextIO
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingDrops
 from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
@@ -60,8 +63,7 @@ _UNDER_LOAD = {
 }
 
 
-@dataclass(frozen=True)
-class SideFigures:
+class SideFigures(msgspec.Struct, frozen=True):
     """The figures of a case on one side, which may lack it."""
 
     row: Annotated[Row | None, column("", key="", parts=_OF_ROW)]
@@ -70,8 +72,7 @@ class SideFigures:
     interference: Annotated[dict[str, Any] | None, column("", key="", parts=_UNDER_LOAD, optional=True)]
 
 
-@dataclass(frozen=True)
-class ComparedCase:
+class ComparedCase(msgspec.Struct, frozen=True):
     """A case of both sides, or of one: a record of CSV, and an object of JSON."""
 
     outcome: Annotated[str, column('"slower", "faster", "no change", "inconclusive", "n/a", "only in A" or "only in B".')]

@@ -172,7 +172,7 @@ def sentences(planned: Planned) -> Iterator[str]:
 
 def case_facts(label: str, case: Case) -> dict[str, Any]:
     """Return a case as one flat object, with the names that rows have."""
-    names = (name for name in Case.__dataclass_fields__ if name not in ("flags", "seed"))
+    names = (name for name in Case.__struct_fields__ if name not in ("flags", "seed"))
     values = {name: getattr(case, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
     return {"sweep": label, **shown, "flags": case.flags}

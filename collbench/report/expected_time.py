@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from collbench.analysis.expected_time import HOLDS_WITHIN, not_saturated
 from collbench.analysis.latency import series_of
@@ -30,8 +31,7 @@ _OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at sm
 _OF_SIZES = "a line through the run's own sizes does not show whether the largest size is fast: see % of expected"
 
 
-@dataclass(frozen=True)
-class SeriesExpectation:
+class SeriesExpectation(msgspec.Struct, frozen=True):
     """The rows of a series, ascending in size, of which at least one has a percentage or an expected time."""
 
     rows: Sequence[Row]

@@ -8,13 +8,15 @@ none is missing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 import collbench
 from collbench.errors import UsageError
@@ -43,8 +45,7 @@ TOPICS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordPage:
+class WordPage(msgspec.Struct, frozen=True, kw_only=True):
     """The page of `explain` for a word.
 
     group    one of GROUPS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, log2, nan, sqrt
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.analysis.outcome import Outcome
 from collbench.report.charts import (
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """The colors of a figure by role. interval: the width of an interval's bar and its opacity; turned: by how much sizes are turned."""
 
     series: Sequence[str]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TextIO
+
+from msgspec.structs import replace
 
 from collbench.columns import NOTHING, ColumnSpec, declared, unit_of
 from collbench.records import R, RecordKind, document, printed

@@ -8,16 +8,16 @@ table is wrapped by the terminal; sentences, and the text of a last column with 
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+import msgspec
 
 from collbench.results.store import plain
 
@@ -74,8 +74,7 @@ class Display(NamedTuple):
     blocks: bool = True
 
 
-@dataclass(frozen=True)
-class Column(Generic[R]):
+class Column(msgspec.Struct, Generic[R], frozen=True):
     """A column of a frame.
 
     key     its name for programs: in CSV and JSON, with the unit ("time_p50_s"); "": people only
@@ -110,8 +109,7 @@ class Column(Generic[R]):
         return shown.rjust(width) if self.right else shown.ljust(width)
 
 
-@dataclass(frozen=True)
-class Frame(Generic[R]):
+class Frame(msgspec.Struct, Generic[R], frozen=True):
     """A table.
 
     columns  from left to right
@@ -129,8 +127,8 @@ class Frame(Generic[R]):
     title: str = ""
     head: Sequence[str] = ()
     foot: Sequence[str] = ()
-    style: Callable[[R], str] = field(default=lambda record: "")
-    instead: Callable[[R], str | None] = field(default=lambda record: None)
+    style: Callable[[R], str] = msgspec.field(default=lambda record: "")
+    instead: Callable[[R], str | None] = msgspec.field(default=lambda record: None)
     names_hidden: bool = False
 
 
@@ -271,6 +269,8 @@ def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterat
 
 def csv_record(values: Iterable[str]) -> Line:
     """Return one record of CSV."""
+    import csv
+
     text = io.StringIO()
     csv.writer(text).writerow(list(values))
     return Line(text.getvalue().removesuffix("\n"))  # keep the carriage return: records of RFC 4180 end with both

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.analysis.best import Headline, differing, fits_cache, is_shown_as_time
 from collbench.analysis.launches import Launches, forced

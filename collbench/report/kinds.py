@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugin import loaded_parts, plugins, record_files
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from collbench.report.material import Material
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(msgspec.Struct, frozen=True):
     """Where and how a run is shown: `err` gets warnings; `headed`: whether a CSV has its header already; `view`: the columns of tables."""
 
     format: str
@@ -50,8 +50,7 @@ class StoredRecords(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class SuspectLink:
+class SuspectLink(msgspec.Struct, frozen=True):
     """A link that a finding of a run names.
 
     hosts         the host with this link to the network; two hosts: the path between them

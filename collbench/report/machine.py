@@ -9,11 +9,13 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
+
+import msgspec
+from msgspec.structs import asdict
 
 from collbench.columns import NOTHING
 from collbench.machine.cluster import folded
@@ -313,16 +315,14 @@ def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list
 # The arrangement of a machine's parts for text and picture: NUMA nodes, then PCIe switches, then GPUs and NICs.
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(msgspec.Struct, frozen=True):
     """A bridge that joins several parts, or is slower than what is below it, with the parts and bridges below."""
 
     device: PciDevice
     below: tuple[Switch | Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(msgspec.Struct, frozen=True):
     """A NUMA node with its parts; None for parts with unknown node."""
 
     node: NumaNode | None
@@ -518,8 +518,7 @@ def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances:
             yield from _branch_lines(machine, each.below, distances, inner)
 
 
-@dataclass(frozen=True)
-class PartText:
+class PartText(msgspec.Struct, frozen=True):
     """A part of a machine as text.
 
     kind, name   "GPU", "0"
@@ -632,8 +631,7 @@ _MOST_ODD = 8  # kinds
 _MOST_ODD_PARTS = 4  # of one kind
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     """A kind of machine: machines with equal trees; `lines` is the first one's tree without its title."""
 
     lines: tuple[Line, ...]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.plugin import hooks_of, loaded_parts, plugins
 from collbench.report.kinds import RunKind, StoredRecords, kind_of, kinds
@@ -47,8 +49,7 @@ class OtherComparison(ABC):
         """Return the answer of a page."""
 
 
-@dataclass(frozen=True)
-class Material:
+class Material(msgspec.Struct, frozen=True, dict=True):
     """The runs of a report.
 
     runs      as read, in the given order

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.results.row import SERIES, Row
 
@@ -18,8 +20,7 @@ def operation_name(stored: str) -> str:
     return stored.replace("neighbor_", "neighbor-")
 
 
-@dataclass(frozen=True)
-class PlanSummary:
+class PlanSummary(msgspec.Struct, frozen=True):
     """A summary of the rows that will be printed.
 
     cases     the number of rows
@@ -40,9 +41,9 @@ class PlanSummary:
     rank_map: tuple[Mapping[str, Any], ...] = ()
     run: str = ""
     launches: int = 1
-    by_backend: Mapping[str, int] = field(default_factory=dict)
+    by_backend: Mapping[str, int] = msgspec.field(default_factory=dict)
     within: frozenset[str] = frozenset()
-    requested: Mapping[str, Any] = field(default_factory=dict)
+    requested: Mapping[str, Any] = msgspec.field(default_factory=dict)
     modelled: bool = False
 
     @classmethod

@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.report import FORMATS
 from collbench.report.blocks import DEFAULT_VIEW, View
@@ -118,8 +120,7 @@ class Reporter:
             self._screen.data(line)
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """How a command prints: the values of --format, --color and --quiet, and the view of a table of cases."""
 
     format: str = "table"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
+
+import msgspec
 
 from collbench.analysis.best import headlines, is_shown_as_time
 from collbench.analysis.ceilings import hosts_of
@@ -27,8 +28,7 @@ FORMATS = ("table", "csv", "json")
 _NO_RUN = "no run in {}: start one with `collbench check` or `collbench allreduce`, or name the folder"
 
 
-@dataclass(frozen=True)
-class ListedRun:
+class ListedRun(msgspec.Struct, frozen=True):
     """A run as `collbench runs` lists it.
 
     path       its folder

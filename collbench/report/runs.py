@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.best import headlines
 from collbench.analysis.concerns import SEVERITIES
@@ -249,8 +251,7 @@ def _labels(row: Row) -> dict[str, str]:
 # The given folders. A folder without results gets a warning, and the others are shown.
 
 
-@dataclass(frozen=True)
-class RunsInFolders:
+class RunsInFolders(msgspec.Struct, frozen=True):
     """The runs in some folders.
 
     runs       those that can be shown, including runs without rows

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from itertools import count, islice
 from pathlib import Path
 from shlex import quote
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome, count_outcomes
@@ -324,8 +326,7 @@ _ABOUT_TEMPLATE = """\
 """
 
 
-@dataclass(frozen=True)
-class GateCommand:
+class GateCommand(msgspec.Struct, frozen=True):
     """The gate's command line, and how the candidate was measured.
 
     baseline, runs  as typed; besides: the other arguments that judge (--expect FILE …)
@@ -349,7 +350,7 @@ class GateCommand:
     launcher: str | None
     options: Mapping[str, str]
     slowed: bool
-    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    commands: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
 
     def judge(self, *more: str) -> str:
         """Return the same gate with more arguments."""

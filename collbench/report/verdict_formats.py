@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.gating import verdict as verdicts
@@ -67,8 +69,7 @@ def _data(text: str) -> str:
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 
-@dataclass(frozen=True)
-class OutputFiles:
+class OutputFiles(msgspec.Struct, frozen=True):
     """The output files; None: not requested."""
 
     out: Path | None = None
@@ -79,7 +80,7 @@ class OutputFiles:
 
     def check(self) -> None:
         """Raise UsageError, before the verdict, for stdout and for formats with a missing package."""
-        for name, path in vars(self).items():
+        for name, path in asdict(self).items():
             if path == STDOUT:
                 raise UsageError(f"--{name} cannot write to stdout: use a file name")
             if name == "junit" and path is not None and find_spec("junitparser") is None:
@@ -149,7 +150,7 @@ def remove_earlier(files: OutputFiles, read: Path | None = None) -> None:
     wrote.
     """
     earlier = []
-    for option, path in vars(files).items():
+    for option, path in asdict(files).items():
         if path is None or is_summary(path):
             continue
         try:

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
+
+import msgspec
 
 from collbench.columns import ValueColumn, value_columns
 from collbench.errors import UsageError
@@ -229,8 +230,7 @@ def row_values(row: Row) -> list[Any]:
 _PREFIX = "collbench"
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A metric. means: its help text, without quotes and backslashes, which the two formats escape differently.
 
     record, column  the class of records of which it is a column, and the column; None: of no column
@@ -253,8 +253,7 @@ class Metric:
         return Sample(name, labels, None if value is None else value / per)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """A value of a metric, None if it is unknown."""
 
     name: str
@@ -326,8 +325,7 @@ class JsonWriter(RowWriter):
 STDOUT = Path("-")
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(msgspec.Struct, frozen=True):
     """The FILE of each option that writes one, None if it is not given. `csv` or `markdown` may be STDOUT."""
 
     csv: Path | None = None

@@ -7,7 +7,9 @@ its buffers no longer fit (for example NVIDIA/nccl issue 2169).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH
 from collbench.results.quality import half_width, is_unreliable
@@ -20,8 +22,7 @@ LEAST_BYTES = 4096  # a smaller message fits into one packet, so its bandwidth i
 _KEPT = frozenset({"target_missed", "warmup_unsettled"})
 
 
-@dataclass(frozen=True)
-class Dip:
+class Dip(msgspec.Struct, frozen=True):
     """A row with less bus bandwidth than a smaller size of its series.
 
     row      the row at the larger size

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from collbench.columns import column
@@ -12,8 +12,7 @@ from collbench.columns import column
 _NotNegative = Annotated[float, Meta(ge=0)] | None
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """A value with its 95 % confidence interval; None where it is unknown."""
 
     value: Annotated[_NotNegative, column("{}", key="")] = None

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from collbench.reason import Fact
 from collbench.units import format_bytes, format_percent, format_rate, format_size
@@ -132,8 +134,7 @@ ModelOrigin = FromNcclLog | FromNcclConstants | FromRunSizes | FromRunAndReferen
 NoModelReason = TooFewSizes | OutsideOfSizes | OffTheLine
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(msgspec.Struct, frozen=True):
     """What a model expects of a row's size.
 
     origin                     the model; or why there is none, and all other fields are then None
@@ -157,5 +158,5 @@ class Expectation:
         """Return it as values for JSON, the origin as a fact and as text."""
         from collbench.reason import as_json
 
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = asdict(self)
         return values | {"origin": as_json(self.origin), "expected_time_origin": self.expected_time_origin}

@@ -20,11 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.plugin import RecordFile, record_files
@@ -414,8 +415,7 @@ def _undo(made: Sequence[Path]) -> None:
 # Writing the folder of a finished run at once. Only for rows with a source that still exists: a crash may lose the folder.
 
 
-@dataclass(frozen=True)
-class FinishedRun:
+class FinishedRun(msgspec.Struct, frozen=True):
     """A finished run, to be written as a folder.
 
     It has the keys of run.json besides schema, id, operation, times and number of rows; the rows; and their arrays by index. The exit
@@ -427,7 +427,7 @@ class FinishedRun:
     info: Mapping[str, Any]
     rows: Sequence[Row]
     topology: Mapping[str, Any] | None = None
-    arrays: Mapping[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    arrays: Mapping[int, Mapping[str, NDArray[Any]]] = msgspec.field(default_factory=dict)
 
 
 def write_all(runs: Iterable[FinishedRun]) -> None:

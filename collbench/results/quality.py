@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import NamedTuple
+
+import msgspec
 
 from collbench.reason import Fact
 from collbench.results.flags import WITHIN_A_LAUNCH
@@ -117,8 +118,7 @@ REMEDIES: Mapping[str, Remedy] = {
 }
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A row has the quality `word`, and needs the remedy, if it has one of the flags or `applies` is true."""
 
     word: str

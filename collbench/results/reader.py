@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -33,8 +32,7 @@ _LARGEST_ARRAY = 128 << 20  # bytes of one of a row's arrays
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class _ArrayPlace:
+class _ArrayPlace(msgspec.Struct, frozen=True):
     """Where an array is in samples.bin."""
 
     dtype: Annotated[str, Meta(pattern=r"^[<>|=]?[biuf][1248]\Z")]
@@ -46,19 +44,22 @@ class Damage(str):
     """A warning about results that cannot be read."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A stored run: run.json, rows in measuring order, events, and warnings about invalid content.
 
     `compared` has what comparisons use, by (kind, path), if it was read earlier; None: it is read from the folder when it is needed.
     """
 
     path: Path
-    info: dict[str, Any] = field(default_factory=dict, repr=False)
-    rows: list[Row] = field(default_factory=list, repr=False)
-    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    warnings: list[str] = field(default_factory=list)
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+    rows: list[Row] = msgspec.field(default_factory=list)
+    events: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     compared: Mapping[tuple[str, tuple[str, ...]], str] | None = None
+
+    def __repr__(self) -> str:
+        """Return the folder; the rows may be many."""
+        return f"Run({str(self.path)!r})"
 
     @property
     def finished(self) -> bool:
@@ -212,8 +213,7 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: lis
         warnings.append(f"{path} holds what no measurement gives ({unknown.first[:20]}, {unknown.number} in all): such figures are unknown")
 
 
-@dataclass
-class _Counted:
+class _Counted(msgspec.Struct):
     """The number of texts of a kind, and the first one, since a file may have any number of them."""
 
     number: int = 0

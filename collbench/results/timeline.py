@@ -6,10 +6,11 @@ All times are in seconds since the run began. A part without a valid time is lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugin import record_files
@@ -31,8 +32,7 @@ class TimeSpan(NamedTuple):
     end_s: float
 
 
-@dataclass(frozen=True)
-class RankSamples:
+class RankSamples(msgspec.Struct, frozen=True):
     """The samples of a case at one rank: when they began, in seconds since the run began, and how long each took in seconds."""
 
     rank: int
@@ -40,8 +40,7 @@ class RankSamples:
     took_s: NDArray[Any]
 
 
-@dataclass(frozen=True)
-class GpuState:
+class GpuState(msgspec.Struct, frozen=True):
     """A sample of a GPU's telemetry: its host, its PCI address, the time, and the values as NVML gave them."""
 
     host: str
@@ -50,8 +49,7 @@ class GpuState:
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RunEvent:
+class RunEvent(msgspec.Struct, frozen=True):
     """An entry of events.jsonl: its kind, the time, and its text; "" if it has none."""
 
     kind: str
@@ -59,12 +57,11 @@ class RunEvent:
     text: str
 
 
-@dataclass(frozen=True)
-class TimelineRecord:
+class TimelineRecord(msgspec.Struct, frozen=True):
     """A round of pairs or of a hunt, or a training: its span (None: unknown), and those of its fields that are single values."""
 
     span: TimeSpan | None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def number(value: Any, most: float = 1e12) -> float | None:

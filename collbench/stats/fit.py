@@ -15,10 +15,10 @@ Simulated with 2 % of noise, 8 B-1 GiB:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import log, sqrt
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +38,7 @@ _SINGULAR = 1e-14
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(msgspec.Struct, frozen=True):
     """Distinct sizes in bytes (ascending), their times in seconds, and the relative noise of a time (one standard deviation)."""
 
     sizes: Values
@@ -47,8 +46,7 @@ class Points:
     noise: float
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True):
     """One line per run [first, last) of points: index arrays, α in seconds, β in seconds per byte.
 
     Per line and point a weight (Huber's, 0 outside the run and for bad points) and the relative residual (time - fit) / time.
@@ -137,8 +135,7 @@ _CLIPPED = 4.0  # standard deviations that one bad point can count at most
 _LEAST_VARIANCE = 1e-20  # relative; less is rounding
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """A fitted value with the ends of its 95 % interval."""
 
     value: float
@@ -146,8 +143,7 @@ class Bounds:
     high: float
 
 
-@dataclass(frozen=True)
-class FitSegment:
+class FitSegment(msgspec.Struct, frozen=True):
     """A range of sizes (bytes, both ends included) in which time = alpha_s + size · s_per_byte."""
 
     first: float
@@ -160,8 +156,7 @@ class FitSegment:
         return self.alpha_s.value + size * self.s_per_byte.value
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """A segmented fit: the regimes, by size ascending.
 
     off  (size in bytes, time / fit - 1) where the difference exceeds 10 % (positive: slower than the fit), by size ascending

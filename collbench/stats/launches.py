@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb, exp, hypot, log, sqrt
 from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.columns import column
-from collbench.stats.median import Median, t_quantile
+from collbench.stats.median import Median, middle, t_quantile
 
 _FEWEST_OF_A_SCATTER = 3
 _RANKED = 6  # with fewer values no pair of order statistics covers the median with 95 %
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """The median of n values with its 95 % interval, in their unit; low and high are None with one value."""
 
     value: Annotated[float, column("{}")]
@@ -54,18 +53,19 @@ def checked(medians: Sequence[float]) -> NDArray[np.float64]:
 
 def spread(values: NDArray[np.float64]) -> Spread:
     """Return the median of positive values with its interval, as `over_launches` does."""
-    n, middle = len(values), float(np.median(values))
+    n = len(values)
+    centre_value = middle(np.sort(values))
     if n == 1:
-        return Spread(middle, None, None, 1)
+        return Spread(centre_value, None, None, 1)
     if n < _RANKED:
         logs = np.log(values)
         centre, half = float(logs.mean()), t_quantile(0.975, n - 1) * float(logs.std(ddof=1)) / sqrt(n)
-        return Spread(middle, float(np.exp(centre - half)), float(np.exp(centre + half)), n)
+        return Spread(centre_value, float(np.exp(centre - half)), float(np.exp(centre + half)), n)
     rank, below = 0, 2.0 ** (1 - n)  # outside the outermost pair, both tails
     while below + (more := comb(n, rank + 1) / 2 ** (n - 1)) <= 0.05:
         rank, below = rank + 1, below + more
     ordered = np.sort(values)
-    return Spread(middle, float(ordered[rank]), float(ordered[n - 1 - rank]), n)
+    return Spread(centre_value, float(ordered[rank]), float(ordered[n - 1 - rank]), n)
 
 
 # Ratios of two measurements, after / before, with their 95 % intervals. A ratio of times above 1 means slower.
@@ -74,8 +74,7 @@ def spread(values: NDArray[np.float64]) -> Spread:
 # side separately, the distances from each value to the ends of its own interval.
 
 
-@dataclass(frozen=True)
-class Ratio(Spread):
+class Ratio(Spread, frozen=True):
     """after / before with its 95 % interval, None if it is unknown.
 
     n  number of launches (or pairs), on the side with fewer; number of samples for `ratio_of_medians`
@@ -95,7 +94,7 @@ def ratio_of_launches(before: Sequence[float], after: Sequence[float]) -> Ratio:
     n = min(len(a), len(b))
     if n >= _RANKED:
         return _combined(spread(a), spread(b), n)
-    value = float(np.median(b) / np.median(a))
+    value = middle(np.sort(b)) / middle(np.sort(a))
     low, high = _welch(np.log(a), np.log(b), value) if n > 1 else (None, None)
     return Ratio(value, low, high, n)
 

@@ -25,17 +25,23 @@ samples only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from math import ceil, exp, floor, hypot, lgamma, log1p, log2, pi, sqrt, tan
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 # Quantiles of Student's t, for any real number of degrees of freedom from 1 on.
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _HALVINGS = 54
+
+
+@cache
+def _gauss_legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the 64 nodes and weights. Their module is imported late, since few series need a quantile."""
+    return np.polynomial.legendre.leggauss(64)
 
 
 @lru_cache(maxsize=4096)
@@ -60,7 +66,8 @@ def _mass(angle: float, degrees: float) -> float:
     """Return the probability of an angle between 0 and `angle`."""
     scale = exp(lgamma((degrees + 1) / 2) - lgamma(degrees / 2)) / sqrt(pi)
     near = min(angle, 40 / sqrt(degrees))  # the rest is less than the precision of a double
-    return scale * near / 2 * float(_WEIGHTS @ np.cos(near / 2 * (_NODES + 1)) ** (degrees - 1))
+    nodes, weights = _gauss_legendre()
+    return scale * near / 2 * float(weights @ np.cos(near / 2 * (nodes + 1)) ** (degrees - 1))
 
 
 _Z95 = 1.959963984540054
@@ -69,8 +76,7 @@ _CONFIDENCE = 0.95  # which fewer than 6 samples cannot reach with any pair of o
 _LEAST_FOR_MEMORY = 10  # up to here the correlation of samples cannot be detected
 
 
-@dataclass(frozen=True)
-class Median:
+class Median(msgspec.Struct, frozen=True):
     """A median with its rank-based 95 % interval, all in the samples' unit.
 
     value      0 without valid samples (n = 0)
@@ -122,8 +128,8 @@ def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
     return {name: quantile(ordered, share) for name, share in (("min", 0.0), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))}
 
 
-def middle(ordered: NDArray[np.float64]) -> float:
-    """Return the median of values in ascending order (at least one), as numpy's, which sorts again and takes ten times as long."""
+def middle(ordered: NDArray[np.float64] | Sequence[float]) -> float:
+    """Return the median of values in ascending order (at least one), as numpy's, which sorts again and imports numpy.ma."""
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (float(ordered[half - 1]) + float(ordered[half])) / 2
 
@@ -238,8 +244,7 @@ _TICKS = 1e9  # smaller ticks have no effect, and a double cannot hold their mul
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(msgspec.Struct, frozen=True):
     """One mode of a series: the median of its samples, and their share of all (0 to 1)."""
 
     value: float
@@ -311,6 +316,6 @@ def _count(ordered: Values, starts: Values, width: float) -> NDArray[np.int64]:
 
 
 def _apart(fast: Values, slow: Values) -> bool:
-    distance = float(np.median(slow) - np.median(fast))
-    spread = max(_SD_PER_MAD * float(np.median(np.abs(side - np.median(side)))) for side in (fast, slow))
+    distance = middle(np.sort(slow)) - middle(np.sort(fast))
+    spread = max(_SD_PER_MAD * middle(np.sort(np.abs(side - middle(np.sort(side))))) for side in (fast, slow))
     return distance >= max(log1p(_APART), _ROBUST_SDS * spread)

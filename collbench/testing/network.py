@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
+import msgspec
 import pytest
 
 from collbench.analysis.best import headlines
@@ -41,8 +41,7 @@ _WITHHOLD = frozenset({"reference_disturbed", "above_bound", "oversubscribed", "
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BandwidthCheck:
+class BandwidthCheck(msgspec.Struct, frozen=True):
     """A row against a share of its expected bandwidth.
 
     row       the row
@@ -94,8 +93,7 @@ class BandwidthCheck:
         return f"{where}: {format_percent(100 * self.share)}{ends}, required {limit}{doubt}"
 
 
-@dataclass(frozen=True)
-class TimeCheck:
+class TimeCheck(msgspec.Struct, frozen=True):
     """A case of a comparison against the largest slowdown that counts as no change: 0.05 is 5 %."""
 
     case: CaseRatio

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange, LinkChange, ceiling_sentences
 from collbench.analysis.gdr_check import Effect, sentences

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.best import JudgedChoice, headlines, judged
 from collbench.analysis.guidelines import ALTERNATIVES, GuidelineCheck, guideline_checks

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.expected_time import HOLDS_WITHIN, not_saturated, with_expectations
 from collbench.machine.peak.ceiling import Ceiling

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.analysis.launches import (
     Launches,

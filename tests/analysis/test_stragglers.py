@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.analysis import stragglers as stragglers_module
@@ -36,8 +36,7 @@ from tests.results.rows import make_row, not_measured
 HOSTS = [{"rank": rank, "host": f"node{rank + 4:02d}"} for rank in range(8)]
 
 
-@dataclass(frozen=True)
-class InMemory(Run):
+class InMemory(Run, frozen=True):
     """A run with arrays in memory."""
 
     def array(self, row: Row, name: str) -> NDArray[Any]:

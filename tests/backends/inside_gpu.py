@@ -1,10 +1,10 @@
 """MPI on the double's GPU memory, which is the host's: pytest is started anew for this file (test_on_gpu.py)."""
 
 import ctypes
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends import mpi
 from collbench.backends.backend import Settings, can_do

@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import Group, Settings
 from collbench.backends.socket import ConnectionMaker, Connections, _settle

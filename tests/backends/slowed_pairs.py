@@ -10,10 +10,10 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.backends.backend import Settings
 from collbench.backends.registry import backend_class

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends import mpi, registry, torch_distributed
 from collbench.backends.backend import Available, Backend, Unavailable, unsupported_reason

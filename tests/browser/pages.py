@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from collbench.cli.main import run as run_command

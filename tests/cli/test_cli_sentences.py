@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends.backend import Unavailable
 from collbench.cli import early, launches, main, request, start

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from collbench.errors import FINE, NO_VERDICT, USAGE, UsageError
 from collbench.report.runs import report_run
@@ -128,7 +129,7 @@ def test_an_invalid_schema_is_reported_and_read_as_schema_1(schema: Any, named: 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e200])
 def test_a_time_that_is_not_a_number_makes_the_row_na(number: float, tmp_path: Path) -> None:
-    times = vars(make_row().time_s)
+    times = asdict(make_row().time_s)
     changes: list[dict[str, Any]] = [{"time_s": {**times, "p50": number}}, {"busbw_bytes_per_s": number}, {}]
     folder = altered(tmp_path / "run", *({**each, "size_bytes": 4096 << place} for place, each in enumerate(changes)))
     code, printed, said = shown(folder)
@@ -168,7 +169,7 @@ def test_a_page_of_impossible_figures(tmp_path: Path) -> None:
         tmp_path / "run",
         {"busbw_bytes_per_s": 9e99, "time_s": {"p50": 9e99, "ci_low": 1e-99, "ci_high": 9e99, "min": 0.0, "p95": 0, "p99": 1, "max": 9e99}},
         {"busbw_bytes_per_s": 1e-99, "percent_of_ceiling": 9e99, "size_bytes": 2**62, "ranks": 2**62, "n": 2**62},
-        {"ceiling": {**vars(make_row().ceiling), "bytes_per_s": 0.0}, "hard_bound": None, "ranks": 0, "nodes": 0},
+        {"ceiling": {**asdict(make_row().ceiling), "bytes_per_s": 0.0}, "hard_bound": None, "ranks": 0, "nodes": 0},
         {
             "evidence": {"at_s": ["x", None], "stolen": "y", "lost_cores": [1], "moved": 5},
             "canary_s": {"before": None, "else": 9e99},

@@ -10,8 +10,9 @@ rank's memory (UCC and oneCCL, whose backends have the operations' own steps).
 """
 
 import ctypes
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER

@@ -1,6 +1,6 @@
 """One-sided and neighbourhood operations that go wrong, found by an entry point: see test_one_sided_faults."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from collbench.operations.builtin.neighbors import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL
 from collbench.operations.builtin.one_sided import ACCUMULATE, GET_LATENCY, PUT_LATENCY

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic, skewed
 
 
-@dataclass(frozen=True)
-class Several(Sweep):
+class Several(Sweep, frozen=True):
     parts: tuple[Sweep, ...] = ()
 
     def cases(self, backend: str, n: int) -> Iterator[Case]:

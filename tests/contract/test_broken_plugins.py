@@ -19,7 +19,7 @@ from tests.contract.example import package
 GOOD = """
 from collbench.backends.simulated import SimulatedBackend
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from dataclasses import replace
+from msgspec.structs import replace
 class Good(SimulatedBackend):
     name = "good"
 class Raises(SimulatedBackend):
@@ -139,7 +139,7 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
 FAILING = """
 from collbench.backends.simulated import SimulatedBackend
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from dataclasses import replace
+from msgspec.structs import replace
 def fails(*arguments): raise LookupError("no ring\\nof ranks")
 class Opens(SimulatedBackend):
     name = "opens"

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends import simulated
 from collbench.backends.backend import Group

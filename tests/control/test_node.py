@@ -6,10 +6,10 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.addresses import own_addresses
 from collbench.control import diagnosis

@@ -6,10 +6,10 @@
 import ctypes
 import gc
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends.backend import Group
 from collbench.backends.host import Buffers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import ExaminedLog, examine
 from collbench.machine.doctor.finding import Finding

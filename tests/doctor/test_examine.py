@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import JOB_RULES, RULES, examine, examined_parts, unexamined_parts
 from collbench.machine.doctor.finding import Finding, pages, worst_first

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import pages

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.machine.peak.node import Side, least_time
 from collbench.measuring.crossing import BytesInside, BytesOneWay, CaseActivity, LeastBytes, MovedBytes, OtherPath, least, moved_bytes

@@ -1,10 +1,11 @@
 """A baseline and candidates for the tests of the decision: every size takes a microsecond and a nanosecond per byte."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes

@@ -1,7 +1,6 @@
 """Announced changes and slowdowns: the keys of a file, and their effect."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import Difference, Item

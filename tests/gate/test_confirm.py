@@ -1,8 +1,9 @@
 """The suite of suspects: it is one, and it has their cases and no others."""
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import COLUMNS, CaseTimes

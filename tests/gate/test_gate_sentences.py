@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.gating import reasons

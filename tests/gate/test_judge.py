@@ -1,11 +1,11 @@
 """The decision: what passes, what is a regression, and everything that is neither."""
 
 import json
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item

@@ -3,13 +3,13 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of

@@ -1,11 +1,11 @@
 """Launches in another state of the machine, and cases with too different launches: neither is judged."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr
-from dataclasses import replace
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.control import addresses
 from collbench.launch import explain, limits, shared_memory, slurm, software, spawn

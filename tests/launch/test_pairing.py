@@ -1,8 +1,7 @@
 """Launcher and MPI library must fit: every pairing as measured, checked before MPI_Init."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.launch import slurm
 from collbench.launch.detect import detect

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.machine.cluster import differences
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, Port, System
+from tests.machine.any_machine import MACHINES
 
 GIB = 1 << 30
 SYSTEM = System(kernel="6.8.0", driver="570.1", threads=96, memory_bytes=2000 * GIB, peer_memory=("nvidia_peermem",))
@@ -93,6 +94,6 @@ def test_sentences_are_short() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.from_type(Machine), max_size=4))
+@given(st.lists(MACHINES, max_size=4))
 def test_any_machines_give_single_lines(machines: list[Machine]) -> None:
     assert all("\n" not in printed for printed in differences([replace(machine, system=System()) for machine in machines]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import FINE, UsageError
 from collbench.machine import gather

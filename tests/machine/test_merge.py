@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.machine.merge import merge, origin
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from tests.machine.any_machine import MACHINES
 from tests.machine.machines import has_doubt
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
@@ -161,7 +162,7 @@ def test_merging_again_changes_nothing_and_keeps_its_source() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.from_type(Machine), max_size=3))
+@given(st.lists(MACHINES, max_size=3))
 def test_any_machines_merge_without_doubling_a_part(machines: list[Machine]) -> None:
     merged = merge(machines)
     assert {port.number for nic in merged.nics for port in nic.ports} <= {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, impossible
 from tests.machine.machines import MACHINES

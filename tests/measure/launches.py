@@ -1,8 +1,9 @@
 """Launches of virtual ranks in this process, for every kind of task: a listener that records, and simulated backends with faults."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.backends.simulated import SimulatedBackend
 from collbench.control.world import World

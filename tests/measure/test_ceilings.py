@@ -1,12 +1,13 @@
 """The expected bandwidth and the hard limit of cases: of one group, of groups at the same time, and on GPUs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface

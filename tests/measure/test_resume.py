@@ -8,7 +8,6 @@ import shutil
 import socket
 import threading
 import time
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench import __version__
 from collbench.control.diagnosis import RankStalled

@@ -1,12 +1,12 @@
 """The facts of every operation: bus factors as nccl-tests documents them, senders and receivers; programs of calls, and plug-ins."""
 
 import sys
-from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 from zipfile import ZipFile
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.builtin.allgather import ALLGATHER

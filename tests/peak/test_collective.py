@@ -1,11 +1,11 @@
 """Every operation's ceilings on typed and probed nodes, the limiting link named, and the model of a curve."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ceilings, like, pairs_by_node

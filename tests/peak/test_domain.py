@@ -1,8 +1,7 @@
 """Multi-node NVLink: nodes that one fabric joins, by option or by their clique ids."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings

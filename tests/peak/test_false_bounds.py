@@ -1,8 +1,7 @@
 """Where a bound would be lower than what an honest machine reaches: each case was such a bound once, or nearly."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, PcieLink
 from collbench.machine.peak.collective import ceilings

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings

@@ -1,8 +1,7 @@
 """The captured machines, read by their readers: the rates of each GPU and node, as their captures expect them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import ceilings

@@ -1,6 +1,7 @@
 """What an interface carries of TCP, by hand-computed numbers of PEAK.md, and the ceilings between hosts that follow."""
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.interfaces import Interface
 from collbench.machine.peak.collective import ceilings
@@ -37,7 +38,7 @@ def test_tcp_efficiency(mtu: int, shaped: bool, fraction: float, percent: float)
     ],
 )
 def test_an_interface_carries_its_speed_less_the_headers(interface: Interface, rate: float, name: str, source: str) -> None:
-    assert tcp_link(interface) == Link(pytest.approx(rate), name, source)
+    assert replace(tcp_link(interface), part=None) == Link(pytest.approx(rate), name, source)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """What a node can do, from machines made by hand: counted links, slots, ports, and what is not believed."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port

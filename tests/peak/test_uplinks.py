@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import examine
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, PcieLink, Port

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter

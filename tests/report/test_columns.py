@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding, pages

@@ -7,13 +7,13 @@ import json
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.report.runs import report_run

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.results.dips import dips, with_dips

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from collbench.errors import UsageError
 from collbench.report import FORMATS
@@ -67,7 +67,7 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known_and_reports_which_version_
 @pytest.mark.parametrize(("change", "misfit"), [
     ({"size_bytes": "8"}, "'size_bytes' is '8'"), ({"size_bytes": True}, "'size_bytes' is 'True'"), ({"flags": [1]}, "'flags' is"),
     ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"), ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
-    ({"time_s": {**vars(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
+    ({"time_s": {**asdict(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
     ({"time_s": 3}, "'time_s' is '3'"), ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"),
     ({"evidence": []}, "'evidence' is"),
     ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),

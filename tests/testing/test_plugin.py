@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import collbench.api.functions
 import collbench.api.measurement  # noqa: F401 - once, instead of in each session

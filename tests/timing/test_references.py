@@ -1,12 +1,12 @@
 """The measured references of a host: memory copies and sums, their pattern, and loopback streams."""
 
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo

@@ -15,6 +15,7 @@ from multiprocessing import Process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from collbench.analysis.launches import case_of
@@ -137,7 +138,7 @@ def _write_run(path: Path, allocation: str, rows: Sequence[Row], times_s: Figure
     with (path / CASES).open("w", encoding="utf-8") as file:
         for row, time_s in zip(rows, times_s, strict=True):
             probe = {"before": _PROBE_S, "after": _PROBE_S}
-            file.write(to_line({**row.as_json(), "time_s": asdict(make_times(float(time_s))), "canary_s": probe}) + "\n")
+            file.write(to_line({**row.as_json(), "time_s": msgspec.to_builtins(make_times(float(time_s))), "canary_s": probe}) + "\n")
 
 
 def _gated(what: str, folder: Path, runs: Sequence[Path]) -> Gated:

@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def run_folder() -> str:
     words = {
         name: each.means for each in pages() if each.group == "column" for name in (each.word, *each.names) if name in {each.word, *written}
     }
-    rows = ((code(each.name), code(str(each.type)), escaped(words.get(each.name, ""))) for each in fields(Row))
+    rows = ((code(name), code(Row.__annotations__[name]), escaped(words.get(name, ""))) for name in Row.__struct_fields__)
     return page(
         "The run folder",
         paragraphs(about),
@@ -63,7 +62,7 @@ def run_folder() -> str:
         block("\n".join((Row.__doc__ or "").splitlines()[2:])),
         "### time_s",
         paragraphs(Times.__doc__ or ""),
-        table(["field", "type"], ((code(each.name), code(str(each.type))) for each in fields(Times))),
+        table(["field", "type"], ((code(name), code(Times.__annotations__[name])) for name in Times.__struct_fields__)),
         "### ceiling and hard_bound",
         table(["field", "meaning"], ((codes(name.split(", ")), escaped(means)) for name, means in described_lines(Ceiling.__doc__ or ""))),
     )

@@ -9,8 +9,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
 from collbench.backends.clock import DeviceClock
@@ -66,8 +68,7 @@ if TYPE_CHECKING:
 _SCRATCH_BYTES = 256
 
 
-@dataclass(frozen=True)
-class RankGpu:
+class RankGpu(msgspec.Struct, frozen=True):
     """One rank that this process drives: its GPU, the stream of its calls, the events of a sample, and GPU memory for synchronization."""
 
     gpu: OpenGpu

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.backends.backend import Group
 from collbench.backends.nccl.binding import Communicators, grouped
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from collbench.backends.nccl.backend import RankGpu
 
 
-@dataclass(frozen=True)
-class HostCalls:
+class HostCalls(msgspec.Struct, frozen=True):
     """What `GroupCreation` needs of its backend.
 
     unique_id   returns the unique id of a new communicator, the same on all ranks; all ranks must call it

@@ -6,9 +6,10 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+
+import msgspec
 
 from collbench.backends.backend import Feature
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
@@ -39,8 +40,7 @@ FP8_REDUCES_FROM = 90  # compute capability times 10: "FP8 reduction support beg
 OBEYS_FROM: Version = (2, 19)  # older versions silently use ring if they do not support the requested algorithm (tuning.cc)
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """An enumerator of nccl.h: its name, its number, and the first version that has it."""
 
     name: str
@@ -208,8 +208,7 @@ def fp8_on_cuda(library: str, dtype: str, arch: str) -> Reason | None:
     return ArchitectureUnsupported(library, dtype, arch, "9.0") if known and int(known[1]) < FP8_REDUCES_FROM else None
 
 
-@dataclass(frozen=True)
-class LibraryDialect:
+class LibraryDialect(msgspec.Struct, frozen=True):
     """How a library with NCCL's interface differs from others.
 
     name        in messages: "NCCL"
@@ -226,14 +225,13 @@ class LibraryDialect:
     fp8: Callable[[str, str, str], Reason | None]
     install: str
     folder: str = ""
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 NCCL = LibraryDialect("NCCL", SONAME, DATATYPES, fp8_on_cuda, _INSTALL, "nccl/lib")
 
 
-@dataclass(frozen=True)
-class NcclLibrary:
+class NcclLibrary(msgspec.Struct, frozen=True):
     """The loaded library: its handle, the path of the loaded file, its version, and its dialect."""
 
     handle: ctypes.CDLL

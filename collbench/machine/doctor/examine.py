@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from collbench.machine.doctor import compare, gpus, host, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
@@ -14,8 +15,7 @@ from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
 
-@dataclass(frozen=True)
-class ExaminedLog:
+class ExaminedLog(msgspec.Struct, frozen=True):
     """A log of a job with its findings, and its summary as lines of text and for JSON."""
 
     log: NcclLog

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, Literal
+
+import msgspec
 
 from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import BRIDGES, Gpu, Machine, Nic, PciDevice, Port
@@ -19,8 +20,7 @@ from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
 _FILE = Path(__file__).with_name("pages.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(msgspec.Struct, frozen=True, kw_only=True):
     """The explanation of a code in pages.toml: meaning, manual check, remedy, and sources (URLs)."""
 
     code: str
@@ -44,8 +44,7 @@ Severity = Literal["severe", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("severe", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A problem of a machine.
 
     code        such as "CB2101"; `pages` has a page for each

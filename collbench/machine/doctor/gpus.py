@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+
+import msgspec
 
 from collbench.machine.distance import CLOSE, STATES, Capability, best_of, capability, may_use_c2c, not_used
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, same_host
@@ -172,8 +173,7 @@ _FEWEST_MACHINES = 3  # with fewer machines the exception cannot be named
 _FEWEST_IN_MESH = 4  # GPUs; with three, two links may be intended
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """A GPU of the job, how many of its links are up (None: not counted), and its position among the GPUs of its machine."""
 
     view: MachineView

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from collbench.addresses import is_loopback_up
 from collbench.launch import shared_memory
@@ -33,8 +34,7 @@ _TOPOLOGY = re.compile(r"^\s*TopologyPlugin\s*=\s*(\S+)", re.MULTILINE)
 _NO_TOPOLOGY = ("topology/default", "topology/flat", "topology/none")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredValue:
+class ConfiguredValue(msgspec.Struct, frozen=True):
     """The value of a variable, and where it is set: "the environment", "/etc/nccl.conf"."""
 
     value: str

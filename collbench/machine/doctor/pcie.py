@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice, PcieLink
@@ -15,8 +16,7 @@ _READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE`
 _RESEAT = "reseat the card, riser or cable and check the slot's settings in the firmware; if it stays, change the part"
 
 
-@dataclass(frozen=True)
-class _Wire:
+class _Wire(msgspec.Struct, frozen=True):
     """A PCIe link that carries a GPU's or NIC's data: from a device up to the port above it.
 
     link        with the maximum of both ends, as far as known

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collbench.machine.peak.limits import Limit
@@ -15,8 +17,7 @@ else:
 TOLERANCE = 1.02  # for the burst of a token bucket and errors of the clock; a larger excess is real
 
 
-@dataclass(frozen=True)
-class Ceiling:
+class Ceiling(msgspec.Struct, frozen=True):
     """A rate that the busbw of a row is compared with.
 
     kind          "measured" (a reference, not a limit), "network", "topology", "given" (--ceiling), "simulated" or "none"
@@ -56,7 +57,7 @@ class Ceiling:
 
 
 _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts", "efficiency", "constants"})
-CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
+CSV_FIELDS = tuple(name for name in Ceiling.__struct_fields__ if name != "limited_by_parts")
 
 
 _MODEL_NAMES = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
@@ -121,8 +122,7 @@ _WIDEST = 0.25  # half of the interval, relative to the rate
 NOT_MEASURED = "this host's references were not measured at this size"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True):
     """A rate in bytes per second with its interval. `disturbed`: its rounds did not agree."""
 
     value: float
@@ -145,8 +145,7 @@ class HostPart(StrEnum):
     LOOPBACK = "loopback TCP"
 
 
-@dataclass(frozen=True)
-class HostPath:
+class HostPath(msgspec.Struct, frozen=True):
     """How data gets from rank to rank inside a host: the parts by which it is passed on, and summed where it arrives."""
 
     name: str
@@ -160,8 +159,7 @@ DIRECT_COPY = HostPath("direct copy", HostPart.DIRECT_ONE_WAY, HostPart.DIRECT, 
 LOOPBACK_TCP = HostPath("loopback TCP", HostPart.LOOPBACK_ONE_WAY, HostPart.LOOPBACK, (HostPart.LOOPBACK, HostPart.SUM))
 
 
-@dataclass(frozen=True)
-class HostWork:
+class HostWork(msgspec.Struct, frozen=True):
     """What an operation does inside a host.
 
     model     `Operation.cpu_model`: "copy", "sum", "reduce" or "allreduce"

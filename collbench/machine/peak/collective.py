@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.algorithms import (
@@ -48,8 +49,7 @@ _OTHERS = ("hypercube", "alltoall", "alltoallv", "barrier", "gather", "scatter",
 OPERATIONS = (*_RINGS, *_OTHERS, *BY_RANK, *_LIKE)
 
 
-@dataclass(frozen=True)
-class CollectiveCeilings:
+class CollectiveCeilings(msgspec.Struct, frozen=True):
     """The reference rates of an operation's busbw, in bytes per second.
 
     None: the operation has none of this kind. A `Ceiling` without a rate has the reason.

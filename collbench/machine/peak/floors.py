@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from math import floor
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import name_of_model
@@ -27,8 +28,7 @@ _LARGE = 16 * 2**30  # the size of Azure's checks
 _NVCRE = {"allreduce": "nccl-all-reduce", "allgather": "nccl-all-gather", "alltoall": "nccl-alltoall"}
 
 
-@dataclass(frozen=True)
-class BandwidthFloor:
+class BandwidthFloor(msgspec.Struct, frozen=True):
     """The minimum bus bandwidth of an operation and size.
 
     share             of the expected rate, above 0 and up to 1
@@ -145,5 +145,5 @@ def _reframe(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
 
 
 def _json(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
-    rows = [{**asdict(row), "floor_bytes_per_s": row.gb_per_s * 1e9} for row in floors]
+    rows = [{**msgspec.to_builtins(row), "floor_bytes_per_s": row.gb_per_s * 1e9} for row in floors]
     return json.dumps({"operation": operation, "nodes": job.machines, "ranks": job.ranks, "floors": rows}, ensure_ascii=False, indent=2)

@@ -6,8 +6,9 @@ Multi-node NVLink: nodes in one NVLink fabric count as one node with all of thei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.model import Machine

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf, isinf
 from operator import attrgetter
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
@@ -27,8 +29,7 @@ OPTIONS = ("--nic", "--nvlink", "--pcie")
 NCCL, RCCL = "NCCL", "RCCL"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """The capacity of one direction of a link, or of several links together.
 
     bytes_per_s         None when it is unknown, and then `name` is the reason
@@ -44,7 +45,7 @@ class Link:
     source: str = COUNTED
     nccl_bytes_per_s: float | None = None
     library: str = NCCL
-    part: Limit | None = field(default=None, compare=False)
+    part: Limit | None = None
 
     @classmethod
     def of(cls, bytes_per_s: float, part: Limit, source: str = COUNTED, nccl: float | None = None, library: str = NCCL) -> Link:
@@ -237,8 +238,7 @@ _MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix mean a switch, 
 _KINDS: Mapping[str, Literal["NVLink", "xGMI"]] = {"nvlink": "NVLink", "xgmi": "xGMI"}
 
 
-@dataclass
-class Wires:
+class Wires(msgspec.Struct):
     """Link rates in bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all share.
 
     one         the rate of one link, for each GPU that has any; its `Link` has NCCL's constant
@@ -246,13 +246,13 @@ class Wires:
     doubts      values that were read and rejected as implausible
     """
 
-    mesh: dict[str, dict[str, float]] = field(default_factory=dict)
-    switch: dict[str, float] = field(default_factory=dict)
-    one: dict[str, Link] = field(default_factory=dict)
-    count: dict[str, int] = field(default_factory=dict)
-    into_switch: dict[str, int] = field(default_factory=dict)
+    mesh: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    switch: dict[str, float] = msgspec.field(default_factory=dict)
+    one: dict[str, Link] = msgspec.field(default_factory=dict)
+    count: dict[str, int] = msgspec.field(default_factory=dict)
+    into_switch: dict[str, int] = msgspec.field(default_factory=dict)
     kind: Literal["NVLink", "xGMI"] = "NVLink"
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[str] = msgspec.field(default_factory=list)
 
     def out_of(self, gpu: str) -> Link:
         """Return all links of a GPU to other GPUs of the job, as one link."""
@@ -434,8 +434,7 @@ def nccl_of_nics(bytes_per_s: float) -> float:
     return rates().algorithms.nic * bytes_per_s
 
 
-@dataclass(frozen=True, slots=True)
-class NicRate:
+class NicRate(msgspec.Struct, frozen=True):
     """A slot with its NIC: rates of the active ports in bits per second, the payload fraction, and the slot's capacity."""
 
     names: tuple[str, ...]
@@ -461,8 +460,7 @@ class NicRate:
         return Link(min(self.wire, self.slot.known), self.name, nccl_bytes_per_s=nccl)
 
 
-@dataclass(frozen=True, slots=True)
-class Egress:
+class Egress(msgspec.Struct, frozen=True):
     """All NICs together, one entry per slot, with doubts and NICs that were left out."""
 
     link: Link

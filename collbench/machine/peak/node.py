@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf, isclose, isinf
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
@@ -45,8 +47,7 @@ from collbench.machine.peak.rates import gpu_model, links_of_rate, nvlink, nvlin
 # The rate of all sets together is less than the sum of C_i if sets share NICs.
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing links.
 
     times      the number of equal sets
@@ -74,8 +75,7 @@ class Side:
         return replace(self, bytes_per_s=share * self.bytes_per_s, links=links)
 
 
-@dataclass(frozen=True, slots=True)
-class LeastTime:
+class LeastTime(msgspec.Struct, frozen=True):
     """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when no known link limits it."""
 
     seconds_per_byte: float
@@ -240,8 +240,7 @@ _NVLS_GPUS = 5  # NCCL uses NVLink SHARP from so many GPUs on; with fewer a ring
 _NVLS_RATE = 450e9  # bytes per second of a GPU's NVLinks, from which on they are taken to lead to switches that sum: those of an H100
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """One node of a job; rates in bytes per second of one direction.
 
     gpus            ranks on it, one per GPU
@@ -471,8 +470,7 @@ _MOST_GBIT = 10_000
 _MOST_GB = 100_000
 
 
-@dataclass(frozen=True)
-class UserOverride:
+class UserOverride(msgspec.Struct, frozen=True):
     """The hardware of a node as the user gave it with options; None if an option was not used.
 
     nic         (number, bits per second of each)
@@ -572,8 +570,7 @@ def _short(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:40])
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, dict=True):
     """Nodes with their ranks, and assumptions about the fabric between them.
 
     nodes               one per node; rank 0 and the root are on the first. Equal nodes may be the same object

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import isclose, log
 from pathlib import Path
@@ -55,8 +54,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return Job(joined(nodes, self.nvlink_domain) if self.nvlink_domain else nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFigure:
+class PublishedFigure(msgspec.Struct, frozen=True):
     """The result of one or several sources on the same machines with the same algorithm.
 
     busbw_bytes_per_s   the lowest and the highest

@@ -10,9 +10,10 @@ Not counted: limits per channel, the latency of the NICs, CPUs of AMD and POWER,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.machine.peak.algorithms import ALL_REDUCE, Algorithm, Throughput, ring
@@ -33,8 +34,7 @@ _AMPERE = 3  # the NVLink generation of the first GPUs with the shorter latency 
 _BLACKWELL = 5
 
 
-@dataclass(frozen=True)
-class ExpectedTime:
+class ExpectedTime(msgspec.Struct, frozen=True):
     """What NCCL's model expects of a size; `size_bytes` as nccl-tests counts it.
 
     seconds            the time of the fastest algorithm and protocol
@@ -118,8 +118,7 @@ def plain_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-@dataclass(frozen=True)
-class _AlgorithmChoice:
+class _AlgorithmChoice(msgspec.Struct, frozen=True):
     """An algorithm with a protocol: its latency in seconds, and its bus bandwidth in bytes per second."""
 
     algorithm: Algorithm
@@ -245,8 +244,7 @@ _IN_TABLE = {
 _LEAST_GB_PER_S = 1.0  # the table has one digit after the point: of smaller values it is more than 5 % off
 
 
-@dataclass(frozen=True)
-class TableTime:
+class TableTime(msgspec.Struct, frozen=True):
     """What NCCL's table expects of a size: the time in seconds, and the algorithm and protocol: "Ring/LL"."""
 
     seconds: float

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci
@@ -158,8 +161,7 @@ def _words(matrix: Element, tag: str) -> list[str]:
 _LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)
 
 
-@dataclass(frozen=True, eq=False)
-class HwlocObject:
+class HwlocObject(msgspec.Struct, frozen=True, eq=False):
     """An <object> element, and the one that contains it."""
 
     element: Element

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.files import Files
 from collbench.machine.model import Machine, NumaNode, PciDevice, System
@@ -65,8 +67,7 @@ _CUT = 1_000_000  # Files.text stops at 1 MiB, so a longer /proc/cpuinfo is inco
 _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
 
 
-@dataclass(frozen=True, slots=True)
-class Processors:
+class Processors(msgspec.Struct, frozen=True):
     """The processors of a machine, with their facts of `system`; None is unknown.
 
     `flags` are those of /proc/cpuinfo, None if a processor has no such line.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from collbench.machine.readers.nccl_lines import LogWriter, writer_of
 from collbench.machine.readers.text import printable
@@ -25,8 +26,7 @@ Where = Literal["warning", "info", "line"]
 Phase = Literal["start", "run"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KnownMessage:
+class KnownMessage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A message of the table; log_messages.toml describes the fields."""
 
     code: str
@@ -44,8 +44,7 @@ class KnownMessage:
     least_hosts: int = 0
 
 
-@dataclass
-class LoggedMessage:
+class LoggedMessage(msgspec.Struct):
     """A known message in a log.
 
     count    number of its lines; line: number of the first one, from 1; last: of the last one
@@ -60,8 +59,8 @@ class LoggedMessage:
     text: str
     count: int = 0
     last: int = 0
-    places: dict[LogWriter, int] = field(default_factory=dict)
-    values: dict[str, list[str]] = field(default_factory=dict)
+    places: dict[LogWriter, int] = msgspec.field(default_factory=dict)
+    values: dict[str, list[str]] = msgspec.field(default_factory=dict)
     ended: bool = True
 
     def add(self, place: LogWriter, values: Iterable[tuple[str, str]], line: int) -> None:

@@ -6,7 +6,9 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.model import Machine, PciDevice, PcieLink, System
 from collbench.machine.readers import pci
@@ -83,8 +85,7 @@ _VENDORS = {
 }  # fmt: skip
 
 
-@dataclass
-class _Function:
+class _Function(msgspec.Struct):
     """The facts that lspci prints of one function.
 
     buses       primary and secondary bus of a bridge

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 LONGEST = 4096  # bytes of a line that are examined; ring listings of thousands of ranks are cut
 _MOST_ANSWERS = 8192  # what is before a message is constant for a thread of a rank
@@ -26,8 +27,7 @@ class LogLine(NamedTuple):
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LogWriter:
+class LogWriter(msgspec.Struct, frozen=True):
     """The writer of a line, as far as its prefixes name it; device: the index of its GPU."""
 
     host: str = ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
+
+import msgspec
 
 from collbench.machine.readers import nccl_facts
 from collbench.machine.readers.log_messages import LoggedMessage, MessageCounter, hints
@@ -32,12 +33,11 @@ _LAST_ERROR = b"Last error:"  # of PyTorch; the next line is NCCL's last warning
 _Kind = TypeVar("_Kind", bound=LogFact)
 
 
-@dataclass
-class ConnectionLines:
+class ConnectionLines(msgspec.Struct):
     """The number of lines of a connection, and their begins, which have the channels ("Channel 00/0 :")."""
 
     count: int = 0
-    begins: set[bytes] = field(default_factory=set)
+    begins: set[bytes] = msgspec.field(default_factory=set)
 
     @property
     def channels(self) -> set[int]:
@@ -45,8 +45,7 @@ class ConnectionLines:
         return {channel for channel in map(nccl_facts.channel_of, self.begins) if channel is not None}
 
 
-@dataclass
-class NcclLog:
+class NcclLog(msgspec.Struct):
     """The content of a log; () and None where it has none.
 
     hosts           hosts that wrote lines, in order of appearance
@@ -60,9 +59,9 @@ class NcclLog:
     name: str = ""
     hosts: tuple[str, ...] = ()
     lines: int = 0
-    facts: dict[type[LogFact], dict[tuple[str, LogFact], int]] = field(default_factory=dict)
-    connections: dict[Connection, ConnectionLines] = field(default_factory=dict)
-    rates: dict[TunedRate, None] = field(default_factory=dict)
+    facts: dict[type[LogFact], dict[tuple[str, LogFact], int]] = msgspec.field(default_factory=dict)
+    connections: dict[Connection, ConnectionLines] = msgspec.field(default_factory=dict)
+    rates: dict[TunedRate, None] = msgspec.field(default_factory=dict)
     messages: tuple[LoggedMessage, ...] = ()
 
     def of_kind(self, kind: type[_Kind]) -> list[_Kind]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from collbench.machine.model import NCCL_TOPOLOGY, SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.machine.files import Files, Folder
 from collbench.machine.interfaces import LOOPBACK, made_of, shapes, speed_of, why_virtual
@@ -49,8 +50,7 @@ _ADDRESSES = 8  # read at most, of up to 256; the first ones are in use
 _MOST_SPEED = 10_000_000  # Mb/s
 
 
-@dataclass(frozen=True)
-class PortPlace:
+class PortPlace(msgspec.Struct, frozen=True):
     """A port's number and folder, and its device: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
     number: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ctypes import byref
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, PcieLink, System
 from collbench.machine.readers.pci import NVIDIA

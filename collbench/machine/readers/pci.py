@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from collbench.machine.model import Gpu, Nic, PciDevice, PcieLink, PciKind
 from collbench.machine.readers.text import printable, whole
@@ -32,6 +32,8 @@ def part_name(vendor_id: int | None, device_id: int | None) -> str | None:
 
 @cache
 def _names() -> dict[str, dict[str, str]]:
+    import tomllib
+
     return tomllib.loads(Path(__file__).with_name("pci_names.toml").read_text(encoding="utf-8"))
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from collbench.machine.files import Files
 from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink

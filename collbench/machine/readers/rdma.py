@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from collbench.machine.readers.text import bounded, printable, whole
 
 LinkLayer = Literal["infiniband", "ethernet"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(msgspec.Struct, frozen=True):
     """One lane's rate in bits/s: as the kernel prints it, of data after line coding, and the signalling rate in Gb/s."""
 
     printed: float

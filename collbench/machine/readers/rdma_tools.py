@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.fabric import Cable, End, Fabric, FabricNode, Kind
 from collbench.machine.model import FabricLink, Machine, Nic, Port, name_by_lid
@@ -247,13 +249,12 @@ Facts = dict[str, str]
 Rate = tuple[str | None, float | None, str]  # as printed, data bits/s, and why it is None or doubtful ("" for neither)
 
 
-@dataclass
-class _Device:
+class _Device(msgspec.Struct):
     """The lines of a device and of its ports, with keys in lower case; of two lines with one key the first counts."""
 
     name: str
-    facts: Facts = field(default_factory=dict)
-    ports: dict[int, Facts] = field(default_factory=dict)
+    facts: Facts = msgspec.field(default_factory=dict)
+    ports: dict[int, Facts] = msgspec.field(default_factory=dict)
 
 
 def looks_like_ibstat(text: str, name: str) -> bool:
@@ -529,16 +530,15 @@ def read(text: str, name: str) -> Fabric:
     return Fabric(f"{KIND} {printable(name)}", found.nodes, cables, found.lids, tuple(found.doubts()))
 
 
-@dataclass
-class _ParsedLines:
+class _ParsedLines(msgspec.Struct):
     """The content of the lines so far. node: the one that the listed ports belong to."""
 
-    nodes: dict[str, FabricNode] = field(default_factory=dict)
-    cables: dict[End, Cable] = field(default_factory=dict)
-    lids: dict[End, int] = field(default_factory=dict)
+    nodes: dict[str, FabricNode] = msgspec.field(default_factory=dict)
+    cables: dict[End, Cable] = msgspec.field(default_factory=dict)
+    lids: dict[End, int] = msgspec.field(default_factory=dict)
     node: str | None = None
     odd: int = 0
-    against: list[End] = field(default_factory=list)
+    against: list[End] = msgspec.field(default_factory=list)
 
     def take(self, line: str) -> None:
         """Process one line; lines other than those of nodes and ports are ignored."""

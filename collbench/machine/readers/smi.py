@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import permutations
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
@@ -31,12 +34,11 @@ _ROCM_NUMA = re.compile(r"^[ \t]*GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|
 _UNCOUNTED = "{} which GPUs xGMI joins, {} links: read the machine's /sys/class/kfd too"
 
 
-@dataclass
-class _GpuTables:
+class _GpuTables(msgspec.Struct):
     """The GPUs of a text with their index, and the cells of the tables that are read, by title and by pair of GPUs."""
 
-    gpus: dict[str, int] = field(default_factory=dict)
-    cells: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    gpus: dict[str, int] = msgspec.field(default_factory=dict)
+    cells: dict[str, dict[tuple[str, str], str]] = msgspec.field(default_factory=dict)
 
 
 def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted: Sequence[str]) -> _GpuTables:
@@ -172,15 +174,14 @@ _NVLINK_STATUS_MOST_CHARACTERS = 2 << 20
 _MOST_GB_PER_S = 200.0  # of one link; generation 5 prints 53.125
 
 
-@dataclass
-class _Status:
+class _Status(msgspec.Struct):
     """The links of one GPU in the text: GB/s by link number, None for an inactive one."""
 
     model: str
     uuid: str | None
-    links: dict[int, float | None] = field(default_factory=dict)
+    links: dict[int, float | None] = msgspec.field(default_factory=dict)
     all_inactive: bool = False
-    c2c: dict[int, float] = field(default_factory=dict)
+    c2c: dict[int, float] = msgspec.field(default_factory=dict)
     complete: bool = False  # the list of its NVLinks is complete
 
 

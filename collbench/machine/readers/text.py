@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,8 +107,7 @@ class Unreadable(UsageError):
     """A source cannot be read: the message has the file, the place and the remedy."""
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """The converter of one kind of text to a machine.
 
     kind        the name of the kind in messages: "ibstat"
@@ -193,8 +194,7 @@ def decoded(data: bytes, name: str) -> str:
 LONGEST_TAG = 1 << 20  # characters of names and values
 
 
-@dataclass(frozen=True, slots=True)
-class FileLimits:
+class FileLimits(msgspec.Struct, frozen=True):
     """The limits of files of one kind.
 
     what        the content, for the error: "a machine's topology"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
@@ -241,8 +244,7 @@ class CaseWork(Work):
         return make_row(result.ready, self.backend, watched, around)
 
 
-@dataclass
-class BackendCases:
+class BackendCases(msgspec.Struct):
     """The cases of one backend, with the state that they share. context: None if it is not open."""
 
     session: LaunchSession

@@ -8,7 +8,7 @@ rank in each direction, equals algbw. MPI has no in-place form.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from collbench.operations.operation import Block, Operation, needs_two_ranks, out_of_place_only
 

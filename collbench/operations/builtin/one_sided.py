@@ -10,7 +10,8 @@ memory is refilled before each verified call, and timed sums use zeros (see Wind
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from collbench.operations.builtin.p2p import window
 from collbench.operations.operation import Binding, Block, Operation

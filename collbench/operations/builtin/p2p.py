@@ -8,7 +8,8 @@ messages would not fit otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from collbench.operations.case import Case
 from collbench.operations.operation import Binding, Block, Operation, Steps

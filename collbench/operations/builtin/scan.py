@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import log
 from typing import Any
+
+import msgspec
 
 from collbench.analysis.best import fits_cache, is_shown_as_time
 from collbench.analysis.compare import CaseRatio, rows_by_case, state_probe_s
@@ -50,8 +51,7 @@ class Undecided(Enum):
     OVERLAP = "the intervals of the times overlap"
 
 
-@dataclass(frozen=True)
-class AlternativeTime:
+class AlternativeTime(msgspec.Struct, frozen=True):
     """The row of an alternative in a group.
 
     row         its row; of several launches the combined one
@@ -81,8 +81,7 @@ class AlternativeTime:
         return self.ratio is not None and self.ratio.launches
 
 
-@dataclass(frozen=True)
-class AlternativeGroup:
+class AlternativeGroup(msgspec.Struct, frozen=True):
     """The alternatives of an operation at a size.
 
     times            by name, in the order of `Alternatives.names`; a name without a row is missing
@@ -156,8 +155,7 @@ class AlternativeGroup:
         return None
 
 
-@dataclass(frozen=True)
-class Alternatives:
+class Alternatives(msgspec.Struct, frozen=True):
     """Alternatives compared in every group that has two of them or more.
 
     field    in what they differ: BACKEND, RANKS, NODES, another field of a case; or RUN, if runs of the same case are among them
@@ -186,8 +184,7 @@ class Alternatives:
         return self.field in (RANKS, NODES)
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """A row of a side: its value of the field, and those of its launches."""
 
     side: int

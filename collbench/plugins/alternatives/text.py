@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import floor, log10
 from typing import Annotated, Any
+
+from msgspec.structs import replace
 
 from collbench.analysis.differences import differences
 from collbench.analysis.launches import Launches, time_of

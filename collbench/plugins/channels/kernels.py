@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -257,8 +257,7 @@ _DELAY_NS = 10**6
 Values = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(msgspec.Struct, frozen=True):
     """How GPU `x` moves N bytes, in its own memory or to and from that of a peer `y`.
 
     Arrays b and c of both hold the same tables. `expected` has from these the contents of array `a` afterwards: of the `targets`.

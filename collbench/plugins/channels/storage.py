@@ -14,14 +14,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
@@ -186,8 +187,7 @@ class HostReader(StorageReader):
         self._map.close()
 
 
-@dataclass(frozen=True)
-class ReadPlan:
+class ReadPlan(msgspec.Struct, frozen=True):
     """Reads of `block_bytes`, `depth` at once, in the order of the file or at random places, for about `seconds`."""
 
     block_bytes: int
@@ -196,8 +196,7 @@ class ReadPlan:
     is_random: bool = False
 
 
-@dataclass(frozen=True)
-class ReadResult:
+class ReadResult(msgspec.Struct, frozen=True):
     """What the reads gave.
 
     rates          bytes per second of successive parts of the measurement, all threads together; empty for depth 1
@@ -219,10 +218,9 @@ class ReadResult:
 _WINDOWS, _MOST_READS, _LEAST_READS = 60, 200_000, 4
 
 
-@dataclass
-class _ReadLog:
-    ends: list[float] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
+class _ReadLog(msgspec.Struct):
+    ends: list[float] = msgspec.field(default_factory=list)
+    latencies: list[float] = msgspec.field(default_factory=list)
     last: int | None = None
 
 
@@ -306,8 +304,7 @@ _RANDOM_BYTES = 4096
 _NO_FOLDER = "add `--scratch DIR`, a folder on the disk to measure: collbench writes a file there and removes it"
 
 
-@dataclass(frozen=True)
-class Scratch:
+class Scratch(msgspec.Struct, frozen=True):
     """Where to write the file, and how many bytes at most."""
 
     folder: Path

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.machine.peak.limits import PcieLimit
 from collbench.machine.peak.links import Link, unknown
@@ -24,8 +25,7 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d)?) GT/s")
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True):
     """The file system and the device below a folder.
 
     kind      of the file system: "ext4", "nfs4", "overlay"; "unknown" if no mount matches

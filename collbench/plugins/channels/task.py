@@ -6,12 +6,13 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, Settings, can_do
@@ -70,8 +71,7 @@ Values = NDArray[np.float64]
 _ENOUGH = 6  # fewer samples have no 95 % interval
 
 
-@dataclass(frozen=True)
-class ChannelJob:
+class ChannelJob(msgspec.Struct, frozen=True):
     """A channel of this host and the function that measures it; without a function `channel` has the reason.
 
     about_s   the seconds that it takes; None: those of any channel
@@ -180,8 +180,7 @@ _BYTES = 64 * 2**20
 _LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample; the wait for the stream takes 10 to 20 µs of it
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """One direction of a transfer: its addresses and stream, and the verification.
 
     clear    makes the target differ from the source
@@ -333,8 +332,7 @@ _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
 
 
-@dataclass(frozen=True)
-class PathBytes:
+class PathBytes(msgspec.Struct, frozen=True):
     """The bytes that left the sending host over RDMA ports and over interfaces (None: not counted), and the expected bytes."""
 
     rdma: float | None
@@ -374,13 +372,12 @@ def _misfit(world: World) -> str | None:
     return None
 
 
-@dataclass
-class CountedBytes(Listener):
+class CountedBytes(Listener, msgspec.Struct):
     """The changes of this host's counters while the samples were taken, and the iterations that were run."""
 
-    before: Counters = field(default_factory=Counters)
+    before: Counters = msgspec.field(default_factory=Counters)
     iterations: int = 0
-    moved: Mapping[str, Any] = field(default_factory=dict)
+    moved: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def begin(self, ready: PreparedCase, world: World) -> None:
         """Read the counters."""
@@ -477,8 +474,7 @@ HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_o
 _NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --backend nccl --gdr-check` on two hosts compares both paths"
 
 
-@dataclass(frozen=True)
-class RdmaDevice:
+class RdmaDevice(msgspec.Struct, frozen=True):
     """An active RDMA device with the rate of its link. gpu: CUDA's number of the nearest visible GPU."""
 
     name: str
@@ -520,7 +516,7 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
 
     `machine` and `gpus` are known at the first rank of each host.
     """
-    own = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
+    own = [msgspec.to_builtins(device) for device in devices_of(machine, gpus)] if machine else None
     tools = [why_not(), why_not(cuda=True)] if machine else None
     replies: list[Any] = world.allgather([own, tools], "looking for RDMA devices")
     rows: list[Channel] = []
@@ -674,8 +670,7 @@ _AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
 Report = Callable[[Sequence[Channel]], None]
 
 
-@dataclass(frozen=True)
-class _Host:
+class _Host(msgspec.Struct, frozen=True):
     """The resources of a host, at its first rank: the machine, the CPUs of all its ranks, and the GPUs that CUDA shows.
 
     Without GPUs it has the reason.

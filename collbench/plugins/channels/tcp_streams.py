@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,12 +53,11 @@ _WINDOWS = 24
 _PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
 
 
-@dataclass
-class _Arrivals:
+class _Arrivals(msgspec.Struct):
     """The data of one stream: seconds and bytes so far at each receive; `wrong` describes the first wrong byte."""
 
-    times: list[float] = field(default_factory=list)
-    totals: list[int] = field(default_factory=list)
+    times: list[float] = msgspec.field(default_factory=list)
+    totals: list[int] = msgspec.field(default_factory=list)
     wrong: int | None = None
 
     def add(self, total: int) -> float:
@@ -68,15 +67,14 @@ class _Arrivals:
         return self.times[-1]
 
 
-@dataclass(frozen=True)
-class StreamReport:
+class StreamReport(msgspec.Struct, frozen=True):
     """The result of streams, or why there is none.
 
     rates        bytes per second of all streams together, in equal consecutive windows of time; wrong: describes a wrong byte
     left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
     """
 
-    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    rates: NDArray[np.float64] = msgspec.field(default_factory=lambda: np.empty(0))
     wrong: str | None = None
     left: int | None = None
     came: int | None = None
@@ -189,8 +187,7 @@ def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
 # Streams between ranks: all at the same time, and the reports of both ends.
 
 
-@dataclass(frozen=True)
-class TcpStream:
+class TcpStream(msgspec.Struct, frozen=True):
     """TCP streams from one process to another, or to itself. All start from `source_address` ("": the kernel's choice).
 
     address   at which the target listens

@@ -14,11 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.addresses import LOOPBACK, free_port
 from collbench.control.members import Member
@@ -39,8 +41,7 @@ _WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 2
 _FEWEST, _MOST = 20, 5000
 
 
-@dataclass(frozen=True)
-class ToolRequest:
+class ToolRequest(msgspec.Struct, frozen=True):
     """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about `seconds`.
 
     count   the number of messages, for tools that run by number; None: by their size
@@ -57,8 +58,7 @@ class ToolRequest:
         return self.count or max(_FEWEST, min(_MOST, _WINDOW_BYTES // self.size_bytes))
 
 
-@dataclass(frozen=True)
-class ToolFigure:
+class ToolFigure(msgspec.Struct, frozen=True):
     """The figure that a tool prints.
 
     time_s      of one message
@@ -72,14 +72,13 @@ class ToolFigure:
     n: int
     sent_bytes: int
     statistic: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 Command = Callable[[ToolRequest, str, int], list[str]]
 
 
-@dataclass(frozen=True)
-class WireTool:
+class WireTool(msgspec.Struct, frozen=True):
     """One tool. Its commands end by themselves after one run.
 
     name        of the tool's program, and of the rows' backend
@@ -292,8 +291,7 @@ _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 _SPARE_S = 5  # the tool's own time limit ends after collbench's
 
 
-@dataclass(frozen=True)
-class ToolExit:
+class ToolExit(msgspec.Struct, frozen=True):
     """The exit code of a tool (None: still running) and its output."""
 
     code: int | None
@@ -497,8 +495,7 @@ _MOST_NAMED = 4
 _OF_THE_DEADLINE = 0.75  # a rank without progress for the whole deadline counts as a hang
 
 
-@dataclass(frozen=True)
-class ToolPair:
+class ToolPair(msgspec.Struct, frozen=True):
     """The source and the target rank of one run."""
 
     source: Member
@@ -515,8 +512,7 @@ class ToolPair:
         return LOOPBACK if self.inside else self.target.address
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True):
     """The result of one run: a figure with its commands, or why there is none.
 
     version     of the tool on the source's host
@@ -540,8 +536,7 @@ class ToolResult:
         return {"tool": {**self.figure.facts, **about}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """The tools of a launch, installed on every host with a rank; versions: of each tool, by rank."""
 
     tools: Sequence[WireTool]
@@ -622,7 +617,7 @@ def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, l
         parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
         parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
         left = None if None in parts else sum(part for part in parts if part)
-    return {"figure": asdict(figure), "left": left}
+    return {"figure": msgspec.to_builtins(figure), "left": left}
 
 
 def requested_tools(names: Sequence[str] | None) -> tuple[str, ...]:

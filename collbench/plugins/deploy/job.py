@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from collbench.errors import UsageError, nearest
 from collbench.plugins.deploy.files import printable
@@ -19,8 +20,7 @@ from collbench.untrusted import parse_toml, read_file
 Value = str | int | tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class JobSetting:
+class JobSetting(msgspec.Struct, frozen=True):
     """A setting of a job: an option of `collbench emit`, and a key of a site file.
 
     name        as in a site file; the option is --name
@@ -38,8 +38,7 @@ class JobSetting:
     many: bool = False
 
 
-@dataclass(frozen=True)
-class LaunchJob:
+class LaunchJob(msgspec.Struct, frozen=True):
     """A job to start.
 
     command     the words after `collbench`
@@ -103,8 +102,7 @@ class LaunchJob:
         return found
 
 
-@dataclass(frozen=True)
-class LauncherKind:
+class LauncherKind(msgspec.Struct, frozen=True):
     """A kind of launcher: its settings, and the file that it needs.
 
     render      a job -> the text of the file. Raises UsageError for settings that contradict each other

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import FELL, carrying, hosts_of, link_rates
 from collbench.machine.cluster import folded
@@ -24,8 +26,7 @@ _LEAST_SHARE = 0.01  # of a host's bytes: an interface with fewer carried other 
 HostInterface = tuple[str, str]  # a host and the name of one of its interfaces
 
 
-@dataclass(frozen=True)
-class HostLink:
+class HostLink(msgspec.Struct, frozen=True):
     """The link of a host to the network.
 
     host       its name
@@ -144,8 +145,7 @@ _MOST_BOXES, _MOST_WIRES = 2 * _IN_A_ROW, 8
 _MARKS = (SLOW, SUSPECT, LIMITS, "")  # the most important one first
 
 
-@dataclass(frozen=True)
-class _Hosts:
+class _Hosts(msgspec.Struct, frozen=True):
     """A box of the picture: a host, or hosts with equal links."""
 
     hosts: tuple[str, ...]

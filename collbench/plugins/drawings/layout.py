@@ -6,7 +6,8 @@ Top to bottom: the NUMA node, switches above other switches, NICs, switches, GPU
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.machine.model import Gpu, Nic, PciDevice
 from collbench.plugins.drawings.svg import Box
@@ -18,8 +19,7 @@ TOP, HEADER = 94.0, 52.0
 _EMPTY = 230.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(msgspec.Struct, frozen=True):
     """The line of a device's PCIe link: vertical at x, from one edge to another."""
 
     device: PciDevice | None

@@ -6,8 +6,10 @@ A part that is down, or slower than its maximum, is dashed or hatched and has th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.distance import Distances
 from collbench.machine.model import Gpu, Machine, Nic, Port
@@ -43,8 +45,7 @@ from collbench.units import first_of
 MOST_PARTS = 96
 
 
-@dataclass(frozen=True, slots=True)
-class UsedInterface:
+class UsedInterface(msgspec.Struct, frozen=True):
     """What the picture shows of an interface that carried traffic or limits: its rate as text ("": that of its ports), and its mark."""
 
     rate: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import OF_LINKS, link_rates
 from collbench.machine.cluster import folded
@@ -29,8 +31,7 @@ from collbench.units import format_percent
 _KINDS_MOST = 64  # different machines at most
 
 
-@dataclass(frozen=True)
-class MachineKind:
+class MachineKind(msgspec.Struct, frozen=True):
     """Machines that differ only in their names, with equal links: the first of them as in the last run, the hosts, and its links."""
 
     machine: Machine

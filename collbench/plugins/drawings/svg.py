@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
+
+import msgspec
 
 from collbench.report.machine import safe
 
@@ -20,8 +21,7 @@ _HATCH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """A rectangle in pixels."""
 
     x: float

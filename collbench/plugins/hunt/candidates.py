@@ -12,10 +12,11 @@ A slowdown is a natural logarithm: ln(expected speed / measured speed), 0.69 for
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import (
@@ -46,8 +47,7 @@ _FAR_LESS = 0.25  # of the largest slowdown of a candidate; half of that slowdow
 _WORST = 4  # one of so many places
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A place or path to measure again.
 
     places            one; or two of a path, the lower first
@@ -103,8 +103,7 @@ class Candidate:
         return PAIRS_LEVEL["latency" if self.of_latency else "bandwidth"].least
 
 
-@dataclass(frozen=True)
-class SweepResult:
+class SweepResult(msgspec.Struct, frozen=True):
     """The result of the sweep.
 
     healthy   places to compare with; middle: the usual speed of a pair, bytes per second

@@ -12,9 +12,10 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, product
 from pathlib import Path
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.machine.fabric import Cable, End, Fabric
@@ -27,8 +28,7 @@ Way = tuple[End, End]  # a cable in one direction: from a port, to a port
 MOST_STEPS = 20_000_000  # each takes some microseconds and bytes
 
 
-@dataclass(frozen=True)
-class Attached:
+class Attached(msgspec.Struct, frozen=True):
     """A port of a host's adapter that is connected to a switch. rail: its number among the ports of the host, from 0."""
 
     host: str
@@ -218,8 +218,7 @@ _LONGEST_NAME = 200
 _MOST_LOOKED_AT = 16  # pairs over a cable, of which the best one is used
 
 
-@dataclass(frozen=True)
-class Cover:
+class Cover(msgspec.Struct, frozen=True):
     """The pairs that cross the cables.
 
     pairs      the lower place first, in the order of their rounds; no place is twice in one round

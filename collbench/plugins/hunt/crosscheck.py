@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from collbench.plugins.hunt.candidates import SweepResult
 from collbench.plugins.hunt.judging import Check, PathCheck, PlaceCheck
 from collbench.plugins.hunt.protocol import CONFIRMED, PAIRS, HuntLog, RoundRequest, RoundResult, pair_of
@@ -27,8 +29,7 @@ _PAUSE_S = 0.25  # between rounds, so that a burst of other work affects only on
 _PEERS = 3  # other suspects that each suspect is measured with, if there are so many
 
 
-@dataclass(frozen=True)
-class RequestedPair:
+class RequestedPair(msgspec.Struct, frozen=True):
     """A pair that a check needs: `place` with `partner`. healthy: whether the partner is healthy."""
 
     check: Check

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.control.world import World
 from collbench.measuring.monitored import StateProbe, flipped
@@ -14,8 +15,7 @@ from collbench.measuring.monitored import StateProbe, flipped
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, number of time slices
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(msgspec.Struct, frozen=True):
     """The disturbance of a rank during a round.
 
     cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 if the kernel does not count it

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from shutil import which
 from typing import Any
+
+import msgspec
 
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
@@ -36,8 +37,7 @@ _CAP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%|([0-9]{1,9})", re.ASCII)
 _FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
 
 
-@dataclass(frozen=True)
-class Cap:
+class Cap(msgspec.Struct, frozen=True):
     """The largest number of nodes that collbench may drain in total: a percentage of all nodes (at least one node), or a number.
 
     text  as typed
@@ -52,15 +52,14 @@ class Cap:
         return self.count if self.percent is None else max(1, ceil(self.percent * nodes / 100))
 
 
-@dataclass
-class Applied:
+class Applied(msgspec.Struct):
     """The result of `apply`.
 
     entries  one per node, as in recommendation.json: node, action ("drained", "left" or "failed"), why, line, undo, when
     refused  why no node was drained; "": nodes were, or there were none to drain
     """
 
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[dict[str, Any]] = msgspec.field(default_factory=list)
     refused: str = ""
 
     @property

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import random as draws
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log
 
+import msgspec
 import numpy as np
 
 from collbench.plugins.hunt import facts
@@ -64,8 +64,7 @@ def measure_growing(
     return sorted(search.suspects, key=lambda suspect: suspect.ratio)
 
 
-@dataclass
-class _Growing:
+class _Growing(msgspec.Struct):
     """The state of a search with growing groups.
 
     places     those without a finding so far; healthy: by place the largest size at which its group was healthy
@@ -78,8 +77,8 @@ class _Growing:
     random: draws.Random
     places: list[int]
     room: int
-    suspects: list[Suspect] = field(default_factory=list)
-    healthy: dict[int, int] = field(default_factory=dict)
+    suspects: list[Suspect] = msgspec.field(default_factory=list)
+    healthy: dict[int, int] = msgspec.field(default_factory=dict)
     typical: float | None = None
     unsettled: bool = False
 

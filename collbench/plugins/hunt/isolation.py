@@ -7,10 +7,11 @@ one for each interface. A sender is judged by the messages that it sends, a rece
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
 from math import sqrt
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import (
@@ -101,13 +102,12 @@ def _compare(log: HuntLog, request: RoundRequest, tested: Sequence[_Isolated], c
             place.evidence.append(facts.InterfaceRatio(request.nic, _WAYS.get(kind, "sends and receives"), ratio, controls))
 
 
-@dataclass
-class _Isolated:
+class _Isolated(msgspec.Struct):
     """A suspect measured alone: its known ratios to healthy places, inside and by interface."""
 
     suspect: Suspect
-    ratios: dict[str, float] = field(default_factory=dict)
-    evidence: list[Fact] = field(default_factory=list)
+    ratios: dict[str, float] = msgspec.field(default_factory=dict)
+    evidence: list[Fact] = msgspec.field(default_factory=list)
 
     @property
     def place(self) -> int:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import exp, sqrt
 from statistics import fmean
 
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.candidates import Candidate

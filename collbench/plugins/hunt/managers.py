@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.machine.readers.text import printable
 
@@ -22,8 +23,7 @@ _SLURM_NODE = re.compile(r"^NodeName=(\S+).*? State=(\S+)(?:.*? Reason=(.*?)(?: 
 _NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 
-@dataclass(frozen=True)
-class CommandOutcome:
+class CommandOutcome(msgspec.Struct, frozen=True):
     """The outcome of a command.
 
     It has the exit code (None: it did not start, or timed out), stdout, and why the command failed ("": it succeeded).
@@ -37,8 +37,7 @@ class CommandOutcome:
 Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 
-@dataclass(frozen=True)
-class ManagedNode:
+class ManagedNode(msgspec.Struct, frozen=True):
     """A node as its manager reports it. Kubernetes does not record the reason, so each cordoned node counts as
     `drained_by_collbench`.
     """

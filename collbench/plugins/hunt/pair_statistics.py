@@ -12,11 +12,11 @@ of a matrix share, a value is slow below −max(least, t(1 − p / tests) · sca
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,8 +48,7 @@ _FAST = 0.5  # of the effect: with a partner with which a place is less slow, it
 _EXCEPTIONS = 100  # one of so many partners may be fast by chance
 
 
-@dataclass(frozen=True)
-class TwoWay:
+class TwoWay(msgspec.Struct, frozen=True):
     """A two-way fit: value[i, j] = middle + rows[i] + columns[j] + residuals[i, j]; an effect is 0 if too few cells determine it.
 
     has_row_effect, has_column_effect: by row and column, whether at least LEAST_CELLS cells determine its effect. In a symmetric table
@@ -197,8 +196,7 @@ class SlowPlaces(NamedTuple):
     slow_with_most: Mask
 
 
-@dataclass(frozen=True, eq=False)
-class MatrixView:
+class MatrixView(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One quantity of a pair matrix over one kind of path.
 
     quantity   "bandwidth" or "latency"

@@ -25,7 +25,6 @@ two (so nothing is named below four); a place that is slow with all partners fro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 from typing import Any
@@ -48,8 +47,7 @@ _CAUSE = {
 }
 
 
-@dataclass(frozen=True)
-class Remeasured:
+class Remeasured(msgspec.Struct, frozen=True):
     """The result of measuring a suspect again.
 
     places  one, or the two of a pair, the lower first
@@ -149,8 +147,7 @@ def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] |
     return [Remeasured(tuple(suspect["places"]), suspect["state"], (suspect["evidence"] or [suspect["state"]])[-1]) for suspect in judged]
 
 
-@dataclass(frozen=True, eq=False)
-class PairEffects:
+class PairEffects(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A matrix with its findings.
 
     again       the pairs that were measured again

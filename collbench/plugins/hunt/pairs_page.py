@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, pairwise
 from math import exp, isfinite
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from collbench.plugins.hunt import pairs_text as texts_of
@@ -36,8 +37,7 @@ _LEAST_GROUPS = 8  # with fewer groups, rows of neighbors show more
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(msgspec.Struct, frozen=True, dict=True):
     """Groups of places that share a row of the picture if there are many places.
 
     order   places in the order in which they are drawn
@@ -95,8 +95,7 @@ COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
 _FARTHEST = 25.0  # logarithms of ratios to the median are limited to this
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(msgspec.Struct, frozen=True, dict=True):
     """Bandwidth or latency of a matrix in the same form: values as text, ratios to the median, classes and their names.
 
     name      "bandwidth" or "latency"
@@ -192,8 +191,7 @@ NAME = 20  # characters of a name at most
 _WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A finding in the picture: a slow place once, at its row or column, and a ring around each pair that its two ends do not explain.
 
     text      the label
@@ -255,13 +253,12 @@ _TOP, _LEAST_WIDTH = 18, 460.0
 _MOST_SIGNS, _MOST_BELOW = 200, 8
 
 
-@dataclass
-class _CellPicture:
+class _CellPicture(msgspec.Struct):
     """An SVG picture of cells and texts, in pixels; its colors are classes of drawing.css."""
 
     width: float
     height: float = 0.0
-    elements: list[str] = field(default_factory=list)
+    elements: list[str] = msgspec.field(default_factory=list)
 
     def add(self, name: str, classes: str = "", text: str | None = None, **attributes: float | str) -> None:
         """Add an element. Underscores in names of attributes become hyphens; a text is escaped."""

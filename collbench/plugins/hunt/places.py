@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback
 from collbench.backends.registry import missing_backend
@@ -28,8 +29,7 @@ from collbench.report.dry_run import MEASUREMENTS
 from collbench.units import format_duration, plural
 
 
-@dataclass(frozen=True)
-class PairsRequest(TaskRequest):
+class PairsRequest(TaskRequest, frozen=True):
     """The request of one pairs run.
 
     launch       options of the launch; its budget is that of one measurement, of which a round has three
@@ -118,8 +118,7 @@ class PairsSampled(Fact, frozen=True):
         return f"{self.pairs} of {self.possible} pairs are sampled ({why})"
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The ranks or nodes ("places") that form pairs.
 
     by      "rank" or "node"
@@ -207,8 +206,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else format_duration(seconds)
 
 
-@dataclass(frozen=True)
-class HuntRequest(PairsRequest):
+class HuntRequest(PairsRequest, frozen=True):
     """The request of one hunt: how pairs are measured, between which places, and the time for all rounds (`budget_s`).
 
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places

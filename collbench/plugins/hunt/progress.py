@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.errors import RunFailed, UsageError
 from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs

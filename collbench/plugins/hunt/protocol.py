@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import without_round_effects
@@ -23,8 +24,7 @@ PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 BY_MESSAGES = ("node", "sender", "receiver")  # kinds of suspects with slow messages: the fault is in the node or in its link
 
 
-@dataclass(frozen=True)
-class RoundRequest:
+class RoundRequest(msgspec.Struct, frozen=True):
     """One round. All of it is measured at the same time, so its groups are disjoint.
 
     kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
@@ -45,8 +45,7 @@ class RoundRequest:
     number: int = 0
 
 
-@dataclass(frozen=True)
-class GroupFigure:
+class GroupFigure(msgspec.Struct, frozen=True):
     """The result of one group; None if it could not be measured (`na` has the reason).
 
     speed      bytes per second. GROUPS and INSIDE: the bus bandwidth; PAIRS and NIC: messages from the first place to the second
@@ -70,8 +69,7 @@ class GroupFigure:
     detail: str | None = None
 
 
-@dataclass(frozen=True)
-class RoundResult:
+class RoundResult(msgspec.Struct, frozen=True):
     """A figure for each group of the request, in its order; flags apply to the whole round."""
 
     figures: tuple[GroupFigure, ...]
@@ -123,8 +121,7 @@ def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRoun
     return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """The options of a hunt.
 
     method      "pairs": rounds of pairs; "groups": collectives over overlapping groups, in O(log N) rounds; "auto": pairs if their rounds
@@ -157,8 +154,7 @@ Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
 CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
 
 
-@dataclass(frozen=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """A place, or a path between two, that was slow in the sweep.
 
     kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
@@ -199,8 +195,7 @@ class Suspect:
         }
 
 
-@dataclass(frozen=True)
-class HuntVerdict:
+class HuntVerdict(msgspec.Struct, frozen=True):
     """The result of a hunt.
 
     names     of the places
@@ -242,8 +237,7 @@ class HuntVerdict:
 _HARDLY = 1e-12  # an interval of a lower rate is not valid
 
 
-@dataclass
-class HuntLog:
+class HuntLog(msgspec.Struct):
     """The log of a hunt.
 
     names      of the places
@@ -253,9 +247,9 @@ class HuntLog:
     """
 
     names: tuple[str, ...]
-    exchanges: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
+    exchanges: list[tuple[RoundRequest, RoundResult]] = msgspec.field(default_factory=list)
     hosts: tuple[str, ...] = ()
-    notes: list[Fact] = field(default_factory=list)
+    notes: list[Fact] = msgspec.field(default_factory=list)
 
     def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.

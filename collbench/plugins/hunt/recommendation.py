@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -157,8 +156,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class HuntSummary:
+class HuntSummary(msgspec.Struct, frozen=True):
     """The hunt that a recommendation is based on.
 
     run         its folder
@@ -173,7 +171,7 @@ class HuntSummary:
     run: Path
     allocation: str | None = None
     manager: str = ""
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = msgspec.field(default_factory=dict)
     pods: bool = False
     no_drain: str = ""
     when: str = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -172,8 +171,7 @@ class HuntRound(Record, frozen=True):
     flipped: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True)
-class StoredHunt:
+class StoredHunt(msgspec.Struct, frozen=True, dict=True):
     """The content of a hunt's run.
 
     about     run.json's "hunt": places, by, backend, size_bytes, promised, rounds, ceiling …; its "verdict" is None if it stopped early
@@ -184,7 +182,7 @@ class StoredHunt:
 
     about: Mapping[str, Any]
     rounds: list[HuntRound]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     advice: Sequence[str] = ()
 
     @cached_property
@@ -317,8 +315,7 @@ class DirectedPair(Record, frozen=True):
     wrong: Annotated[int | None, column("The number of wrong elements of the pair, in both directions; missing if nothing was verified.")]
 
 
-@dataclass(frozen=True)
-class PairMatrix:
+class PairMatrix(msgspec.Struct, frozen=True):
     """The figures of all pairs, by sending (row) and receiving (column) place; NaN if nothing was measured.
 
     places       their names: "node1", "rank 3 (node1)"
@@ -344,7 +341,7 @@ class PairMatrix:
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hosts", self.hosts or self.places)
+        msgspec.structs.force_setattr(self, "hosts", self.hosts or self.places)
 
     @property
     def n(self) -> int:
@@ -424,8 +421,7 @@ _MOST_EXTERNAL = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes that every machine has
 
 
-@dataclass
-class StoredPairs:
+class StoredPairs(msgspec.Struct, dict=True):
     """The content of a pairs run.
 
     about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
@@ -437,8 +433,8 @@ class StoredPairs:
 
     about: Mapping[str, Any]
     rounds: list[PairRound]
-    warnings: list[str] = field(default_factory=list)
-    external: list[Row] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    external: list[Row] = msgspec.field(default_factory=list)
     judged: Sequence[Mapping[str, Any]] | None = None
 
     def matrix(self) -> PairMatrix:

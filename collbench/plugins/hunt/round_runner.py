@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, Group, can_do
@@ -47,8 +49,7 @@ _GROUP_WARMUPS = 2  # the first one connects
 _COUNTED_PART = 0.8  # of a stream's time; the rest is its warm-up
 
 
-@dataclass(frozen=True)
-class RoundMeasurement:
+class RoundMeasurement(msgspec.Struct, frozen=True):
     """One of the three measurements of a round, with its budget. backward: the second place of each pair sends."""
 
     operation: Operation
@@ -117,8 +118,7 @@ def _median_time(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]
     return middle.value, _NOTHING if samples.min() == samples.max() else (middle.ci_low, middle.ci_high)
 
 
-@dataclass(frozen=True)
-class PairTimes:
+class PairTimes(msgspec.Struct, frozen=True):
     """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
 
     seconds: tuple[float | None, ...]
@@ -160,8 +160,7 @@ class RoundWork(CaseWork):
         return Stopping.short_measurement(budget, ready.case.size_bytes, ready.timed, ready.case.mode)
 
 
-@dataclass(frozen=True)
-class RoundRunner:
+class RoundRunner(msgspec.Struct, frozen=True):
     """A runner of rounds on all ranks: the open backend, the places and the three measurements of pairs.
 
     flags      quality flags of every round

@@ -18,10 +18,10 @@ A slowdown is a natural logarithm, see `trials.Trial`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import comb, exp, log, sqrt
 
+import msgspec
 import numpy as np
 
 from collbench.plugins.hunt import facts
@@ -45,8 +45,7 @@ class RepeatOutcome(Enum):
     UNDECIDED = "undecided"
 
 
-@dataclass(frozen=True)
-class Repeats:
+class Repeats(msgspec.Struct, frozen=True):
     """The counts of the repeated measurements of one suspect.
 
     rounds      used, with at least one control of the same kind of path; slow: in how many of them the suspect was slow

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random as draws
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from math import inf, isnan, nan
 from math import log as ln
 
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round

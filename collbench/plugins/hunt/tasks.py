@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from collbench.backends.backend import can_do
 from collbench.control.world import World
@@ -152,7 +153,7 @@ class RoundsTask(Task):
         while not self.stopped:
             order = rounds.next() if session.world.rank == 0 else None
             time.sleep(order.pause_s if order else 0.0)
-            agreed = session.world.broadcast(asdict(order) if order else {}, "choosing the next round")
+            agreed = session.world.broadcast(msgspec.to_builtins(order) if order else {}, "choosing the next round")
             if not agreed:
                 return
             measured_before = len(session.records)

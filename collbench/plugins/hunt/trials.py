@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import log, sqrt
 
+import msgspec
 import numpy as np
 
 from collbench.plugins.hunt import facts
@@ -23,8 +23,7 @@ _LEAST_RESIDUALS = 8  # the scatter of fewer controls is not valid
 _MEDIAN_SHARE = 1.8  # factor of the variance that the median of m figures with the tails of t₄ adds to one figure, times 1/m
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """A measured pair as seen from `place`: what it sends, what it receives, and the latency.
 
     A slowdown is a natural logarithm: ln(speed of the controls / speed of the pair), above 0 if the pair is slower. The speed of a
@@ -47,11 +46,11 @@ class Trial:
     healthy: bool
     controls: int = 0
     same_kind: bool = False
-    log_slowdowns: Mapping[str, float] = field(default_factory=dict)
-    noise: Mapping[str, float] = field(default_factory=dict)
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    usual: Mapping[str, float] = field(default_factory=dict)
-    control_log_slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    log_slowdowns: Mapping[str, float] = msgspec.field(default_factory=dict)
+    noise: Mapping[str, float] = msgspec.field(default_factory=dict)
+    speeds: Mapping[str, float] = msgspec.field(default_factory=dict)
+    usual: Mapping[str, float] = msgspec.field(default_factory=dict)
+    control_log_slowdowns: Mapping[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     na: str | None = None
     cpu_wait: float = 0.0
     flipped: bool = False
@@ -76,8 +75,7 @@ class Trial:
         )
 
 
-@dataclass
-class ControlComparison:
+class ControlComparison(msgspec.Struct):
     """The comparison with controls of the same round and kind of path, and the scatter of these controls.
 
     path_kind  returns the kind of path between two places (host, leaf). Controls of other kinds are used only if none is of that kind
@@ -87,9 +85,9 @@ class ControlComparison:
     """
 
     path_kind: PathKind
-    usual: Mapping[str, float] = field(default_factory=dict)
-    residuals: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    errors: list[float] = field(default_factory=list)
+    usual: Mapping[str, float] = msgspec.field(default_factory=dict)
+    residuals: dict[str, list[float]] = msgspec.field(default_factory=lambda: {way: [] for way in WAYS})
+    errors: list[float] = msgspec.field(default_factory=list)
 
     def learn(self, controls: Sequence[Measured]) -> None:
         """Add the scatter of controls, once per round."""

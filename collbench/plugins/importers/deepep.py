@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import floor, log10
 from typing import NamedTuple
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
@@ -58,8 +59,7 @@ class _Figure(NamedTuple):
     size: int | None = None
 
 
-@dataclass
-class _DeepEpKernel:
+class _DeepEpKernel(msgspec.Struct):
     """The lines of one kernel by row, with the number of the first one.
 
     ranks     that a line gives; printing: the number of those that print, if these are 0 to n - 1
@@ -70,7 +70,7 @@ class _DeepEpKernel:
     ranks: int | None
     printing: int | None
     timeless: int
-    groups: dict[_DeepEpKey, list[_Figure]] = field(default_factory=dict)
+    groups: dict[_DeepEpKey, list[_Figure]] = msgspec.field(default_factory=dict)
 
 
 def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:

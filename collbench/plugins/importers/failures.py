@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.readers.text import printable
 from collbench.plugins.importers.importer import ImportedTable, Skipped, UnsupportedTool, split_prefix
@@ -89,8 +91,7 @@ _LONGEST = 2000  # characters of a line that are searched
 _SHOWN = 160
 
 
-@dataclass(frozen=True)
-class FailureLine:
+class FailureLine(msgspec.Struct, frozen=True):
     """A line that reports a failure; the first line of the file is 1."""
 
     number: int

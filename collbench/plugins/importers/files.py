@@ -6,8 +6,9 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable

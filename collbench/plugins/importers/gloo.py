@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts
@@ -42,8 +43,7 @@ _LAYOUT = Layout(
 _FLOAT_BYTES = 4
 
 
-@dataclass(frozen=True)
-class _GlooMeaning:
+class _GlooMeaning(msgspec.Struct, frozen=True):
     """A benchmark in collbench's terms.
 
     like    collbench's operation with the same bus factor, or None

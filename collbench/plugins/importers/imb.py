@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
@@ -83,8 +85,7 @@ _LAYOUT = Layout(
 )
 
 
-@dataclass(frozen=True)
-class ImbBlock:
+class ImbBlock(msgspec.Struct, frozen=True, dict=True):
     """One benchmark's part of the output."""
 
     table: TextTable

@@ -11,9 +11,11 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.notes import ImportDoubt, Missing
@@ -182,8 +184,7 @@ RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths th
 Arrays = Mapping[str, "NDArray[Any]"]
 
 
-@dataclass(frozen=True)
-class Contradiction:
+class Contradiction(msgspec.Struct, frozen=True):
     """An option that a table contradicts. The table keeps the value that it proves."""
 
     where: str
@@ -192,20 +193,18 @@ class Contradiction:
     found: str
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True):
     """A table that cannot be imported: its first line in the file (0: unknown), and the reason with its remedy."""
 
     line: int
     reason: str
 
 
-class UnsupportedTool(Skipped):
+class UnsupportedTool(Skipped, frozen=True):
     """Output of a tool that cannot be imported."""
 
 
-@dataclass(frozen=True)
-class ImportedTable:
+class ImportedTable(msgspec.Struct, frozen=True):
     """One table of a tool's output.
 
     tool          "nccl-tests", "rccl-tests", "osu", "imb", "perftest", "param", "gloo-benchmark" …
@@ -228,24 +227,22 @@ class ImportedTable:
     statistic: str
     rows: list[Row]
     hosts: Sequence[str] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     missing: Sequence[Missing] = ()
     doubts: Sequence[ImportDoubt] = ()
     contradicted: Sequence[Contradiction] = ()
-    arrays: Mapping[int, Arrays] = field(default_factory=dict)
+    arrays: Mapping[int, Arrays] = msgspec.field(default_factory=dict)
     line: int = 0
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What a file contains: the tables that were read, and those that were skipped."""
 
     runs: Sequence[ImportedTable]
     skipped: Sequence[Skipped] = ()
 
 
-@dataclass(frozen=True)
-class UserInput:
+class UserInput(msgspec.Struct, frozen=True):
     """The user's additions to an output, None: not given. They fill gaps, and never replace a value that a table proves.
 
     file    the file's name without its folder, only a hint: "nccl_allgather.log" decides between operations with the same columns
@@ -277,8 +274,7 @@ class Numbered(Protocol):
 T = TypeVar("T", bound=Numbered)
 
 
-@dataclass(frozen=True)
-class Importer(Generic[T]):
+class Importer(msgspec.Struct, Generic[T], frozen=True):
     """One format: how its lines are recognized, which tables they hold, and what a table means.
 
     name     the value for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …

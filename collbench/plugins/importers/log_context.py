@@ -10,10 +10,11 @@ import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from collbench.machine.readers.nccl_facts import LogSetting, RankCount, Release, TunedRate, facts_in
 from collbench.machine.readers.nccl_lines import split_line
@@ -53,8 +54,7 @@ def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> st
     return found
 
 
-@dataclass(frozen=True)
-class LogContext:
+class LogContext(msgspec.Struct, frozen=True):
     """The known values of one start.
 
     program      the benchmark's name on the command line; None: none, or several
@@ -73,7 +73,7 @@ class LogContext:
     ranks: int | None = None
     hosts: tuple[str, ...] = ()
     library: tuple[str, str] | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     tuning: tuple[TunedRate, ...] = ()
 
     def option(self, short_name: str, long_name: str) -> int | None:
@@ -102,19 +102,18 @@ class _Command(NamedTuple):
     environment: dict[str, str]
 
 
-@dataclass
-class _Start:
+class _Start(msgspec.Struct):
     """One start while its lines are read. Each number is stored once."""
 
     line: int
     command: _Command | None = None
-    tasks: set[int] = field(default_factory=set)
-    ranks: set[int] = field(default_factory=set)
-    hosts: dict[int, str] = field(default_factory=dict)
-    libraries: dict[tuple[str, str], None] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-    exported: dict[str, str] = field(default_factory=dict)  # by the shell; also for the following starts
-    table_lines: list[str] = field(default_factory=list)
+    tasks: set[int] = msgspec.field(default_factory=set)
+    ranks: set[int] = msgspec.field(default_factory=set)
+    hosts: dict[int, str] = msgspec.field(default_factory=dict)
+    libraries: dict[tuple[str, str], None] = msgspec.field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    exported: dict[str, str] = msgspec.field(default_factory=dict)  # by the shell; also for the following starts
+    table_lines: list[str] = msgspec.field(default_factory=list)
 
     def context(self) -> LogContext:
         whole = sorted(self.hosts) == list(range(len(self.hosts)))

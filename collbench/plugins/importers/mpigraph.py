@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with

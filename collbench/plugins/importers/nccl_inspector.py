@@ -8,9 +8,9 @@ files, or from the only rank with a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput
@@ -39,23 +39,21 @@ class _Key(NamedTuple):
     source: str
 
 
-@dataclass
-class _Calls:
+class _Calls(msgspec.Struct):
     """Times in seconds by number of the call and rank; the first line; calls with a bandwidth that does not fit size and time."""
 
     line: int
-    times: dict[int, dict[int, float]] = field(default_factory=dict)
-    hosts: dict[int, str] = field(default_factory=dict)
+    times: dict[int, dict[int, float]] = msgspec.field(default_factory=dict)
+    hosts: dict[int, str] = msgspec.field(default_factory=dict)
     unlike: int = 0
 
 
-@dataclass
-class _Communicator:
+class _Communicator(msgspec.Struct):
     """The calls of one communicator, with the number of their first line. bad: objects of the output that cannot be read."""
 
     number: int
     bad: int
-    calls: list[tuple[_Key, _Calls]] = field(default_factory=list)
+    calls: list[tuple[_Key, _Calls]] = msgspec.field(default_factory=list)
 
 
 def knows(lines: Sequence[str]) -> bool:

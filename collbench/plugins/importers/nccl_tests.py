@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.readers.nccl_facts import dotted
@@ -126,8 +127,7 @@ class PrintedDevice(NamedTuple):
     name: str
 
 
-@dataclass
-class Head:
+class Head(msgspec.Struct):
     """The values around a table.
 
     starts    how many heads were printed before it: more than one means jobs that print into each other
@@ -145,17 +145,17 @@ class Head:
     library: str | None = None
     program: str | None = None
     starts: int = 0
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = msgspec.field(default_factory=dict)
     blocking: int = 0
     wide: bool = False
     cpu_time: bool = False
     unknown_columns: str = ""
     old: bool | None = None
     bad: int | None = None
-    devices: list[PrintedDevice] = field(default_factory=list)
+    devices: list[PrintedDevice] = msgspec.field(default_factory=list)
     cut: bool = False
     averaged: str = "averaged over the ranks"
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
 
     def take(self, text: str) -> None:
         """Read a line that begins with #; an unknown one is ignored."""
@@ -384,8 +384,7 @@ _MOST_WRONG = 2**62
 _BLOCKED = {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
 
 
-@dataclass(frozen=True)
-class NcclTestsBlock:
+class NcclTestsBlock(msgspec.Struct, frozen=True):
     """A head with the lines below it.
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
@@ -395,7 +394,7 @@ class NcclTestsBlock:
 
     head: Head
     lines: list[TableLine]
-    samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+    samples: Mapping[tuple[int, bool], Samples] = msgspec.field(default_factory=dict)
     in_log: bool = True
     bad: Sequence[int] = ()
 
@@ -728,15 +727,14 @@ _OWN_HEADER = "# collbench version"
 _RCCL = "rccl-tests: Version"
 
 
-@dataclass
-class _Stream:
+class _Stream(msgspec.Struct):
     """What one writer prints: the finished blocks, and the one that is being read."""
 
     version: str | None = None
-    blocks: list[NcclTestsBlock] = field(default_factory=list)
-    head: Head = field(default_factory=Head)
-    lines: list[TableLine] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
+    blocks: list[NcclTestsBlock] = msgspec.field(default_factory=list)
+    head: Head = msgspec.field(default_factory=Head)
+    lines: list[TableLine] = msgspec.field(default_factory=list)
+    bad: list[int] = msgspec.field(default_factory=list)
     ended: bool = False
 
     def line(self, number: int, text: str) -> None:

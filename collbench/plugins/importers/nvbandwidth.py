@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
@@ -40,11 +42,10 @@ _VERIFIES = "data verified after each copy, the default"
 _MOST = 4096  # rows or columns
 
 
-@dataclass
-class _NvbandwidthHead:
+class _NvbandwidthHead(msgspec.Struct):
     version: str | None = None
-    devices: list[dict[str, Any]] = field(default_factory=list)
-    hosts: dict[int, str] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    hosts: dict[int, str] = msgspec.field(default_factory=dict)
     verified: bool = True
     waived: int = 0  # test cases without a name
 
@@ -59,8 +60,7 @@ class _NvbandwidthHead:
             self.verified = False
 
 
-@dataclass
-class _Matrix:
+class _Matrix(msgspec.Struct):
     """One test case: its rows of figures by the labels of their lines, None for a missing value.
 
     head      the values of the whole output
@@ -72,8 +72,8 @@ class _Matrix:
     number: int
     description: str = ""
     problem: str = ""
-    columns: list[str] = field(default_factory=list)
-    rows: list[tuple[int, str, list[float | None]]] = field(default_factory=list)
+    columns: list[str] = msgspec.field(default_factory=list)
+    rows: list[tuple[int, str, list[float | None]]] = msgspec.field(default_factory=list)
 
 
 def knows(lines: Sequence[str]) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec.structs import asdict, replace
 
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts, with_hosts
@@ -46,8 +47,7 @@ from collbench.units import plural
 Measure = Literal["latency", "bandwidth"]
 
 
-@dataclass(frozen=True)
-class Test(Meaning):
+class Test(Meaning, frozen=True):
     """One of OSU's programs, "osu_allreduce", whether its figure is a time or a rate, and its call form as in `Row.call`."""
 
     program: str = ""
@@ -56,7 +56,7 @@ class Test(Meaning):
 
 
 _COLLECTIVES = {
-    name.replace("bcast", "broadcast"): Test(**vars(meaning), program=f"osu_{name}") for name, meaning in MPI_COLLECTIVES.items()
+    name.replace("bcast", "broadcast"): Test(**asdict(meaning), program=f"osu_{name}") for name, meaning in MPI_COLLECTIVES.items()
 }
 _PAIRS = {
     "latency": Test("p2p_latency", "p2p_latency", pairs="one", program="osu_latency"),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
@@ -73,8 +74,7 @@ _ACROSS = "over the ranks of each rank's mean over the iterations"
 _MOST_PAIRS, _MOST_RANKS = 1 << 16, 1 << 24
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(msgspec.Struct, frozen=True):
     """A table of one collective and type; the hosts by rank, the device, and the number of lines of quantized collectives in the output."""
 
     figures: TextTable

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, split_prefix
@@ -30,14 +32,13 @@ _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 _MISSING = lacks(MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.RANK_DATA, MissingItem.LIBRARIES)
 
 
-@dataclass
-class _Block:
+class _Block(msgspec.Struct):
     """The lines between two marks. ended: the exit code, None if the log ends first; bad: lines that are not rows, by number."""
 
     number = 0  # the rows of a block are not a table of the log
 
-    rows: list[Row] = field(default_factory=list)
-    bad: dict[int, str] = field(default_factory=dict)
+    rows: list[Row] = msgspec.field(default_factory=list)
+    bad: dict[int, str] = msgspec.field(default_factory=dict)
     ended: int | None = None
 
 

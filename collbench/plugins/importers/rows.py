@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import ceil, floor, inf, isfinite
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError, nearest
@@ -90,8 +91,7 @@ _SHARED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Quantiles:
+class Quantiles(msgspec.Struct, frozen=True):
     """The printed quantiles of the samples, in seconds; None if not printed."""
 
     min: float | None = None
@@ -100,8 +100,10 @@ class Quantiles:
     max: float | None = None
 
 
-@dataclass(frozen=True)
-class RowKind:
+NO_SPREAD = Quantiles()
+
+
+class RowKind(msgspec.Struct, frozen=True, dict=True):
     """The values that all rows of one table share.
 
     operation   collbench's name, or another one; then there is a bus bandwidth only if it moves as much as the operation `like`
@@ -128,11 +130,11 @@ class RowKind:
     window: int | None = None
     like: str | None = None
     verified: bool = True
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    also: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    also: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def row(
-        self, size_bytes: int, time_s: float, *, line: int | None = None, count: int | None = None, spread: Quantiles = Quantiles(),
+        self, size_bytes: int, time_s: float, *, line: int | None = None, count: int | None = None, spread: Quantiles = NO_SPREAD,
         wrong: int | None = None, checked: int | None = None, printed: Mapping[str, str] | None = None,
         evidence: Mapping[str, Any] | None = None,
     ) -> Row:  # fmt: skip
@@ -338,8 +340,7 @@ def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
 NO_FIGURES = "no line of figures: the test failed, the output was cut, or this test prints none"
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(msgspec.Struct, frozen=True):
     """A tool's benchmark in collbench's terms.
 
     operation   collbench's name of the operation; a new name for others
@@ -500,8 +501,7 @@ _FEWEST = 6  # with fewer samples a median has no interval
 _WHOLE_ARRAYS_UP_TO = 10**6
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(msgspec.Struct, frozen=True):
     """Single times in seconds, per message and in the order of the measurement.
 
     slowest    of the slowest rank, one per iteration

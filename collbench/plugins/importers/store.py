@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from collbench import __version__
 from collbench.errors import UsageError
@@ -198,8 +200,7 @@ _ELSEWHERE = ("environment", "devices", "exit_code", "nccl_tuning")  # facts of 
 _SERIES_OF = attrgetter(*SERIES)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """The file that a table is from: its name without the folder, its size, SHA-256 and format."""
 
     name: str
@@ -208,8 +209,7 @@ class Source:
     format: str
 
 
-@dataclass(frozen=True)
-class FileTable:
+class FileTable(msgspec.Struct, frozen=True):
     """A table and its file. `skipped`: tables of that file that were not read, only on its first table."""
 
     source: Source
@@ -217,12 +217,11 @@ class FileTable:
     skipped: tuple[Skipped, ...] = ()
 
 
-@dataclass
-class ImportedRun:
+class ImportedRun(msgspec.Struct):
     """The tables that become one run folder."""
 
-    tables: list[FileTable] = field(default_factory=list)
-    series: set[tuple[Any, ...]] = field(default_factory=set)
+    tables: list[FileTable] = msgspec.field(default_factory=list)
+    series: set[tuple[Any, ...]] = msgspec.field(default_factory=set)
 
     @property
     def rows(self) -> list[Row]:
@@ -274,7 +273,7 @@ class ImportedRun:
         missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
         doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
         info["imported"] = {
-            "files": list({table.source.sha256: vars(table.source) for table in self.tables}.values()),
+            "files": list({table.source.sha256: asdict(table.source) for table in self.tables}.values()),
             "tables": [
                 {
                     "file": table.source.name,
@@ -290,11 +289,11 @@ class ImportedRun:
             "doubt_facts": [{"file": file, "program": program, "fact": as_json(doubt)} for file, program, doubt in doubts],
         }
         unused = [
-            {"file": table.source.name, "program": table.run.program, **vars(option)}
+            {"file": table.source.name, "program": table.run.program, **asdict(option)}
             for table in self.tables
             for option in table.run.contradicted
         ]
-        skipped = [{"file": table.source.name, **vars(reason)} for table in self.tables for reason in table.skipped]
+        skipped = [{"file": table.source.name, **asdict(reason)} for table in self.tables for reason in table.skipped]
         for name, entries in (("unused_options", unused), ("skipped", skipped)):
             if entries:
                 info["imported"][name] = entries

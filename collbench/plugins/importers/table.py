@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.notes import ImportDoubt, SkippedLines, SkippedReason
@@ -78,8 +79,7 @@ class Figures(NamedTuple):
         return Quantiles(**{name: self.values.get(name) for name in _QUANTILES})
 
 
-@dataclass
-class TextTable:
+class TextTable(msgspec.Struct):
     """The lines of figures below one line of headings.
 
     number      of its first line in the file; the first line of a file has the number 1
@@ -95,14 +95,14 @@ class TextTable:
 
     number: int
     layout: Layout
-    facts: dict[str, str] = field(default_factory=dict)
-    columns: list[tuple[str, TextColumn]] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
-    unreadable: list[int] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    facts_of_lines: dict[str, str] = field(default_factory=dict)
-    sizes: set[str] = field(default_factory=set)
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
+    columns: list[tuple[str, TextColumn]] = msgspec.field(default_factory=list)
+    lines: list[tuple[int, dict[str, str]]] = msgspec.field(default_factory=list)
+    bad: list[int] = msgspec.field(default_factory=list)
+    unreadable: list[int] = msgspec.field(default_factory=list)
+    remarks: list[str] = msgspec.field(default_factory=list)
+    facts_of_lines: dict[str, str] = msgspec.field(default_factory=dict)
+    sizes: set[str] = msgspec.field(default_factory=set)
     is_complete: bool = False
 
     @property
@@ -172,8 +172,7 @@ class TextTable:
         return doubts
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, dict=True):
     """The lines of a format. The named groups of an expression for facts are the facts, or the groups `name` and `value` are one.
 
     columns   of the format

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import ceil, floor
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
@@ -27,12 +29,11 @@ _MIB = 1 << 20
 _SLACK = 1e-4  # between bandwidth and message rate; a wrong size differs by more
 
 
-@dataclass
-class _UcxTest:
+class _UcxTest(msgspec.Struct):
     """One test: the values of its head, and the words of its last line."""
 
     number: int
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
     latency: bool | None = None
     percentile: str = "typical"
     final: tuple[int, list[str]] | None = None

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import ExaminedLog
 from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
@@ -39,8 +41,7 @@ _RCCL_GDR_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True):
     """A log as the rules examine it. `machines`: those of the job, as far as they are known."""
 
     log: NcclLog
@@ -463,5 +464,5 @@ def examined(logs: Sequence[NcclLog], machines: Sequence[Machine]) -> list[Exami
     for log in logs:
         view, summary = LogView(log, views), summarize(log)
         findings = [finding for rule in RULES for finding in rule(view)]
-        examined_logs.append(ExaminedLog(log, findings, list(summary_lines(summary)), asdict(summary)))
+        examined_logs.append(ExaminedLog(log, findings, list(summary_lines(summary)), msgspec.to_builtins(summary)))
     return examined_logs

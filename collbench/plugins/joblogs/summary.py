@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
 from msgspec import structs
 
 from collbench.machine.readers.nccl_facts import NcclPlugin, NetDevice, Platform, PluginRelease, PluginState, RingPaths, TopologyFile
@@ -49,8 +49,7 @@ _GPUDIRECT_TEXT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hca:
+class Hca(msgspec.Struct, frozen=True):
     """An RDMA device as the library lists it. number: the library's own index."""
 
     number: int
@@ -60,8 +59,7 @@ class Hca:
     sharp: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CountedChoice:
+class CountedChoice(msgspec.Struct, frozen=True):
     """An algorithm and protocol that the library chose, with the number of calls."""
 
     collective: str | None
@@ -70,8 +68,7 @@ class CountedChoice:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogSummary:
+class LogSummary(msgspec.Struct, frozen=True):
     """The facts of one log; None and () where the log does not have them.
 
     version         "2.27.3"; release as printed, "2.27.3+cuda12.9"
@@ -111,7 +108,7 @@ class LogSummary:
     platform: str | None
     warnings: int
     provider: str | None = None
-    releases: dict[str, str] = field(default_factory=dict)
+    releases: dict[str, str] = msgspec.field(default_factory=dict)
     rings: dict[str, bool] | None = None
 
 

@@ -13,10 +13,10 @@ import socket
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -422,8 +422,7 @@ def _noise_of(n_bytes: int, seed: int) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, n_bytes, np.uint8)
 
 
-@dataclass(frozen=True)
-class BlockPattern:
+class BlockPattern(msgspec.Struct, frozen=True):
     """The contents of all blocks in one call. seed: of the run."""
 
     block_bytes: int

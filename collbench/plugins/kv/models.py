@@ -11,12 +11,12 @@ All places of a plan have the same size, and every offset is a multiple of it.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,7 @@ _SPARE = 2  # a pool has so many times the blocks that are sent, so that they ar
 _FILE = Path(__file__).with_name("kv_models.toml")
 
 
-@dataclass(frozen=True)
-class CacheModel:
+class CacheModel(msgspec.Struct, frozen=True):
     """The attention of a model: layers, heads of keys and values, elements of a head. source: where the figures are published."""
 
     name: str
@@ -56,8 +55,7 @@ def cache_model(name: str) -> CacheModel:
     return cache_models()[name]
 
 
-@dataclass(frozen=True)
-class ModelBlocks:
+class ModelBlocks(msgspec.Struct, frozen=True):
     """The blocks of so many tokens of a model's cache.
 
     tokens, block_tokens   of the request, and of a block
@@ -71,16 +69,14 @@ class ModelBlocks:
     layout: Layout
 
 
-@dataclass(frozen=True)
-class PlainBlocks:
+class PlainBlocks(msgspec.Struct, frozen=True):
     """So many blocks of so many bytes per pair of ranks."""
 
     count: int
     block_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class BlockLink:
+class BlockLink(msgspec.Struct, frozen=True, eq=False):
     """The blocks that one rank sends to another one: the places in the memory of both, in the same order. source, target: ranks."""
 
     source: int
@@ -89,8 +85,7 @@ class BlockLink:
     at_target: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class BlockPlan:
+class BlockPlan(msgspec.Struct, frozen=True, eq=False):
     """What all ranks send: places of `block_bytes`, of which sources and targets have so many each, and the links between ranks."""
 
     block_bytes: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from msgspec import field
 
@@ -132,8 +132,7 @@ class CostsInconclusive(Fact, frozen=True):
         return f"{self.method}: the costs per block and per transfer need {needs}; use e.g. --blocks 8,64,512 --block-bytes 4K,32K"
 
 
-@dataclass(frozen=True)
-class TransferCosts:
+class TransferCosts(msgspec.Struct, frozen=True):
     """The costs of a method in seconds: of a transfer, of a block besides its bytes, and of a byte. Each has its 95 % interval."""
 
     method: str

@@ -7,11 +7,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, Unavailable
 from collbench.backends.registry import backend_class
@@ -49,8 +51,7 @@ from collbench.units import format_bytes, plural
 _COPIES = 9  # repetitions of the copies of "packed"
 
 
-@dataclass(frozen=True)
-class KvRequest(TaskRequest):
+class KvRequest(TaskRequest, frozen=True):
     """The request of `collbench kv`.
 
     launch      options of the launch; `budget.max_time_s` is the time of a row's samples
@@ -114,8 +115,7 @@ def _missing(backend: str) -> Fact:
     return Text(f"{backend} is missing on another rank")
 
 
-@dataclass(frozen=True)
-class _Opened:
+class _Opened(msgspec.Struct, frozen=True):
     """A backend, and what its cases share."""
 
     of: OpenBackend

@@ -12,12 +12,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
 from collbench.backends.host import AnyBuffers, HostBackend

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import Available, Group, Unavailable
 from collbench.backends.host import AnyBuffers

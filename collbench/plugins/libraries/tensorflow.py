@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from collbench.addresses import bracketed, listen_at
@@ -184,8 +185,7 @@ def _filtered() -> Iterator[None]:
 _number = count(1)
 
 
-@dataclass(frozen=True)
-class ServerLayout:
+class ServerLayout(msgspec.Struct, frozen=True):
     """The roles of the ranks, and the variables of the servers.
 
     servers, workers   ranks of the job

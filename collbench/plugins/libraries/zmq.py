@@ -11,10 +11,11 @@ import secrets
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.addresses import bracketed
 from collbench.backends.backend import Available, Group, Settings, Unavailable
@@ -42,8 +43,7 @@ _WAITING_BYTES = 64 << 20  # that ZeroMQ may queue at the receiver; a window of 
 _LINK_REMEDY = "see whether a firewall lets TCP ports through between these hosts"
 
 
-@dataclass(frozen=True)
-class QueueLimits:
+class QueueLimits(msgspec.Struct, frozen=True):
     """The maximum number of queued messages: to be sent (a whole window, and the reply), and received."""
 
     send: int
@@ -56,8 +56,7 @@ def window_of(case: Case) -> QueueLimits:
     return QueueLimits(posted, max(2, min(posted, _WAITING_BYTES // max(1, case.size_bytes))))
 
 
-@dataclass(frozen=True)
-class ZmqLink:
+class ZmqLink(msgspec.Struct, frozen=True):
     """A PAIR socket to one other rank.
 
     control_link  the connection over which the two ranks exchanged addresses; closed when the other rank ends

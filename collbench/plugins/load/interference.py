@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, floor, log, sqrt
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +25,7 @@ _NORMAL = 1e6  # degrees of freedom of a normal variable
 Blocks = Sequence[NDArray[np.float64]]
 
 
-@dataclass(frozen=True)
-class QuantileEstimate:
+class QuantileEstimate(msgspec.Struct, frozen=True):
     """A quantile, or the ratio of two, with its confidence interval; None where the samples are too few. groups: behind the interval."""
 
     value: float | None = None

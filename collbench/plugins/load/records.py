@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,28 +16,26 @@ Side = Literal["victims", "aggressors"]
 SHARES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999}
 
 
-@dataclass(frozen=True)
-class LoadQuantile:
+class LoadQuantile(msgspec.Struct, frozen=True):
     """A quantile of the victims' times in seconds, with aggressors off and on, and the factor between them.
 
     The factor is the geometric mean over pairs of blocks. The intervals of the factors of a row hold together with 95 %, those of the
     times with 95 % each. Values are None where the samples are not enough.
     """
 
-    off: Annotated[Estimate, column("{} of the victims' times with aggressors off.", key="off_s", title="{} off µs")] = field(
+    off: Annotated[Estimate, column("{} of the victims' times with aggressors off.", key="off_s", title="{} off µs")] = msgspec.field(
         default_factory=Estimate
     )
-    on: Annotated[Estimate, column("{} of the victims' times with aggressors on.", key="on_s", title="{} on µs")] = field(
+    on: Annotated[Estimate, column("{} of the victims' times with aggressors on.", key="on_s", title="{} on µs")] = msgspec.field(
         default_factory=Estimate
     )
     factor: Annotated[
         Estimate,
         column("{} of the victims' times, on / off: a geometric mean; the three intervals hold together.", title="{} factor"),
-    ] = field(default_factory=Estimate)
+    ] = msgspec.field(default_factory=Estimate)
 
 
-@dataclass(frozen=True)
-class SharedLink:
+class SharedLink(msgspec.Struct, frozen=True):
     """A link that bytes of victims and of aggressors use.
 
     kind   "host": the network interface of a host with ranks of both; "fabric": links between hosts, which the probe does not see

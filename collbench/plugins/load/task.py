@@ -11,11 +11,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import unsupported_reason
@@ -66,8 +68,7 @@ _CHUNK_S = 0.003  # of an aggressor's iterations between two checks for the end
 _SETTLE = 0.1  # share of a block before its samples, while the aggressors fill the queues
 
 
-@dataclass(frozen=True)
-class LoadRequest(TaskRequest):
+class LoadRequest(TaskRequest, frozen=True):
     """The request of `collbench load`.
 
     launch         options of the launch; `budget.max_time_s` is the time of a row's samples
@@ -115,8 +116,7 @@ class LoadRequest(TaskRequest):
         self.sides(placement)
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(msgspec.Struct, frozen=True):
     """The ranks of the victims and of the aggressors, and whether both have ranks on the same hosts."""
 
     victims: tuple[int, ...]
@@ -177,8 +177,7 @@ def sets_of(mix: Sequence[str], others: Sequence[int], hosts: Sequence[str]) -> 
 # One prepared operation over some ranks, and the loops over it.
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(msgspec.Struct, frozen=True):
     """A pattern over its set of aggressors: its case, the all-reduce with which they agree to stop, and its bytes per iteration.
 
     moved   the bytes that leave and reach each host in an iteration
@@ -191,25 +190,22 @@ class Pressure:
     moved: LeastBytes
 
 
-@dataclass
-class Pace:
+class Pace(msgspec.Struct):
     """How an aggressor runs: iterations between two checks for the end, and the seconds of so many alone and unpaced."""
 
     chunk: int = 1
     chunk_s: float = 0.0
 
 
-@dataclass
-class RowBlocks:
+class RowBlocks(msgspec.Struct):
     """What was measured of a row at rank 0: seconds of the samples by block, off and on, and the aggressors' iterations per second."""
 
-    off: list[NDArray[np.float64]] = field(default_factory=list)
-    on: list[NDArray[np.float64]] = field(default_factory=list)
-    rates: list[NDArray[np.float64]] = field(default_factory=list)  # by block [sets]
+    off: list[NDArray[np.float64]] = msgspec.field(default_factory=list)
+    on: list[NDArray[np.float64]] = msgspec.field(default_factory=list)
+    rates: list[NDArray[np.float64]] = msgspec.field(default_factory=list)  # by block [sets]
 
 
-@dataclass(frozen=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """How far the launch is: the random order, when the rows began, and the finished and planned pairs of blocks of all rows."""
 
     order: random.Random
@@ -257,8 +253,7 @@ class BlockLoop(TimedLoop):
         return samples
 
 
-@dataclass(frozen=True)
-class LoadedRow:
+class LoadedRow(msgspec.Struct, frozen=True):
     """A row to measure: its patterns, the level of the aggressors, and the prepared sets."""
 
     mix: tuple[str, ...]

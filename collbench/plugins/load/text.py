@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from collbench.analysis.launches import known as known_number
 from collbench.columns import value_columns

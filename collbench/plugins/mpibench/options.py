@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from collbench.errors import UsageError
 
 _OF_IMB = ("imb-mpi1", "imb-nbc")
 
 
-@dataclass(frozen=True)
-class PeerOption:
+class PeerOption(msgspec.Struct, frozen=True):
     """An option of OSU or IMB.
 
     settings  a value (of a switch: "") -> collbench's words for it; None: it has none for this value

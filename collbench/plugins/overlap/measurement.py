@@ -9,10 +9,12 @@ communication.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, ComputingBackend, NonBlockingBackend, TestingBackend
@@ -52,8 +54,7 @@ _ADJUSTMENTS = 4
 _WARMUPS = 2  # blocks before the samples, since the computation is calibrated
 
 
-@dataclass(frozen=True)
-class OverlapStates:
+class OverlapStates(msgspec.Struct, frozen=True):
     """The states that the loop of a case runs in turn, calibrated.
 
     number   how many there are: 3, or 4 with test calls

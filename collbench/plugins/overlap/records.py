@@ -8,7 +8,6 @@ group gives one value from the medians of its states, and the interval is over g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from math import ceil, sqrt
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.columns import column
-from collbench.reason import Fact, as_json
+from collbench.reason import Fact
 from collbench.stats.median import t_quantile
 from collbench.units import plural
 
@@ -115,8 +114,7 @@ class AssistanceMissing(Fact, frozen=True):
     by: Literal["threads", "kernels"] = "threads"
 
 
-@dataclass(frozen=True)
-class OverlapEstimate:
+class OverlapEstimate(msgspec.Struct, frozen=True):
     """A value with its 95 % confidence interval; low and high are None where there are too few groups."""
 
     value: Annotated[float, column("{}", key="")]
@@ -124,8 +122,7 @@ class OverlapEstimate:
     high: Annotated[float | None, column("{} The upper end of its 95 % confidence interval.")]
 
 
-@dataclass(frozen=True)
-class Assisted:
+class Assisted(msgspec.Struct, frozen=True):
     """The state with help for the library's progress: how it was helped, its time, overlap and exposed time, as those of `Overlap`."""
 
     how: Literal["test calls"]
@@ -135,8 +132,7 @@ class Assisted:
     slowdown: OverlapEstimate
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(msgspec.Struct, frozen=True):
     """The overlap of a case.
 
     communication_s, computation_s, both_s   medians of the three states, in seconds: alone, alone, together
@@ -168,7 +164,8 @@ class Overlap:
 
     def as_json(self) -> dict[str, Any]:
         """Return the values for a row, JSON-ready."""
-        return {**asdict(self), "unassisted": as_json(self.unassisted), "doubt": as_json(self.doubt)}
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
 
 def overlap_of(values: Mapping[str, Any]) -> Overlap | None:
@@ -194,8 +191,7 @@ def flat_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class States:
+class States(msgspec.Struct, frozen=True):
     """The samples of all states, in seconds [blocks]: the slowest rank of each.
 
     computing, computing_both, computing_assisted   time of the computation within `computation`, `both` and `assisted`, as it measured
@@ -238,8 +234,7 @@ def evaluate(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StepOverlap:
+class StepOverlap(msgspec.Struct, frozen=True):
     """A training step that computes while it communicates (`--compute real`).
 
     goal_s      how long the computation should last; stated: whether the user stated it, else it is the time of the exchanges

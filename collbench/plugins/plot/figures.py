@@ -7,12 +7,14 @@ A kind of figure is a function that returns panels (`report.charts`), which `rep
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.compare import worst_first
 from collbench.analysis.launches import Launches, grouped, time_of
@@ -76,8 +78,7 @@ def _backends(material: Material) -> list[str]:
     return list(dict.fromkeys(row.backend for table in material.tables for row in material.rows(table)))
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(msgspec.Struct, frozen=True):
     """A row at its place on the axis: a number of ranks or nodes, or a date.
 
     run        the name of its run

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Any, Literal
+
+import msgspec
 
 from collbench.analysis.latency import reason
 from collbench.analysis.launches import case_of, grouped, is_time, time_of
@@ -50,8 +51,7 @@ class PredictionDoubt(Fact, frozen=True):
         }[self.cause]
 
 
-@dataclass(frozen=True)
-class HeldCase:
+class HeldCase(msgspec.Struct, frozen=True):
     """A case at one node count.
 
     time_s, low_s, high_s   the measured median in seconds with its interval; None if not measured
@@ -75,8 +75,7 @@ class HeldCase:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PredictionVerdict:
+class PredictionVerdict(msgspec.Struct, frozen=True):
     """The verdict about runs against a prediction. unpredicted: how many measured cases the prediction does not have."""
 
     cases: tuple[HeldCase, ...]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from math import ceil, exp, hypot, log, log2, sqrt
@@ -26,6 +25,7 @@ from statistics import NormalDist, median
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.analysis.latency import reason
@@ -130,8 +130,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
         return hypot(_NOISE, log(self.high_s / self.low_s) / 2 / 1.96)
 
 
-@dataclass(frozen=True)
-class _Series:
+class _Series(msgspec.Struct, frozen=True):
     """The points of one case, ascending in nodes, with what the terms need."""
 
     points: tuple[MeasuredPoint, ...]
@@ -174,8 +173,7 @@ class _Series:
         return value
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(msgspec.Struct, frozen=True):
     series: _Series
     model: ScalingModel
     logs: _Values  # ln of the factors
@@ -231,8 +229,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     error: float
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(msgspec.Struct, frozen=True):
     fit: _Fit
     left_out: tuple[LeftOut, ...]
     score: float  # root of the mean square of ln of the errors, weighted by node count

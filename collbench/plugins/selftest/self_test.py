@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, get_type_hints
@@ -11,6 +10,7 @@ from typing import Annotated, get_type_hints
 import msgspec
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -34,8 +34,7 @@ _VALID = {
 }
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(msgspec.Struct, frozen=True):
     """A noise model of a simulated cluster. Spreads are standard deviations of ln of time; lists of three: small, mid, large messages.
 
     iteration, iterations  within a launch, and the number of iterations that its median is taken over
@@ -67,8 +66,7 @@ class Noise:
     missing: _Number = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True, eq=False):
     """A simulated cluster: its cases' own spreads, drawn once, as [cases]; `way` is the seed of its random walk."""
 
     noise: Noise
@@ -162,8 +160,7 @@ BASELINE_LAUNCHES, LAUNCHES = 3, 5
 _TWO_SIDED = 1.96
 
 
-@dataclass(frozen=True, eq=False)
-class TrialSetting:
+class TrialSetting(msgspec.Struct, frozen=True, eq=False):
     """The setting of the trials: `draw` returns each trial's cluster, with the cases of `scheme`.
 
     allocations, launches  of the baseline, and of each of its allocations
@@ -182,8 +179,7 @@ def simulated(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: b
     return TrialSetting(lambda random: Cluster.draw(noise, scheme, random), scheme, allocations, paired=paired)
 
 
-@dataclass(frozen=True)
-class SelfTestLine:
+class SelfTestLine(msgspec.Struct, frozen=True):
     """A line of the self-test's table.
 
     done    the candidate's slowdown: "nothing", "one case of large messages slower by 5 %"
@@ -209,8 +205,7 @@ class SelfTestLine:
         return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
-@dataclass(frozen=True, eq=False)
-class _TrialKind:
+class _TrialKind(msgspec.Struct, frozen=True, eq=False):
     """A kind of slowdown of the cases that `cases` draws: by so many percent, or by so many times what is `visible`.
 
     anywhere  whether any alarm detects it, not only one of those cases or their groups
@@ -284,8 +279,7 @@ _FEWEST_LAUNCHES = 2  # with one launch the scatter of launches is unknown
 _DRAWN = 400  # allocations, to determine how much of their scatter comes from their launches
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseRecord:
+class NoiseRecord(msgspec.Struct, frozen=True, eq=False):
     """The recorded scatter of a baseline, from which clusters are drawn.
 
     scheme       the groups of the cases that can be drawn

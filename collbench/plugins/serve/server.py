@@ -13,7 +13,6 @@ import threading
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +20,8 @@ from socketserver import TCPServer
 from types import MappingProxyType
 from typing import Any, TextIO
 from urllib.parse import parse_qs, quote, unquote
+
+import msgspec
 
 from collbench.addresses import is_loopback
 from collbench.analysis.launches import case_of
@@ -63,8 +64,7 @@ _HEADERS = {
 # A server that only reads.
 
 
-@dataclass(frozen=True)
-class HttpReply:
+class HttpReply(msgspec.Struct, frozen=True):
     """What a request gets."""
 
     status: HTTPStatus
@@ -242,8 +242,7 @@ Badge = tuple[str, str] | None  # as of `FirstScreen`: its look and its word
 _NAMED = frozenset({"operation", "backend", "device", "size_bytes", "ranks", "nodes"})  # fields of a case that each name of a trend has
 
 
-@dataclass(frozen=True)
-class RunLine:
+class RunLine(msgspec.Struct, frozen=True):
     """A run in the table of the index: its name as in its address, its name as text, the badge of its page, and the further columns."""
 
     address: str

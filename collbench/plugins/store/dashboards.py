@@ -6,9 +6,10 @@ PostgreSQL has every run at the time at which it was measured. Prometheus has th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Table
 
 from collbench.plugins.store.grafana import Dashboard, DashboardVariable, Panel, Series, ValueState
@@ -96,8 +97,7 @@ def _stat(title: str, summary: str, series: Series, postgresql: str, **look: Any
     return Panel(title, "stat", summary, (series,), postgresql, width=6, height=4, **look)
 
 
-@dataclass(frozen=True)
-class RecordsOverTime:
+class RecordsOverTime(msgspec.Struct, frozen=True):
     """What panels show over time: the records of a view, in one series for each `name`.
 
     labels, legend   of the series of Prometheus

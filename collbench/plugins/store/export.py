@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
 from sqlalchemy import ColumnElement, select
 
 from collbench.errors import UsageError
@@ -21,8 +21,7 @@ _AT_ONCE = 100_000  # results of a row group
 _COLUMNS = tuple(column for column in HISTORY.c if column.name != "started")
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(msgspec.Struct, frozen=True):
     """The number of results and of files that were written."""
 
     results: int

@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from sqlalchemy import Table
 
@@ -123,8 +123,7 @@ def seconds_of(value: Any) -> float | None:
 # A run.
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """A row as a store keeps it: figures by column, and what many rows have in common as JSON (see the table's columns)."""
 
     case: str
@@ -137,8 +136,7 @@ class Result:
 Part = tuple[Table, Mapping[str, Any], str]
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(msgspec.Struct, frozen=True):
     """A run folder as a store keeps it.
 
     columns    of the table runs, by name
@@ -347,8 +345,7 @@ def _telemetry(run: Run) -> Iterator[Part]:
 # A verdict.
 
 
-@dataclass(frozen=True)
-class VerdictRecord:
+class VerdictRecord(msgspec.Struct, frozen=True):
     """A verdict.json as a store keeps it: columns of the tables verdicts and verdict_groups, and the whole as JSON."""
 
     columns: Mapping[str, Any]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.report.writers import write_whole
@@ -23,24 +24,21 @@ _SCHEMA = 36  # of Grafana 10.1; newer versions convert it
 _COLORS = {"good": "green", "doubtful": "orange", "bad": "red", "unknown": "#8e8e8e"}
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """A query of Prometheus, and the legend of its series: `{{node}}` is the value of a label."""
 
     query: str
     legend: str = ""
 
 
-@dataclass(frozen=True)
-class ValueState:
+class ValueState(msgspec.Struct, frozen=True):
     """The meaning of a value: its name, and "good", "doubtful", "bad" or "unknown" for its color."""
 
     name: str
     color: str
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True):
     """A panel of a dashboard.
 
     kind        Grafana's: stat, timeseries, bargauge, table or state-timeline
@@ -71,8 +69,7 @@ class Panel:
         return self.kind in ("stat", "bargauge", "table")
 
 
-@dataclass(frozen=True)
-class DashboardVariable:
+class DashboardVariable(msgspec.Struct, frozen=True):
     """A choice at the top of a dashboard: values from Prometheus (`label_values(…)`), or the rows of a query of PostgreSQL."""
 
     name: str
@@ -82,8 +79,7 @@ class DashboardVariable:
     many: bool = False
 
 
-@dataclass(frozen=True)
-class Dashboard:
+class Dashboard(msgspec.Struct, frozen=True):
     """A dashboard: `name` is that of its file, `hours` the length of its default time range, `refresh` Grafana's: "5m"."""
 
     name: str

@@ -10,11 +10,12 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Select, Subquery, func, literal, literal_column, select
 
 from collbench.addresses import is_numeric
@@ -77,8 +78,7 @@ VALUES_OF_GPUS = {
 }
 
 
-@dataclass(frozen=True)
-class MetricsRange:
+class MetricsRange(msgspec.Struct, frozen=True):
     """What the endpoint covers: runs of the last `days`, and at most `most_rows` rows (a case on a node), the newest ones."""
 
     days: float = DAYS

@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+import msgspec
 from sqlalchemy import Column, ColumnElement, Table, or_, select
 
 from collbench.errors import UsageError
@@ -26,8 +26,7 @@ from collbench.units import parse_size
 _MOMENTS = ("started",)  # columns with a type of the database
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """A kind of records.
 
     name     of `--of`
@@ -86,8 +85,7 @@ OPERATORS = tuple(_COMPARISONS)
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """A column compared with a value: one of OPERATORS. None: unknown (NULL), for "=" and "!=" alone."""
 
     column: str
@@ -160,8 +158,7 @@ def size_condition(text: str) -> ColumnElement[bool]:
     return or_(*parts)
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A query.
 
     subject     the kind of records
@@ -175,7 +172,7 @@ class Query:
 
     subject: Subject = RESULTS
     columns: tuple[str, ...] = ()
-    runs: RunSelection = field(default_factory=RunSelection)
+    runs: RunSelection = msgspec.field(default_factory=RunSelection)
     operations: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     sizes: str = ""

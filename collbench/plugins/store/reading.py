@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Table, bindparam, or_, select
 
@@ -27,8 +27,7 @@ from collbench.results.row import CaseKey, Row, Times
 from collbench.untrusted import parse_json
 
 
-@dataclass(frozen=True)
-class RunSelection:
+class RunSelection(msgspec.Struct, frozen=True):
     """Which runs: all that fit every given part.
 
     names    names or paths of runs, names of allocations, or labels; (): any
@@ -83,7 +82,7 @@ def _path_of(name: str) -> str:
         return name
 
 
-class StoredRun(Run):
+class StoredRun(Run, frozen=True):
     """A run rebuilt from a store."""
 
     @property
@@ -140,8 +139,8 @@ def load_rows(database: Database, numbers: Iterable[int]) -> dict[int, list[Row]
     return {number: loader.rows(number) for number in numbers}
 
 
-_TIMES = tuple((name, f"time_{name}_s") for name in Times.__dataclass_fields__)
-_PLAIN = tuple(name for name in RESULTS.c.keys()[3:] if name in Row.__dataclass_fields__)
+_TIMES = tuple((name, f"time_{name}_s") for name in Times.__struct_fields__)
+_PLAIN = tuple(name for name in RESULTS.c.keys()[3:] if name in Row.__struct_fields__)
 
 
 class _Loader:

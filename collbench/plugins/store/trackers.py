@@ -10,10 +10,12 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches, grouped
 from collbench.cli.parser import Parser
@@ -62,8 +64,7 @@ _COLUMNS = ("result", "params", "version", "started_at")
 _LARGEST_ASV = 64 << 20  # bytes of a file that is extended
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """A commit of the repository that asv.conf.json names: its hash, and its date in seconds since 1970."""
 
     hash: str

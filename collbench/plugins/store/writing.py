@@ -12,10 +12,10 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Table, bindparam, false, func, or_, select
 
 from collbench.errors import UnreadableRun, UsageError
@@ -209,13 +209,12 @@ def _ceiling(text: str) -> dict[str, Any]:
 # Several runs, and a folder of runs.
 
 
-@dataclass
-class Changes:
+class Changes(msgspec.Struct):
     """What was done: the paths by ADDED, UPDATED, UNCHANGED and MISSING; sentences on what could not be read, and warnings."""
 
-    paths: dict[str, list[str]] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    paths: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    refused: list[str] = msgspec.field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     def count(self, what: str) -> int:
         """Return the number of paths."""

@@ -7,11 +7,11 @@ of all processes that were read. Without one, the ranks are unknown, and so is w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ _MOST_RANKS = 1 << 20
 _ROOTED = [KIND[name] for name in ("broadcast", "reduce", "gather", "scatter", "send", "recv")]
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(msgspec.Struct, frozen=True):
     """A process's part in a communicator.
 
     key   identifies the communicator in all processes
@@ -38,8 +37,7 @@ class Membership:
     what: str = ""
 
 
-@dataclass(frozen=True)
-class ProcessTrace:
+class ProcessTrace(msgspec.Struct, frozen=True):
     """What one rank recorded.
 
     name        for messages: "process 4711 on node03"

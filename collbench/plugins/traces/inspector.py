@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -128,16 +128,15 @@ def read_job(paths: Sequence[Path]) -> list[RankTrace]:
 _COLUMNS = ("member", "kind", "number", "bytes", "duration", "peer", "created", "start", "end")
 
 
-@dataclass
-class _InspectorProcess:
+class _InspectorProcess(msgspec.Struct):
     """What was read of a process: its (communicator, rank) pairs, and by file the time of its first line, and rows of _COLUMNS."""
 
     host: str
     pid: int
     source: Path
-    members: dict[tuple[str, int], int] = field(default_factory=dict)
-    memberships: list[Membership] = field(default_factory=list)
-    parts: list[tuple[int, array[int]]] = field(default_factory=list)
+    members: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    memberships: list[Membership] = msgspec.field(default_factory=list)
+    parts: list[tuple[int, array[int]]] = msgspec.field(default_factory=list)
     lost: bool = False
 
     def member(self, header: _CommunicatorHeader) -> int:

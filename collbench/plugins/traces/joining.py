@@ -7,10 +7,10 @@ decides, if only one group has it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.model import UNKNOWN, ProcessGroup, RankTrace, Trace

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -24,8 +25,7 @@ _RECV = KIND["recv"]
 _MESSAGES = (KIND["send"], _RECV)
 
 
-@dataclass(frozen=True)
-class GroupMatch:
+class GroupMatch(msgspec.Struct, frozen=True):
     """The collectives of one process group, in the group's order.
 
     group     index in `Trace.groups`

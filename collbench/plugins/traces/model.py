@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -101,8 +101,7 @@ class Part(StrEnum):
     BEGINNING = "the job's first operations"
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(msgspec.Struct, frozen=True):
     """A process group, or communicator.
 
     name    as the trace has it, the same at all ranks of the group: "0", "0x5581c0ffee"
@@ -115,8 +114,7 @@ class ProcessGroup:
     what: str = ""
 
 
-@dataclass(frozen=True)
-class RankTrace:
+class RankTrace(msgspec.Struct, frozen=True):
     """The trace of one rank.
 
     rank         the rank in the job
@@ -143,14 +141,14 @@ class RankTrace:
     groups: tuple[ProcessGroup, ...]
     operations: NDArray[Any]
     splits: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = ()
-    compute: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
-    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    compute: NDArray[np.int64] = msgspec.field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    steps: NDArray[np.int64] = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
     after: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     missing: frozenset[Part] = frozenset()
     job: str = ""
-    notes: Mapping[int, str] = field(default_factory=dict)
+    notes: Mapping[int, str] = msgspec.field(default_factory=dict)
     host: str = ""
-    progress: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    progress: Mapping[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     only_pending: bool = False
 
 
@@ -175,8 +173,7 @@ class DamagedFile(Fact, frozen=True):
     rank: int = UNKNOWN
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """The trace of a job: all ranks that were read, ascending, with one table of groups (`RankTrace.groups` is the same at each).
 
     form     the format that was read: "flight-recorder", "chakra", "kineto", "inspector", "nccl-log"

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,8 +67,7 @@ def read_job(paths: Sequence[Path]) -> list[RankTrace]:
     return rank_traces(_processes(list(log.units.values())))
 
 
-@dataclass(eq=False)
-class _LoggedCommunicator:
+class _LoggedCommunicator(msgspec.Struct, eq=False):
     """A communicator of a rank. key: NCCL's id, or that of its parent and the number and color of the split; "" if not logged."""
 
     address: int
@@ -81,16 +80,15 @@ class _LoggedCommunicator:
 _COLUMNS = ("communicator", "kind", "dtype", "redop", "count", "root", "launch", "stream")
 
 
-@dataclass
-class _LoggedRank:
+class _LoggedRank(msgspec.Struct):
     """What was read of a rank: a process, and the device of its communicators. rows: of _COLUMNS."""
 
     host: str
     pid: int
     device: int
     source: Path
-    communicators: list[_LoggedCommunicator] = field(default_factory=list)
-    rows: array[int] = field(default_factory=lambda: array("q"))
+    communicators: list[_LoggedCommunicator] = msgspec.field(default_factory=list)
+    rows: array[int] = msgspec.field(default_factory=lambda: array("q"))
     rank: int = UNKNOWN
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -15,8 +16,7 @@ from collbench.plugins.traces.matching import GroupMatch
 from collbench.plugins.traces.model import KIND, KINDS, UNKNOWN, Part, Trace
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """By rank read its operations of the step, low ≤ index < high; span_ns: begin and end of the step, for computing before and after."""
 
     low: tuple[int, ...]
@@ -37,8 +37,7 @@ def end_times(operations: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(is_derived, begins + operations["duration"], operations["end"])
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A collective or message: the ranks of the job by rank in the group, and (position in `Trace.ranks`, operation) of those read."""
 
     kind: str
@@ -47,15 +46,14 @@ class Call:
     group: int
 
 
-@dataclass
-class Calls:
+class Calls(msgspec.Struct):
     """All complete calls, as [calls × ranks read] operation indices; UNKNOWN where a rank takes no part."""
 
     trace: Trace
     of_group: list[tuple[GroupMatch, tuple[int, ...]]]
     incomplete: int = 0
     guessed: int = 0
-    valid: list[NDArray[np.bool_]] = field(default_factory=list)  # by rank read: operations that belong to a complete call
+    valid: list[NDArray[np.bool_]] = msgspec.field(default_factory=list)  # by rank read: operations that belong to a complete call
 
     @classmethod
     def of(cls, trace: Trace, matches: Sequence[GroupMatch]) -> Calls:

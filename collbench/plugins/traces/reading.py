@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import cast
+
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.files import unreadable

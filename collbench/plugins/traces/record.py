@@ -17,9 +17,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.launch.signals import heeded_signals
@@ -33,8 +34,7 @@ _LARGEST_ABOUT = 1 << 20  # bytes of a file of `ranks`
 _BUFFER = 20_000  # operations that the Flight Recorder keeps; each takes a few hundred bytes, more with its Python stack
 
 
-@dataclass(frozen=True)
-class RecordRequest:
+class RecordRequest(msgspec.Struct, frozen=True):
     """What to record of a job.
 
     command   the job's command line
@@ -55,8 +55,7 @@ class RecordRequest:
     kineto: bool = False
 
 
-@dataclass(frozen=True)
-class JobRecording:
+class JobRecording(msgspec.Struct, frozen=True):
     """What a job's ranks have written.
 
     folder    of the traces

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+
+import msgspec
+from msgspec.structs import asdict
 
 from collbench.plugins.training.workloads.step import Action, Compute, Exchange, Start, Step, Wait
 from collbench.reason import Fact
@@ -152,8 +154,7 @@ TraceFact = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RecordedExchange:
+class RecordedExchange(msgspec.Struct, frozen=True):
     """An exchange at one rank as recorded; times in seconds since the rank's step began, by its own clock."""
 
     operation: str
@@ -163,8 +164,7 @@ class RecordedExchange:
     end_s: float
 
 
-@dataclass(frozen=True)
-class RankTimeline:
+class RankTimeline(msgspec.Struct, frozen=True):
     """What one rank did in the recorded step, for a drawing.
 
     step_s       the recorded time of its step
@@ -183,8 +183,7 @@ class RankTimeline:
     computing: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """The step that a replay runs, and what the trace records of it.
 
     step            the exchanges, and by rank of the job what it does
@@ -241,7 +240,7 @@ def encode(recording: Recording) -> str:
         )
         for of_rank in recording.step.timeline
     ]
-    rest = {field.name: getattr(recording, field.name) for field in fields(recording) if field.name != "step"}
+    rest = {name: value for name, value in asdict(recording).items() if name != "step"}
     step = [recording.step.exchanges, recording.step.payload_bytes, recording.step.note]
     packed = msgspec.msgpack.encode(msgspec.to_builtins([step, timeline]))
     rest["digest"] = hashlib.sha256(packed).hexdigest()[:8]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, NonBlockingBackend, unsupported_reason
 from collbench.errors import UsageError
@@ -26,8 +27,7 @@ from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, S
 NAME = "replay"
 
 
-@dataclass(frozen=True)
-class ReplayRequest(TaskRequest):
+class ReplayRequest(TaskRequest, frozen=True):
     """The request of one replay on some backends.
 
     launch    options of the launch; its budget is that of a step

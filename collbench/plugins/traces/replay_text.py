@@ -5,7 +5,9 @@ recorded times, and what the trace lacks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.plugins.traces.recording import TraceFact
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
@@ -18,8 +20,7 @@ from collbench.units import format_bytes, format_percent, plural
 _COSTLIEST = 5
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """The cost of one part of a replayed step. Times in seconds, of all its exchanges in a step.
 
     backend      its name, "" but for the costliest part

@@ -7,8 +7,10 @@ has all ranks that differ only in some of the coordinates. The dimensions are fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.recording import Recording, ShrunkTo
@@ -20,8 +22,7 @@ from collbench.units import plural
 _DATA_PARALLEL = frozenset({"allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier", "gather", "scatter"})
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(msgspec.Struct, frozen=True):
     """A dimension of the mesh: the ranks of two neighboring coordinates in it differ by `stride`."""
 
     stride: int

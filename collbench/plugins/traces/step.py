@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -47,8 +48,7 @@ _PART = {"allgather": "sent", "gather": "sent", "reducescatter": "received", "sc
 _WHOLE = {"allgather": "received", "reducescatter": "sent", "alltoall": "sent", "alltoallv": "sent"}
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(msgspec.Struct, frozen=True):
     """What to replay of a trace.
 
     step      its number from 0, "first", "median" (by recorded time), or "all": the whole trace. "": "median" where the trace has
@@ -218,15 +218,14 @@ def _period(keys: Sequence[int]) -> tuple[int, int] | None:
 # The exchanges: calls in an order that agrees with that of every rank; equal calls of disjoint groups at the same place are one exchange.
 
 
-@dataclass
-class _Builder:
+class _Builder(msgspec.Struct):
     """Makes the exchanges of a step, and counts what is assumed."""
 
     trace: Trace
     calls: Calls
     windows: Windows
-    left_out: dict[str, int] = field(default_factory=dict)
-    defaults: dict[tuple[str, str], int] = field(default_factory=dict)
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
+    defaults: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
     def exchanges(self) -> tuple[list[Exchange], list[list[Call]]]:
         """Return the exchanges in order, and the calls of each."""

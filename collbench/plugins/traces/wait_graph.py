@@ -13,10 +13,10 @@ a communicator complete in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -144,8 +144,7 @@ def is_partial(rank: RankTrace) -> bool:
     return Part.BEGINNING in rank.missing or rank.only_pending
 
 
-@dataclass(frozen=True, eq=False)
-class PendingOperation:
+class PendingOperation(msgspec.Struct, frozen=True, eq=False):
     """An operation in which at least one rank waits: a collective, or a message with its send and its receive.
 
     table    its group; row: of a collective, its row there, UNKNOWN for a message
@@ -180,8 +179,7 @@ class PendingOperation:
         return (*self.missing, *self.behind)
 
 
-@dataclass
-class WaitGraph:
+class WaitGraph(msgspec.Struct):
     """The pending operations of a job.
 
     operations  with ranks that wait, by time
@@ -189,8 +187,8 @@ class WaitGraph:
     """
 
     trace: Trace
-    operations: list[PendingOperation] = field(default_factory=list)
-    waits: dict[int, list[PendingOperation]] = field(default_factory=dict)
+    operations: list[PendingOperation] = msgspec.field(default_factory=list)
+    waits: dict[int, list[PendingOperation]] = msgspec.field(default_factory=dict)
 
     @property
     def roots(self) -> set[int]:

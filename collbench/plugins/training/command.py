@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from collbench.backends.registry import backend_defaults, missing_backend
 from collbench.cli.command import CommandSpec
@@ -59,7 +61,7 @@ class WorkloadOptions(MeasuringOptions):
         default="none", choices=("none", "real"))
     no_parts: bool = option("--no-parts", NO_PARTS)
     # fmt: on
-    of_trainings: Mapping[str, str] = field(default_factory=dict)
+    of_trainings: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:

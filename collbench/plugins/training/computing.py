@@ -8,7 +8,9 @@ exchange has its own buffer, as gradients have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import ComputingBackend
 from collbench.control.world import World

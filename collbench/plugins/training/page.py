@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.plugins.traces.step_drawing import timeline_chart
 from collbench.plugins.training.records import RoutedStep, RoutingResult

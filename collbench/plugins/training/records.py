@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+import msgspec
 from msgspec import Meta, field
 
 from collbench.columns import column, declared, figure
@@ -100,8 +100,7 @@ class Staleness(Record, frozen=True, kw_only=True):
 # The result of expert-parallel training over several routings.
 
 
-@dataclass(frozen=True)
-class TimeQuantiles:
+class TimeQuantiles(msgspec.Struct, frozen=True):
     """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
 
     p5: Annotated[Estimate, column("Of routed tokens, the 5th percentile over the routings of the median time of a step.")]
@@ -110,8 +109,7 @@ class TimeQuantiles:
     max: Annotated[Estimate, column("Of routed tokens, the maximum over the routings of the median time of a step.")]
 
 
-@dataclass(frozen=True)
-class RoutedStep:
+class RoutedStep(msgspec.Struct, frozen=True):
     """One routing.
 
     step            its number in the file, or of the generator
@@ -135,16 +133,14 @@ class RoutedStep:
     percent_of_expected: _Number = None
 
 
-@dataclass(frozen=True)
-class WayBytes:
+class WayBytes(msgspec.Struct, frozen=True):
     """Dispatch or combine: the data type on the wire, and the mean bytes of all copies of tokens in a step, also of those that stay."""
 
     dtype: str
     bytes: _Number
 
 
-@dataclass(frozen=True)
-class RoutingResult:
+class RoutingResult(msgspec.Struct, frozen=True):
     """The result over several routings.
 
     name            their source and a hash of the token counts: "zipf:1.2, seed 0:1f2e3d4c"
@@ -169,8 +165,7 @@ class RoutingResult:
     steps: tuple[RoutedStep, ...]
 
 
-@dataclass(frozen=True)
-class ReplayedTrace:
+class ReplayedTrace(msgspec.Struct, frozen=True):
     """What a replayed step was made from, and the recorded times to compare with.
 
     form           the format of the trace: "flight-recorder", "chakra" …
@@ -212,8 +207,7 @@ class ReplayedTrace:
 # between these. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None if it has no interval."""
 
     value: Annotated[float, column("{}", key="")]
@@ -221,8 +215,7 @@ class Share:
     high: Annotated[float | None, column("{} The upper end of its interval.")] = None
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(msgspec.Struct, frozen=True):
     """The share of a training step that is spent on computing.
 
     apart    computing and exchanging one after the other: t / (t + c), the lowest with this network

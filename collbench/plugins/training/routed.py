@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import isqrt
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, unsupported_reason
@@ -62,8 +64,7 @@ MOST_CALLS = 200_000  # of a round: the loop stores each
 _MOST_COUNTS = 2**26  # of all exchanges: the calls store as many for each rank
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """A turn of the loop. place: index of the routing in `Routing.steps`; even: whether the step is an even one with as many tokens."""
 
     place: int
@@ -84,8 +85,7 @@ def round_of(routing: Routing, seed: int) -> tuple[Turn, ...]:
     return tuple(turn for block in blocks for turn in (Turn(block[0], True), *(Turn(place, False) for place in block)))
 
 
-@dataclass(frozen=True)
-class RoutedExchange:
+class RoutedExchange(msgspec.Struct, frozen=True):
     """One exchange of tokens: its name in errors, its way and case, and the slot of the buffers that it uses."""
 
     what: str
@@ -94,8 +94,7 @@ class RoutedExchange:
     slot: int
 
 
-@dataclass(frozen=True)
-class RoutedPlan:
+class RoutedPlan(msgspec.Struct, frozen=True):
     """The exchanges of all routings on a backend.
 
     exchanges   the different ones
@@ -240,8 +239,7 @@ def check_routing(routing: Routing | None, world: World) -> None:
 # Preparation: buffers of the largest routing, and a program for each exchange over them.
 
 
-@dataclass(frozen=True)
-class PreparedRouting:
+class PreparedRouting(msgspec.Struct, frozen=True):
     """All routings, ready to run: `ready.loop` runs a turn in each iteration, `ready.checking` an exchange.
 
     buffers   by exchange those of the ranks that this process drives
@@ -390,8 +388,7 @@ def _mismatches(what: str, buffers: Sequence[AnyBuffers]) -> list[Mismatch]:
 _QUANTILES = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
 
 
-@dataclass(frozen=True)
-class RoutedTimes:
+class RoutedTimes(msgspec.Struct, frozen=True):
     """The times of all routings, from [rounds × turns] seconds.
 
     each    by routing the median of its time; tax: of its time divided by that of even turns of the same round

@@ -11,12 +11,14 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from itertools import accumulate, count
 from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
@@ -58,8 +60,7 @@ _TAG = 77
 _LEAVING_S = 2.0
 
 
-@dataclass(frozen=True)
-class ArrayMessage:
+class ArrayMessage(msgspec.Struct, frozen=True):
     """A message: elements to send, or memory to receive them. Do not change them until the conversation continues."""
 
     elements: NDArray[Any]
@@ -574,12 +575,11 @@ def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]]
 _NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
 
 
-@dataclass
-class RankReport:
+class RankReport(msgspec.Struct):
     """The report of one rank: a worker's rounds, or the updates that a server applied."""
 
     duration_s: float = 0.0
-    round_s: list[float] = field(default_factory=list)
+    round_s: list[float] = msgspec.field(default_factory=list)
     shard: Shard | None = None
     pupil: Worker | None = None
 

@@ -11,12 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, unsupported_reason
@@ -63,8 +65,7 @@ from collbench.units import format_bytes, plural
 # A parameter server: it sums the gradients of all ranks, in host memory.
 
 
-@dataclass(frozen=True)
-class _Server:
+class _Server(msgspec.Struct, frozen=True):
     """A receiving rank of a parameter-server exchange: the position of each sender's share, and memory for one sum per slot.
 
     rank   in the job; driven: its number among those that this process drives
@@ -145,8 +146,7 @@ MOST_EXCHANGES = 100_000  # of a step: the loop stores a call for each, and no k
 _BETWEEN_PARTS = 104_729
 
 
-@dataclass(frozen=True)
-class NamedGroups(Split):
+class NamedGroups(Split, frozen=True):
     """The groups that a step names, instead of a split of all ranks."""
 
     named: Groups = ()
@@ -160,8 +160,7 @@ class NamedGroups(Split):
         return self.named
 
 
-@dataclass(frozen=True)
-class StepPart:
+class StepPart(msgspec.Struct, frozen=True):
     """A set of equal exchanges of a step.
 
     what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
@@ -204,8 +203,7 @@ class StepPart:
         return replace(self.operation, pair=False), replace(self.case, split=_named_groups(self.groups))
 
 
-@dataclass(frozen=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True):
     """A step on a backend: its parts, and the part of each exchange in their order.
 
     computing_s   the longest time for which a rank computes in a step, of a step with a timeline; see `agree`
@@ -377,8 +375,7 @@ def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
 # A training step, prepared on all ranks, timed as one iteration, with each part also measured alone, and its data verified.
 
 
-@dataclass(frozen=True)
-class PreparedPart:
+class PreparedPart(msgspec.Struct, frozen=True):
     """A part of a step that every rank can run.
 
     program   one exchange per buffer slot; at a server followed by the additions
@@ -393,8 +390,7 @@ class PreparedPart:
     started: NonBlocking | None = None
 
 
-@dataclass(frozen=True)
-class PreparedStep:
+class PreparedStep(msgspec.Struct, frozen=True):
     """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once.
 
     no_overlap   of a step with a timeline: why its exchanges run one after the other, instead of overlapping as recorded; else None
@@ -664,8 +660,7 @@ NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None
 _OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
 
 
-@dataclass(frozen=True)
-class PartLimit:
+class PartLimit(msgspec.Struct, frozen=True):
     """The limits of a part: its ceiling, and its hard limit (None: not known)."""
 
     ceiling: Ceiling
@@ -738,8 +733,7 @@ def with_figures(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Around:
+class Around(msgspec.Struct, frozen=True):
     """The fields of a step's row other than its figures: each part's ceilings, and those that all rows have."""
 
     limits: Sequence[PartLimit]
@@ -794,8 +788,7 @@ def moved_by(plan: StepPlan, ranks: int) -> float:
     return max(moved_bytes(step, ranks))
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(msgspec.Struct, frozen=True):
     """One kind of training of a model.
 
     regime  defines its exchanges
@@ -909,8 +902,7 @@ class LibraryWork(Work):
         """Free nothing: the library ends with the launch."""
 
 
-@dataclass(frozen=True)
-class TrainingRun:
+class TrainingRun(msgspec.Struct, frozen=True):
     """A training to measure on a backend: by its plan, or by `library`. reason: why it is not measured."""
 
     training: Training

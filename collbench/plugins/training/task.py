@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
@@ -60,8 +61,7 @@ from collbench.results.row import Row
 from collbench.units import format_duration
 
 
-@dataclass(frozen=True)
-class WorkloadRequest(TaskRequest):
+class WorkloadRequest(TaskRequest, frozen=True):
     """The request of one workload launch: every training on every backend.
 
     launch     options of the launch; its budget is that of a step. At most a fifth of it is used to measure parts alone. For asynchronous

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, is_above_limit
 from collbench.operations.unsupported import decode_reason
@@ -196,8 +199,7 @@ _PLAN: tuple[Column[Exchange], ...] = (
 _MOVES = "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"
 
 
-@dataclass(frozen=True)
-class PlannedStep:
+class PlannedStep(msgspec.Struct, frozen=True):
     """A training step planned for the ranks of a launch; model: the user's name for it."""
 
     regime: Regime

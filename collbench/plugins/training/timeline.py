@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.builtin.p2p import P2P_MESSAGE
@@ -105,8 +106,7 @@ def calls_of(
 # The time of a timeline at given times of its exchanges.
 
 
-@dataclass
-class _GroupRun:
+class _GroupRun(msgspec.Struct):
     """The exchange of one group: the ranks that have yet to start it, the latest start so far, and its end once all have.
 
     sender   of a message: its arrival depends on the sender alone, which does not wait for it; else None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, Literal
+
+import msgspec
 
 from collbench.analysis.launches import grouped, median_of, time_of
 from collbench.columns import column
@@ -44,8 +45,7 @@ TUNED_BY = (
 _CHOICE_FIELDS = frozenset({"algorithm", "protocol"})
 
 
-@dataclass(frozen=True, order=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, order=True):
     """What a run forced. algorithm: as the library's variable has it; "" everywhere: the library's own choice.
 
     channels  of NCCL; -1: its own number. segment_bytes: of Open MPI's algorithm; 0: none
@@ -90,8 +90,7 @@ class TunedSize(Record, frozen=True, kw_only=True):
     forced: Choice = OWN
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(msgspec.Struct, frozen=True):
     """A range of sizes in bytes, both ends included, with a faster choice for a collective over so many ranks and nodes."""
 
     operation: str

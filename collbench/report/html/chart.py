@@ -6,8 +6,10 @@ Each makes its texts printable and cuts them, so that a section needs no care wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from collbench.report.headlines import short
 
@@ -17,17 +19,16 @@ if TYPE_CHECKING:
 _LONGEST, _LONGEST_TEXT = 600, 2000  # characters of a text in a table, and of a paragraph
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table of texts. `right` has the numbers of right-aligned columns, `marks` a style by row number: "na", "doubtful", "wrong"."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[int] = frozenset()
-    marks: dict[int, str] = field(default_factory=dict)
+    marks: dict[int, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.__dict__["rows"] = [[short(cell, _LONGEST) for cell in row] for row in self.rows]
+        force_setattr(self, "rows", [[short(cell, _LONGEST) for cell in row] for row in self.rows])
 
     @classmethod
     def of(cls, frame: Frame[Any]) -> Table:
@@ -42,8 +43,7 @@ def marks_of(styles: Iterable[str]) -> dict[int, str]:
     return {number: style for number, style in enumerate(styles) if style}
 
 
-@dataclass(frozen=True)
-class Tooltip:
+class Tooltip(msgspec.Struct, frozen=True):
     """A point of a drawing, in units of its viewBox, and the exact values there: shown under the pointer, and by the arrow keys."""
 
     x: float
@@ -51,8 +51,7 @@ class Tooltip:
     text: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """One chart.
 
     key      its identifier in the page: letters, digits and hyphens
@@ -77,19 +76,18 @@ class Chart:
     wide: bool = False
 
     def __post_init__(self) -> None:
-        self.__dict__.update(title=short(self.title, _LONGEST), caption=short(self.caption, _LONGEST_TEXT))
+        force_setattr(self, "title", short(self.title, _LONGEST))
+        force_setattr(self, "caption", short(self.caption, _LONGEST_TEXT))
 
 
-@dataclass(frozen=True)
-class FileLink:
+class FileLink(msgspec.Struct, frozen=True):
     """A link to a file beside the page; `address` is relative and percent-encoded."""
 
     text: str
     address: str
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A section of the page: texts, tables with captions, charts, lists of links with captions. `key` is its anchor."""
 
     key: str
@@ -101,4 +99,5 @@ class Section:
 
     def __post_init__(self) -> None:
         tables = [(short(caption, _LONGEST), table) for caption, table in self.tables]
-        self.__dict__.update(texts=[short(text, _LONGEST_TEXT) for text in self.texts], tables=tables)
+        force_setattr(self, "texts", [short(text, _LONGEST_TEXT) for text in self.texts])
+        force_setattr(self, "tables", tables)

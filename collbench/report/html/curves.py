@@ -7,8 +7,9 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.machine.peak.ceiling import LEAST_BYTES
 from collbench.report.cases import NOTHING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from collbench.analysis.latency import line_fits
 from collbench.report.expected_time import rows_frame, series_frame

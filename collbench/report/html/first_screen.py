@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import exp, inf
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.ceilings import present_percents
@@ -53,16 +55,14 @@ GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
 MOST_FIGURES, _MOST_ANSWERS, _MOST_RATES = 4, 6, 3
 
 
-@dataclass(frozen=True)
-class LargeFigure:
+class LargeFigure(msgspec.Struct, frozen=True):
     """A figure in large letters: "99 %", and below it what it is: "of expected: allreduce over mpi at 64 MiB"."""
 
     value: str
     label: str
 
 
-@dataclass(frozen=True)
-class FirstScreen:
+class FirstScreen(msgspec.Struct, frozen=True):
     """The answer of a page. Its texts are made printable and cut, and of more than four figures the first four stay.
 
     title          the answer as a sentence without a full stop
@@ -85,7 +85,10 @@ class FirstScreen:
     def __post_init__(self) -> None:
         figures = [LargeFigure(each.value, short(each.label, 120)) for each in self.figures[:MOST_FIGURES]]
         more = [short(text, 400) for text in self.more]
-        self.__dict__.update(title=short(self.title, 400), figures=figures, circumstances=short(self.circumstances, 600), more=more)
+        force_setattr(self, "title", short(self.title, 400))
+        force_setattr(self, "figures", figures)
+        force_setattr(self, "circumstances", short(self.circumstances, 600))
+        force_setattr(self, "more", more)
 
 
 def first_screen(material: Material) -> FirstScreen | None:

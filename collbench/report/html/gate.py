@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.analysis.outcome import Outcome
 from collbench.gating.verdict import CLEARED, CONFIRMED, Change, FloorState, Suspicion, Verdict
@@ -20,8 +21,7 @@ _LEAST = 1.03  # so that equal values look equal
 _AXIS = "← faster · time relative to the baseline · slower →"
 
 
-@dataclass(frozen=True)
-class JudgedLine:
+class JudgedLine(msgspec.Struct, frozen=True):
     """A group or a case: its factors by allocation, their limit (None: not judged), its state, and the text of its tooltip."""
 
     name: str

@@ -6,9 +6,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of, loaded_parts, plugins

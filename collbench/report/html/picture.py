@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
+
+from msgspec.structs import replace
 
 from collbench.report.charts import BarPanel, RatioPanel
 from collbench.report.figures import Look, draw, settings, within

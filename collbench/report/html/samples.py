@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from collbench.analysis.launches import case_of, time_of
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True):
     """A case with its samples in seconds, ascending (at least one), of all its launches. `time_s` is the median of the row."""
 
     row: Row

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from collbench.report.cases import NOTHING, least_percent
@@ -35,8 +35,7 @@ _METHOD = (
 )
 
 
-@dataclass(frozen=True)
-class _Ranks:
+class _Ranks(msgspec.Struct, frozen=True):
     """The ranks of a table: host, share of samples in which the rank finished last (0 … 1), and excess of its median over the others.
 
     drawn     the ranks with a bar: those that finished last most often, in ascending order; only they have an `excess`

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import isfinite, log, nan
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -40,8 +40,7 @@ _UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "
 _ORDER = "cases in the order of measurement"
 
 
-@dataclass(frozen=True)
-class TimeAxis:
+class TimeAxis(msgspec.Struct, frozen=True):
     """The x axis of a run.
 
     end    its length: in seconds, or in cases if the rows have no times
@@ -122,12 +121,11 @@ class _GpuState(Struct):
     slowed_by: list[str] = []
 
 
-@dataclass
-class _Gpu:
+class _Gpu(msgspec.Struct):
     """A GPU with its samples, each with the seconds since the start of the run."""
 
     name: str
-    samples: list[tuple[float, _GpuState]] = field(default_factory=list)
+    samples: list[tuple[float, _GpuState]] = msgspec.field(default_factory=list)
 
     @property
     def share(self) -> float:
@@ -212,8 +210,7 @@ STATE_FLAGS = ("state_flip", "remeasured", "cpu_shared")
 _PROBES = ("before", "after")
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A case.
 
     begin, end     on the run's `TimeAxis`

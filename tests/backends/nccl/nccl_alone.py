@@ -11,9 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.backends.backend import Settings, Tuning
 from collbench.backends.nccl.backend import NcclBackend

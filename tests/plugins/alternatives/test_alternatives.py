@@ -3,12 +3,12 @@
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.compare import compare_pair
 from collbench.analysis.launches import Launches, combined_rows

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import pytest
 from defusedxml.ElementTree import fromstring
+from msgspec.structs import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
 from collbench.plugins.drawings.machine import MOST_PARTS, picture

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import examined_parts
 from collbench.machine.model import Machine, Nic, Port

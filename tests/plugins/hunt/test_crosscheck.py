@@ -1,11 +1,11 @@
 """Which pairs a round of the cross-check measures: partners, controls, leaves, and when it ends."""
 
 import random
-from dataclasses import replace
 from math import log
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.plugins.hunt.candidates import Candidate, SweepResult
 from collbench.plugins.hunt.crosscheck import CrossCheck

@@ -1,9 +1,9 @@
 """A hunt among simulated places: faulty ones are confirmed, their partners cleared, and without a fault no place is a suspect."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt.facts import (

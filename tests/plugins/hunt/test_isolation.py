@@ -1,8 +1,7 @@
 """Isolation of a confirmed node: its slow part, the evidence, and parts that could not be measured."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.plugins.hunt.facts import (
     InsideHost,

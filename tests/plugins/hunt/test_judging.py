@@ -1,11 +1,11 @@
 """Candidates of a sweep, a pair compared with controls, the state of a suspect by its trials, and what the network's structure excuses."""
 
-from dataclasses import fields
 from itertools import combinations
 from math import exp, log
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import asdict
 
 from collbench.plugins.hunt import strategy
 from collbench.plugins.hunt.candidates import Candidate, _bandwidth_first, _slowest_of_each, _with_healthy_majority
@@ -277,7 +277,7 @@ def test_a_place_is_not_confirmed_while_healthy_pairs_are_as_slow():
 
 
 def vars_of(one):
-    return {each.name: getattr(one, each.name) for each in fields(one)}
+    return asdict(one)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import io
 import re
 import shutil
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import collbench
 from collbench.analysis.concerns import FINDING, NOTE, WRONG, Concern, concerns

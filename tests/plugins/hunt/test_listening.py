@@ -3,12 +3,12 @@
 import errno
 import json
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import Interrupted, RunFailed, UsageError

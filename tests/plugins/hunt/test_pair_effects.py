@@ -1,12 +1,11 @@
 """Slow places and pairs in a matrix of pairs are named once, in these words, and no others."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from msgspec.structs import replace
 
 from collbench.operations.groups import circle_round, schedule
 from collbench.plugins.hunt.pairs import CLEARED, CONFIRMED, INCONCLUSIVE, PairEffects, PairFinding, Remeasured, _place

@@ -4,11 +4,11 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import PAIRS_FILE, TOOLS_FILE

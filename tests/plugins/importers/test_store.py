@@ -1,6 +1,7 @@
 """Tables become run folders that read back; what belongs together is one, what comes again is another launch."""
 
 import pytest
+from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ceiling_from_rate
@@ -62,7 +63,7 @@ def test_one_run_reads_back_as_it_was_put_in(tmp_path):
     assert run.info["rank_map"] == [
         {"rank": 0, "host": "a", "local_rank": 3, "gpu": "0000:19:00", "gpu_name": "H100"}, {"rank": 1, "host": "b"},
     ]  # fmt: skip
-    assert run.info["imported"]["files"] == [vars(SOURCE)]
+    assert run.info["imported"]["files"] == [asdict(SOURCE)]
     assert run.info["imported"]["tables"][0]["facts"] == {"library": "2.29.7", "iterations": 20}
     assert run.info["imported"]["missing_facts"] == [{"kind": "not_in_output", "item": "samples", "assumed": "", "source": ""}]
     assert run.info["imported"]["doubt_facts"][0]["fact"] == {"kind": "out_of_bounds_values", "values": 3}

@@ -1,9 +1,9 @@
 """CB2517 to CB2534: a log with the fault gets its code, and a healthy log with the same kind of lines gets none."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine
 from collbench.machine.readers.nccl_log import NcclLog, read

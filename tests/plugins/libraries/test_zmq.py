@@ -4,12 +4,12 @@ import json
 import platform
 import re
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from collbench.backends.backend import Available, Unavailable, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_class, backend_names

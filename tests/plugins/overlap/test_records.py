@@ -1,12 +1,12 @@
 """The evaluation of interleaved states whose times are known: overlap, exposed time, payer, outcome, and when it is inconclusive."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.concerns import DOUBTFUL
 from collbench.plugins.overlap.page import concerns, section

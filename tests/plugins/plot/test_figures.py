@@ -1,7 +1,6 @@
 """Figures of runs: their panels, and what matplotlib draws of them."""
 
 import shutil
-from dataclasses import replace
 from itertools import pairwise
 from math import isnan
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 import collbench
 from collbench.analysis.outcome import Outcome

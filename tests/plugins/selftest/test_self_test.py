@@ -1,11 +1,11 @@
 """Reliability of the rule: the seeded simulation detects slowdowns and seldom gives false alarms; the table of the protocol."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError

@@ -1,10 +1,10 @@
 """Matched operations of ranks, and what the ranks disagree about."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.traces.joining import joined

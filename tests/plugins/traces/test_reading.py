@@ -2,11 +2,11 @@
 
 import gzip
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.traces import files, joining, reading

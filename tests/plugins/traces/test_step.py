@@ -1,10 +1,10 @@
 """The step of a trace: its exchanges in an order of all ranks, what each rank does when, and what is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import elements

@@ -4,11 +4,11 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.cli import request as requests
 from collbench.launch.info import LaunchInfo

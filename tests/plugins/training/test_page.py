@@ -1,6 +1,5 @@
 """The page of trainings: the answer, the chart of the step and its parts or routings, and the tables."""
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -100,11 +99,11 @@ def test_each_routing_is_a_point_with_its_interval_above_the_even_time(tmp_path)
 
 def test_routings_with_hostile_values_make_no_broken_drawing(tmp_path):
     first, second = MOE.routing.steps
-    long_step = dataclasses.replace(first, time_s=dataclasses.replace(first.time_s, high=1e300))
-    odd = dataclasses.replace(MOE.routing, name=EVIL, even_time_s=Estimate(), steps=(long_step, second))
+    long_step = replace(first, time_s=replace(first.time_s, high=1e300))
+    odd = replace(MOE.routing, name=EVIL, even_time_s=Estimate(), steps=(long_step, second))
     (chart,) = of(tmp_path / "odd", replace(MOE, backend=EVIL, routing=odd)).charts
     assert not outside(chart.drawing) and "nan" not in chart.drawing and "inf" not in chart.drawing
-    none = dataclasses.replace(odd, steps=(dataclasses.replace(first, time_s=Estimate()),))
+    none = replace(odd, steps=(replace(first, time_s=Estimate()),))
     (bar,) = of(tmp_path / "none", replace(MOE, routing=none)).charts
     assert bar.table.rows == [["the whole step", "20.00 ms, 80 % of expected"]]
 

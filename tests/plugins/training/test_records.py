@@ -2,12 +2,12 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.training import FILE

@@ -3,10 +3,10 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
@@ -49,8 +49,8 @@ def times(p50, low=None, high=None):
 PARTS = tuple(PartRow.decoded(values) for values in (
     {"what": "gradients, bucket 1 of 4 … gradients, bucket 3 of 4", "ends": ["gradients, bucket 1 of 4", "gradients, bucket 3 of 4"],
      "operation": "allreduce", "groups": 1, "group_ranks": 2,
-     "size_bytes": 25 * MIB, "times": 3, "moved_bytes": 75 * MIB, "time_s": dict(vars(times(0.230))), "busbw_bytes_per_s": 113.9e6,
-     "ceiling": dict(vars(NIC)), "percent_of_ceiling": 96.9},
+     "size_bytes": 25 * MIB, "times": 3, "moved_bytes": 75 * MIB, "time_s": asdict(times(0.230)), "busbw_bytes_per_s": 113.9e6,
+     "ceiling": asdict(NIC), "percent_of_ceiling": 96.9},
     {"what": "gradients, bucket 4 of 4", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 24 * MIB, "times": 1,
      "moved_bytes": 24 * MIB, "time_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None},
 ))  # fmt: skip

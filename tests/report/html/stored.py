@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -20,11 +21,10 @@ from tests.results.rows import make_row, make_times
 HOSTS = [{"rank": rank, "host": f"node{rank // 2}"} for rank in range(8)]
 
 
-@dataclass(frozen=True)
-class InMemory(Run):
+class InMemory(Run, frozen=True):
     """A run with arrays in memory: by name, for each row's place."""
 
-    arrays: Mapping[tuple[int, str], Any] = field(default_factory=dict)
+    arrays: Mapping[tuple[int, str], Any] = msgspec.field(default_factory=dict)
 
     def array(self, row: Row, name: str) -> NDArray[Any]:
         known = self.arrays.get((self.rows.index(row), name))

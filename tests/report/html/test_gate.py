@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
+from msgspec.structs import replace as changed
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.concerns import FINDING, Concern
@@ -179,7 +179,7 @@ def side(folder: Path, rows: list[Row], launches: int = 1) -> Path:
 
 
 def scaled(times: Times | None, by: float) -> Times | None:
-    return times and Times(**{name: value and value * by for name, value in vars(times).items()})
+    return times and Times(**{name: value and value * by for name, value in asdict(times).items()})
 
 
 def shown(*folders: Path) -> Section:

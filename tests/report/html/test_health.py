@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from markupsafe import escape
+from msgspec.structs import replace
 
 from collbench.analysis.health import CheckVerdict, DoctorSummary, MissesExpected, Reach, ReachesExpected, RunFailedEarly, SeriesCheck
 from collbench.errors import UsageError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
 from typing import Any
@@ -13,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.analysis.outcome import Outcome
 from collbench.report.charts import Bar, BarPanel, RatioLine, RatioMark, RatioPanel

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.gating.confirm import confirm_suite
@@ -128,9 +129,9 @@ def files(tmp_path: Path) -> OutputFiles:
 
 def test_everything_that_a_gate_wrote_goes_but_a_verdict_that_is_shown_once_more(files: OutputFiles, tmp_path: Path) -> None:
     write_files(verdict(), files, [launch(tmp_path / "night", {8: 1e-6})])
-    assert all(path.stat().st_size for path in vars(files).values())
+    assert all(path.stat().st_size for path in asdict(files).values())
     remove_earlier(files)
-    assert not any(path.exists() for path in vars(files).values())
+    assert not any(path.exists() for path in asdict(files).values())
     remove_earlier(files)
     files = OutputFiles(out=tmp_path / "verdict.json")
     write_files(verdict(), files, [])
@@ -140,14 +141,14 @@ def test_everything_that_a_gate_wrote_goes_but_a_verdict_that_is_shown_once_more
 
 @pytest.mark.parametrize("option", ["out", "junit", "markdown", "openmetrics", "html"])
 def test_what_no_gate_wrote_is_refused_before_anything_is_removed(files: OutputFiles, option: str) -> None:
-    others = OutputFiles(**{name: path for name, path in vars(files).items() if name in ("out", "junit") and name != option})
+    others = OutputFiles(**{name: path for name, path in asdict(files).items() if name in ("out", "junit") and name != option})
     write_files(verdict(), others, [])
-    strange = vars(files)[option]
+    strange = asdict(files)[option]
     strange.write_text('{"result": 1}')
     with pytest.raises(UsageError, match=f"{strange.name} was not written by `collbench gate --{option}`"):
         remove_earlier(files)
     assert strange.read_text() == '{"result": 1}'
-    assert all(path.exists() for path in vars(others).values() if path)
+    assert all(path.exists() for path in asdict(others).values() if path)
 
 
 def test_the_step_s_summary_what_is_empty_and_no_file_stay(files: OutputFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.registry import commands
@@ -21,8 +22,7 @@ _WHY_BOUND = {
 }
 
 
-@dataclass(frozen=True)
-class _Flavour:
+class _Flavour(msgspec.Struct, frozen=True):
     """The differences between the kinds of Kubernetes jobs.
 
     longest     the longest suffix that controllers add to the name; K: the last pod's number

@@ -15,10 +15,11 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+import msgspec
 
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, LibraryUnusable, NotInstalled
 from collbench.compiled import compiled, key_of, stored
@@ -73,8 +74,7 @@ class Arguments(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
-class Installation:
+class Installation(msgspec.Struct, frozen=True):
     """An installed oneCCL.
 
     prefix    the folder with `lib` and `include`

@@ -15,9 +15,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
+
+import msgspec
 
 from collbench.units import parse_size
 
@@ -35,8 +36,7 @@ _UNSIZED: Final = frozenset({"alltoallv", "gatherv", "scatterv"})  # UCC selects
 _DOUBTS = re.compile(r"\s(?:FATAL|ERROR|WARN|DIAG)\s")
 
 
-@dataclass(frozen=True)
-class SizeRange:
+class SizeRange(msgspec.Struct, frozen=True):
     """Sizes for which a team has one choice: from `first` to `last` bytes (None: no end). algorithm: None if the log has no name of it."""
 
     first: int
@@ -45,12 +45,11 @@ class SizeRange:
     algorithm: str | None
 
 
-@dataclass(frozen=True)
-class AlgorithmTable:
+class AlgorithmTable(msgspec.Struct, frozen=True):
     """The choices of a team of `ranks` ranks on host memory, by collective ("allreduce")."""
 
     ranks: int
-    ranges: dict[str, tuple[SizeRange, ...]] = field(default_factory=dict)
+    ranges: dict[str, tuple[SizeRange, ...]] = msgspec.field(default_factory=dict)
 
     def of(self, collective: str, n_bytes: int, layer: str) -> str | None:
         """Return the algorithm for this size, if the table's layer is the one that took the request; else None."""

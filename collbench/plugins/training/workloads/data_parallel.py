@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
@@ -14,8 +15,7 @@ from collbench.units import plural
 # Gradient buckets: equal ones, and a smaller last one.
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """`times` equal gradient buckets of size_bytes each; which: "buckets 1 to 51 of 52"."""
 
     size_bytes: int
@@ -58,8 +58,7 @@ def filled_up(shape: Shape, unit: int) -> str:
 # `collbench workload fsdp2` compares this with FSDP2 itself. FSDP2 pads each tensor, FSDP and DeepSpeed the whole unit, as here.
 
 
-@dataclass(frozen=True)
-class ShardedUnit:
+class ShardedUnit(msgspec.Struct, frozen=True):
     """`times` equal sharding units of this many parameters each."""
 
     parameters: int

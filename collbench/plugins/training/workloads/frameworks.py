@@ -7,8 +7,9 @@ The model is `layers` encoder layers of a transformer, and an embedding with the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugins.training.workloads.data_parallel import units
@@ -19,8 +20,7 @@ from collbench.units import parse_size
 Size = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ModelTensors:
+class ModelTensors(msgspec.Struct, frozen=True):
     """The shapes of a model's parameters.
 
     root    those outside the layers: the embedding [rows, hidden], and a vector of what is left over

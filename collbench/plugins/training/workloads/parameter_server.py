@@ -7,7 +7,8 @@ and servers, so a few ranks receive from many at once. The servers compute the s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
@@ -20,8 +21,7 @@ _WAYS = {True: "gradients to the servers", False: "the model from the servers"} 
 UPDATES = ("synchronous", "asynchronous", "sharded")
 
 
-@dataclass(frozen=True)
-class Roles:
+class Roles(msgspec.Struct, frozen=True):
     """The ranks that are servers, and the ranks that are workers; together all ranks of the job."""
 
     servers: tuple[int, ...]

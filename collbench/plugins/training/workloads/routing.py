@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
 from collbench.plugins.training.workloads.shape import printable
@@ -52,8 +54,7 @@ class RoutedTraffic(Traffic):
         return None
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """One direction of the tokens: to their experts (dispatch), or back (combine), with the type and bytes of a token on the wire."""
 
     name: str
@@ -62,8 +63,7 @@ class Way:
     back: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Routing:
+class Routing(msgspec.Struct, frozen=True, eq=False):
     """Several routings of the same model; each is one training step.
 
     name     "zipf:1.2, seed 0", "experts.npz", and a hash of the counts, the same at all ranks
@@ -139,8 +139,7 @@ def even(total: int, n: int) -> NDArray[np.int64]:
 # Generators: each gives the kinds of tokens of a layer, and how many of its tokens are of each kind.
 
 
-@dataclass(frozen=True)
-class TokenKinds:
+class TokenKinds(msgspec.Struct, frozen=True):
     """The kinds of tokens of a layer.
 
     experts  [kinds × experts] 1.0 where a token of this kind goes to the expert, else 0.0; top_k of each row are 1.0
@@ -151,8 +150,7 @@ class TokenKinds:
     shares: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Generator:
+class Generator(msgspec.Struct, frozen=True):
     """The text of `--routing` that generates routings.
 
     name, value   "zipf" and its exponent, "drift" and the share of the hot experts, "groups" and their number

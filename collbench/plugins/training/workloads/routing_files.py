@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.plugins.training.workloads.routing import MOST_TOKENS
@@ -31,8 +32,7 @@ _REMEDY = "give the columns step, layer, expert, tokens, and rank if the tokens 
 _ARRAY = "save an array tokens[step, layer, expert] or tokens[step, layer, rank, expert] of integers with numpy.savez"
 
 
-@dataclass(frozen=True, eq=False)
-class TokenCounts:
+class TokenCounts(msgspec.Struct, frozen=True, eq=False):
     """The token counts of a file.
 
     steps   the numbers of the steps, ascending

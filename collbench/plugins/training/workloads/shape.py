@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DType, dtype_named
@@ -82,8 +83,7 @@ _MODELS_MOST = 10**15
 DEFAULT = "bert-large"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The trained model: number of parameters. A transformer with identical layers also has their number and sizes (0: unknown)."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
@@ -60,8 +61,7 @@ def _uneven(exchange: Exchange, operation: Operation, n: int) -> tuple[float, ..
     return tuple(float(exchange.times * width * max(each)) for each in busier)
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """One operation of a step.
 
     operation   its name in the registry: "allreduce", "allgather", "reducescatter", "alltoallv", "broadcast", "sendrecv", "p2p_message" …
@@ -86,8 +86,7 @@ class Exchange:
     adds: bool = False
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The input of a regime.
 
     parameters     number of parameters; element_bytes: of one of them when sent (of type dtype)
@@ -111,7 +110,7 @@ class Shape:
     experts: int = 0
     top_k: int = 2
     vocabulary: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -124,22 +123,19 @@ class Shape:
         return self.parameters * self.element_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Begin an exchange without waiting for it. exchange: its index in `Step.exchanges`."""
 
     exchange: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Wait until an exchange that was started is complete. exchange: its index in `Step.exchanges`."""
 
     exchange: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Compute for so many seconds, while exchanges that were started go on."""
 
     seconds: float
@@ -148,8 +144,7 @@ class Compute:
 Action = Start | Wait | Compute
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """The traffic of one training step, in order. payload_bytes: the training's own bytes per rank (gradients, activations).
 
     timeline   by rank what it does, in order: it starts and waits for each of its exchanges once (`times` of these is 1), and computes.
@@ -164,8 +159,7 @@ class Step:
     routing: Routing | None = None
 
 
-@dataclass(frozen=True)
-class Regime:
+class Regime(msgspec.Struct, frozen=True):
     """A method of training; a module of this package defines it, and the registry lists that module.
 
     name      as users type it; summary: one line for `--help`
@@ -183,10 +177,10 @@ class Regime:
     name: str
     summary: str
     step: Callable[[Shape], Step]
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = msgspec.field(default_factory=dict)
     asynchronous: Callable[[Shape], bool] = lambda shape: False
-    takes: Mapping[str, str] = field(default_factory=dict)
-    help: Mapping[str, str] = field(default_factory=dict)
+    takes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    help: Mapping[str, str] = msgspec.field(default_factory=dict)
     check: Callable[[Shape], object] = lambda shape: None
     models: str = ""
     with_computing: Callable[[Sequence[Exchange], float], tuple[Action, ...]] | None = None

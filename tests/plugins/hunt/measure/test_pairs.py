@@ -1,7 +1,6 @@
 """`collbench pairs` from request to folder: which ranks form pairs, what is measured, and the effect of refusals and wrong data."""
 
 import json
-from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.backends.simulated import BETA_BYTES_PER_S
 from collbench.errors import UsageError

@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from collbench.cli.main import main
 from collbench.operations.program import Program, PythonCall

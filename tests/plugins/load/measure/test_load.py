@@ -4,10 +4,10 @@ import json
 import os
 import signal
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.cli.main import parsed
 from collbench.errors import UsageError

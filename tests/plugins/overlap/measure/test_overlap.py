@@ -4,12 +4,12 @@ import ctypes
 import gc
 import json
 import weakref
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends.nonblocking import busy
 from collbench.measuring.request import Budget

@@ -1,11 +1,11 @@
 """Many routings of tokens to experts as steps of one launch: the time of each follows from its busiest rank, and all data is verified."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collbench.backends import simulated
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S

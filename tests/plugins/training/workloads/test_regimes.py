@@ -1,8 +1,7 @@
 """What each regime exchanges, by hand: operations, groups, sizes and times; and the shapes that it refuses, with the remedy."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.plugins.training.workloads.data_parallel import Bucket, buckets, filled_up, units

@@ -2,13 +2,13 @@
 
 import io
 import zipfile
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named

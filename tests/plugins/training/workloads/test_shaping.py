@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
@@ -232,7 +233,7 @@ def test_uneven_parts_and_messages_add_up_by_rank():
     # Ranks 0 and 1 each push 400 bytes to rank 2, which keeps 100 of its own.
     push = Exchange("alltoallv", ((0, 1, 2),), 900, "push", traffic=Traffic("x", matrix=((0, 0, 400), (0, 0, 400), (0, 0, 100))))
     assert bytes_of(push, 3) == (400, 400, 800)
-    assert bytes_of(Exchange(**{**vars(push), "times": 2}), 3) == (800, 800, 1600)
+    assert bytes_of(Exchange(**{**asdict(push), "times": 2}), 3) == (800, 800, 1600)
     pairs = Exchange("p2p_bandwidth", ((0, 1), (2, 3)), 100, "to the next stage")
     assert moved_bytes(step(pairs, Exchange("allreduce", ((1, 2),), 40, "y")), 4) == (100, 140, 140, 100)
     with pytest.raises(UsageError, match=r"gradients: .*'allreduse': .*allgather, .*allreduce"):
