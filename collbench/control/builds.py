@@ -15,6 +15,7 @@ call that repeats rank 0's own nonce, so a replayed call has no effect. Rank 0 l
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import select
 import selectors
@@ -42,7 +43,6 @@ _LONGEST_BYTES = len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1  # one more than the
 _CALL = "build call"  # one key for each direction, so that a returned call is not a valid reply
 _ANSWER = "build answer"
 _AGAIN_S = 0.25
-_LOOK_S = 0.2
 _Host = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z._:-]{1,255}\Z")]
 _Nonce = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
@@ -111,18 +111,22 @@ class BuildServer:
         self._take = take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
-        self._stop = threading.Event()
         self._sockets = [bound for address in place.addresses if (bound := _bound(address, place.ports))]
         self._thread = threading.Thread(target=self._serve, name="collbench-builds", daemon=True)
         if self._sockets:
+            self._ended = os.eventfd(0)  # which the thread closes
             self._thread.start()
 
     def _serve(self) -> None:
         with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which rejects descriptors above 1023
+            stack.callback(os.close, self._ended)
+            waiting.register(self._ended, selectors.EVENT_READ)
             for listening in self._sockets:
                 waiting.register(stack.enter_context(listening), selectors.EVENT_READ)
-            while not self._stop.is_set():
-                for key, _ in waiting.select(_LOOK_S):
+            while True:
+                for key, _ in waiting.select():
+                    if key.fileobj == self._ended:
+                        return
                     ready: Any = key.fileobj
                     with suppress(OSError):  # the answer cannot be sent
                         datagram, sender = ready.recvfrom(_LONGEST_BYTES)
@@ -141,9 +145,9 @@ class BuildServer:
 
     def close(self) -> None:
         """Stop listening."""
-        self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(2 * _LOOK_S)
+            os.eventfd_write(self._ended, 1)
+            self._thread.join()
 
     def __enter__(self) -> Self:
         return self
