@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from collbench.control.world import World
+from collbench.launch.limits import free_bytes
 from collbench.measuring.open_backends import PlannedCase
 from collbench.measuring.prepared_case import placed
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
 from collbench.units import format_bytes, format_size, plural
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def fitting_sizes(work: list[PlannedCase], world: World) -> tuple[list[PlannedCase], str | None]:
@@ -49,7 +46,7 @@ def _misfits(work: list[PlannedCase], host: str, ranks: int) -> list[tuple[int, 
     """Return the cases that do not fit this host with so many ranks: (missing bytes, case, error text without the remedy)."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here = virtual or ranks
-    free_on_host = free_memory()
+    free_on_host = free_bytes()
     missing: list[tuple[int, Case, str]] = []
     for operation, case_requested, one in work:
         if one.backend is None:
@@ -64,15 +61,3 @@ def _misfits(work: list[PlannedCase], host: str, ranks: int) -> list[tuple[int, 
             subject = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
             missing.append((need - free, case, f"{format_bytes(need)} on {host} {subject}, but only {format_bytes(free)} is free"))
     return missing
-
-
-def free_memory(cgroup: Path = _CGROUP) -> int:
-    """Return the bytes of free memory on this host, or in the container of this process if that is less."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no container, or no limit ("max")
-        return free
-    return min(free, max(0, limit - used))

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr
-from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,13 +194,11 @@ def loaded_without(version: str | None, answer: str = "", error: str = "") -> Ca
     """The problem of an mpi4py that loads no library; version None: it is not installed."""
 
     def problem() -> str:
-        def versioned(name: str) -> str:
-            if version is None:
-                raise metadata.PackageNotFoundError
-            return version
-
         done = SimpleNamespace(stdout=answer, stderr=error, returncode=1)
-        with patch.object(metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
+        with (
+            patch.object(explain, "version_of", lambda name: version or ""),
+            patch.object(explain.subprocess, "run", lambda *_, **__: done),
+        ):
             return library({}).problem
 
     return problem

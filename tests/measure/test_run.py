@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
 from collbench.measuring import memory as checks
-from collbench.measuring.memory import free_memory
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import request_difference
 from collbench.measuring.tasks.cases import shuffled, task_of
@@ -179,14 +177,14 @@ def test_one_pairs_ping_pong_needs_no_barrier_since_its_partner_waits(start, ran
 ], ids=["root", "memory", "memory of several operations"])  # fmt: skip
 def test_what_cannot_be_measured_is_reported_before_the_first_case(start, tmp_path, monkeypatch, *, operations, asked, free, sentence):
     if free:
-        monkeypatch.setattr(checks, "free_memory", lambda: free)
+        monkeypatch.setattr(checks, "free_bytes", lambda: free)
     with pytest.raises(UsageError, match=sentence):
         start(*operations, **asked)
     assert not (tmp_path / "run").exists()
 
 
 def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypatch):
-    monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)
+    monkeypatch.setattr(checks, "free_bytes", lambda: 6 << 20)
     sweep = {"sparse": True, "defaults": lambda name: BackendDefaults("cpu", largest=8 << 20)}
     found = start(ALLREDUCE, sizes=None, budget=Budget(2, 20, 2, total_s=1.0), **sweep)
     assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
@@ -310,15 +308,3 @@ def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
     asked = [*command, "--backend", "simulated"]
     assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
     assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "free"),
-    [("1000", "400", 600), ("1000", "1200", 0), ("9000", "400", 5000), ("max", "400", 5000), (None, None, 5000)],
-)
-def test_a_containers_limit_counts(monkeypatch, tmp_path, limit, used, free):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
-    for name, text in (("memory.max", limit), ("memory.current", used)):
-        if text is not None:
-            (tmp_path / name).write_text(f"{text}\n")
-    assert free_memory(tmp_path) == free

@@ -19,11 +19,11 @@ from collbench.backends.backend import Backend, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.launch.limits import free_bytes
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.crossing import LeastBytes
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.memory import free_memory
 from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
 from collbench.measuring.request import Placement, TaskRequest
@@ -139,7 +139,7 @@ def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> st
     """Return why the blocks of these ranks, which are on this host, do not fit its memory; None if they fit."""
     largest = max(plans, key=lambda plan: plan.block_bytes * max(plan.source_places, plan.target_places))
     need = 2 * largest.block_bytes * sum(map(largest.places, ranks))  # "packed" has copies
-    free = free_memory()
+    free = free_bytes()
     if need <= free:
         return None
     return f"{host} needs {format_bytes(need)} for the blocks and has {format_bytes(free)} free: use fewer blocks or tokens"

@@ -23,12 +23,12 @@ from collbench.backends.backend import Backend, unsupported_reason
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.launch.limits import free_bytes
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.crossing import LeastBytes
 from collbench.measuring.engine import Work
 from collbench.measuring.loop import CallFailed, Loop, Timed
-from collbench.measuring.memory import free_memory
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.prepared_case import BackendContext, Preparation, PreparedCase, phase
 from collbench.measuring.request import Budget
@@ -216,7 +216,7 @@ def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World)
         need += of_all * _slots(case, routed.routing.layers) // slots_for(case)
     device = backend.free_bytes(routed.parts[0].case)
     here = backend.ranks if backend.virtual else len(world.on_host())
-    need, free = (need, device) if device is not None else (need * here, free_memory())
+    need, free = (need, device) if device is not None else (need * here, free_bytes())
     if need <= free:
         return None
     return (

@@ -25,12 +25,12 @@ from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, un
 from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.launch.limits import free_bytes
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.crossing import LeastBytes, least
 from collbench.measuring.engine import Engine, Measured, Work
 from collbench.measuring.loop import Loop, Timed, TimedLoop
-from collbench.measuring.memory import free_memory
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import (
@@ -345,7 +345,7 @@ def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str
     device = backend.free_bytes(plan.parts[0].case)
     here = backend.ranks if backend.virtual else len(world.on_host())
     need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
-    free = device if device is not None else free_memory()
+    free = device if device is not None else free_bytes()
     if need <= free:
         return None
     place_text = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
@@ -830,7 +830,7 @@ class LibraryTraining(ABC):
 def library_too_large(title: str, training: LibraryTraining, world: World) -> str | None:
     """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
     here = [member.rank for member in world.on_host()]
-    need, free = sum(map(training.bytes_at, here)), free_memory()
+    need, free = sum(map(training.bytes_at, here)), free_bytes()
     if need <= free:
         return None
     return (

@@ -137,7 +137,7 @@ def test_all_routings_share_the_memory_of_the_largest(train, monkeypatch):
 def test_routings_that_fit_neither_memory_nor_time_are_refused(train, monkeypatch):
     with pytest.raises(UsageError, match=r"too many exchanges to prepare: use --routings \d+"):
         train(routing="zipf:1", microbatches="10000", routings="4", hidden="1")
-    monkeypatch.setattr("collbench.plugins.training.routed.free_memory", lambda: 10**6)
+    monkeypatch.setattr("collbench.plugins.training.routed.free_bytes", lambda: 10**6)
     with pytest.raises(UsageError, match="only 977 KiB is free"):
         train(routing="zipf:1")
 
