@@ -20,7 +20,6 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.results.reader import Run, read_run
 from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
-from collbench.stats.median import middle
 from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
@@ -309,7 +308,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, Any]:
     for name in ("p50_s", "busbw_bytes_per_s"):
         lists: list[Any] = [row.groups.get(name) for row in rows]
         sound = all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists)
-        found[name] = [middle(sorted(column)) for column in zip(*lists, strict=True)] if sound else None
+        found[name] = [_middle(column) for column in zip(*lists, strict=True)] if sound else None
     return found
 
 
@@ -319,7 +318,7 @@ def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
     if not all(len(pair) == 2 and all(known(time) and known(share) for time, share in pair) for pair in pairs):
         return []
     columns = zip(*(sorted(pair) for pair in pairs), strict=True)
-    return [{"time_s": middle(sorted(t for t, _ in column)), "share": sum(s for _, s in column) / len(rows)} for column in columns]
+    return [{"time_s": _middle(t for t, _ in column), "share": sum(s for _, s in column) / len(rows)} for column in columns]
 
 
 def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
@@ -352,9 +351,15 @@ def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
     return {"worst": [list(pair) for pair in counts.most_common(_WORST)], "count": max([len(counts), *numbers])}
 
 
+def _middle(values: Iterable[float]) -> float:
+    from collbench.stats.median import middle  # not before: numpy would delay the start
+
+    return middle(sorted(values))
+
+
 def _median(values: Iterable[Any]) -> float | None:
     there = [value for value in values if known(value)]
-    return middle(sorted(there)) if there else None
+    return _middle(there) if there else None
 
 
 def _name(runs: Sequence[Run]) -> str:

@@ -149,11 +149,11 @@ def earlier_run(request: Request, options: Mapping[str, Any] | None = None) -> R
 
     options: of a kind of run other than cases
     """
-    from collbench.measuring.resume import refusal, request_difference
-
     earlier = request.earlier
     if earlier is None:
         return None
+    from collbench.measuring.resume import refusal, request_difference
+
     run = read_run(earlier)
     found = request_difference(run.info, request, options)
     if found:
@@ -192,12 +192,12 @@ def report_finished(request: Request, output: Output) -> int | None:
 
     Raises UsageError for a run of other options.
     """
-    from collbench.cli.launches import print_lines
-    from collbench.measuring.resume import resumed_note, same_command
-
     path = request.earlier
     if path is None:
         return None
+    from collbench.cli.launches import print_lines
+    from collbench.measuring.resume import resumed_note, same_command
+
     # the options of other kinds than cases are compared when the ranks have joined
     run = (earlier_run(request) if request.sweep.operations else None) or read_run(path)
     code = run.info.get("exit_code")
