@@ -40,7 +40,7 @@ run: run-environment
 test: test-environment
 	@mkdir -p build
 	$(LINT) >build/lint.txt 2>&1 & lint=$$!; $(PYTEST) -m 'not system' $(TOGETHER); tests=$$?; \
-	wait $$lint; lint=$$?; cat build/lint.txt; test $$tests$$lint = 00
+	wait $$lint; lint=$$?; cat build/lint.txt; [ $$tests -eq 0 ] && [ $$lint -eq 0 ]
 	$(PYTEST) -m 'not system' $(ALONE)
 
 test-system: test-environment docs-environment openmpi-environment cuda-environment

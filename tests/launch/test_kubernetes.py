@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-# pytest rewrites the asserts of collbench while it imports it. CPython's ast.parse fails if two threads use it, so the modules that the
-# threads below need are imported here.
+# pytest rewrites the asserts of collbench when it imports a module, and ast.parse of CPython 3.11 can fail in two threads at a time.
+# So the modules that the threads below need are imported here.
 import collbench.control.client
 import collbench.control.server  # noqa: F401
 from collbench.addresses import free_port
