@@ -4,9 +4,13 @@
 
 PYTHON ?= python3
 TOOLS = tools/dist tools/gpu_check tools/gallery tools/lock tools/long_table tools/man_page tools/mutants tools/path tools/test_core tools/thin tools/words
+TYPED = $(addprefix tools/,dist gpu_check gpu_path lock mutants mutation path site_hook.py site_pages test_core thin) # in one process: each one reads collbench
 PYTEST = .venv/bin/python -m pytest
-# Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
-ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
+# Folders and files with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
+PLUGIN_TESTS = $(addprefix tests/contract/test_,broken_plugins.py plugin_contract.py)
+CONTRACT = $(filter-out $(PLUGIN_TESTS),$(wildcard tests/contract/test_*.py))
+ALONE = $(addprefix tests/,benchmarks control faults launchers measure testbeds timing) $(CONTRACT) $(wildcard tests/plugins/*/measure)
+LINT := $(MAKE) --no-print-directory lint
 TOGETHER = -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 
 export PYTHON
@@ -32,8 +36,11 @@ help:
 run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
-test: lint
-	$(PYTEST) -m 'not system' $(TOGETHER)
+# Lint runs beside the first tests, since mypy uses one core. Its output follows theirs.
+test: test-environment
+	@mkdir -p build
+	$(LINT) >build/lint.txt 2>&1 & lint=$$!; $(PYTEST) -m 'not system' $(TOGETHER); tests=$$?; \
+	wait $$lint; lint=$$?; cat build/lint.txt; [ $$tests -eq 0 ] && [ $$lint -eq 0 ]
 	$(PYTEST) -m 'not system' $(ALONE)
 
 test-system: test-environment docs-environment openmpi-environment cuda-environment
@@ -74,15 +81,7 @@ mutants-environment: test-environment
 lint: test-environment
 	.venv/bin/ruff check . $(TOOLS)
 	.venv/bin/ruff format --check . $(TOOLS)
-	.venv/bin/mypy
-	.venv/bin/mypy tools/dist
-	.venv/bin/mypy tools/path
-	.venv/bin/mypy tools/lock
-	.venv/bin/mypy tools/thin
-	MYPYPATH=tools .venv/bin/mypy tools/gpu_check tools/gpu_path
-	MYPYPATH=tools .venv/bin/mypy tools/mutants tools/mutation
-	MYPYPATH=tools .venv/bin/mypy tools/test_core
-	MYPYPATH=tools .venv/bin/mypy tools/site_hook.py tools/site_pages
+	MYPYPATH=tools .venv/bin/mypy --scripts-are-modules collbench $(TYPED)
 	.venv/bin/python tools/words --count
 	.venv/bin/python tools/path --count
 

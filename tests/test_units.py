@@ -80,6 +80,11 @@ def test_a_range_may_have_a_hundred_thousand_sizes() -> None:
     assert parse_sizes("1-50000:+1,50001-100000:+1")[-1] == 100_000
 
 
+def test_a_factor_in_other_digits_is_rejected() -> None:
+    with pytest.raises(UsageError, match="size step 'x٢'"):
+        size_steps(8, 64, "x٢")
+
+
 def test_a_small_factor_gives_each_size_once() -> None:
     assert size_steps(8, 14, "x1.1") == [8, 9, 10, 11, 12, 13]
 

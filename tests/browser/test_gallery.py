@@ -38,6 +38,7 @@ OPEN = "for (const part of document.querySelectorAll('details')) part.open = tru
 UNCUT = """() => {
   for (const part of document.querySelectorAll(".charts")) part.style.display = "block";
   for (const part of document.querySelectorAll(".scroll")) Object.assign(part.style, { maxHeight: "none", overflow: "visible" });
+  for (const part of document.querySelectorAll(".block")) part.style.minWidth = "max-content";
 }"""
 # axe cannot judge the color of text in SVG: SVG_CONTRAST does.
 AXE = """async () => {

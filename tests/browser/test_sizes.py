@@ -330,6 +330,7 @@ def test_a_chart_that_is_unfolded_or_narrowed_fits_its_frame(page: Page) -> None
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 800})
         page.wait_for_function(f"(figure) => ({fits})(figure)", arg=second.element_handle())
+        assert 0 < second.locator(".plot").evaluate("(plot) => plot.clientWidth") <= width
 
 
 def test_a_finger_shows_the_figures_until_the_next_touch(browser: Browser, page: Page) -> None:
@@ -340,8 +341,10 @@ def test_a_finger_shows_the_figures_until_the_next_touch(browser: Browser, page:
     over.scroll_into_view_if_needed()
     over.tap()
     phone.wait_for_function("() => !tip.hidden && tip.textContent.includes('gloo: ')")
+    assert phone.locator("#tip").is_visible()
     phone.locator("h1").tap()
     phone.wait_for_function("() => tip.hidden")
+    assert phone.locator("#tip").is_hidden()
     phone.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -72,6 +73,14 @@ EARLY = [
 SHORT = "allreduce --backend simulated --sizes 8 --max-time 0.01"
 
 
+@pytest.fixture(scope="module")
+def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of `SHORT`, which tests copy."""
+    folder = tmp_path_factory.mktemp("stored")
+    assert run(folder, *shlex.split(SHORT), "--out", "run").returncode == 0
+    return folder / "run"
+
+
 @pytest.mark.parametrize("line", BEFORE_START, ids=lambda line: line[:60])
 def test_an_invalid_command_line_is_rejected_before_the_start(line: str, tmp_path: Path) -> None:
     for name, text in FILES.items():
@@ -84,14 +93,14 @@ def test_an_invalid_command_line_is_rejected_before_the_start(line: str, tmp_pat
 
 @pytest.mark.parametrize(("line", "value"), [line_of_command(*early) for early in EARLY], ids=lambda text: text[:60])
 def test_what_one_process_can_check_is_rejected_before_ranks_start(
-    line: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     def started(*_arguments: object, **_settings: object) -> int:
         raise AssertionError(f"ranks were started: {line}")
 
     (tmp_path / "file").write_text("mine")
     if " run" in line:
-        assert run(tmp_path, *shlex.split(SHORT), "--out", "run").returncode == 0
+        shutil.copytree(request.getfixturevalue("stored_run"), tmp_path / "run")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.setattr("collbench.launch.spawn.start_local", started)
     assert value in one_sentence(run_here(tmp_path, *shlex.split(line)))
@@ -137,8 +146,8 @@ class TestOut:
         assert "file/run" in said and os.strerror(errno.ENOTDIR) in said and "--out" in said
         assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
 
-    def test_a_folder_that_already_holds_a_run(self, backend: str, tmp_path: Path) -> None:
-        assert run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "run").returncode == 0
+    def test_a_folder_that_already_holds_a_run(self, backend: str, stored_run: Path, tmp_path: Path) -> None:
+        shutil.copytree(stored_run, tmp_path / "run")
         before = (tmp_path / "run" / "cells.jsonl").read_bytes()
         assert "--out run" in self.refused(tmp_path, backend, "run")
         assert (tmp_path / "run" / "cells.jsonl").read_bytes() == before

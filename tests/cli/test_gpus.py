@@ -139,5 +139,8 @@ def test_options_of_nccl_are_rejected_without_nccl(asked: Request, gdr_check: bo
 
 
 def test_options_of_nccl_are_accepted_with_nccl() -> None:
-    request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2, gdr_check=True).check_options()
+    accepted = request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2, gdr_check=True)
+    accepted.check_options()
+    with pytest.raises(UsageError):  # nccl alone makes the difference
+        replace(accepted, backends=("mpi",)).check_options()
     request("torch-nccl", gdr_check=True).check_options()

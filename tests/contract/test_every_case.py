@@ -75,9 +75,13 @@ LAUNCHES = [
 ANY, VENDOR = "any", "the MPI library"
 
 
-@functools.cache
 def launched(backend, n, python=sys.executable):
-    """(sweeps, outcome), launched once."""
+    """Return (sweeps, outcome) of the launch of this backend, which runs once in a session."""
+    return _launched(backend, n, python)  # the cache distinguishes an argument that is left out from the same one that is passed
+
+
+@functools.cache
+def _launched(backend, n, python):
     if backend in needs and python == sys.executable and not find_spec(needs[backend]):
         pytest.skip(f"{needs[backend]} is not installed")
     folder = Path(tempfile.mkdtemp())

@@ -144,6 +144,14 @@ def test_links_lost_against_other_machines_of_the_job_and_designs_with_fewer() -
     assert "nvidia" not in amd.remedy and "Xid" not in amd.remedy  # the vendor's tool
 
 
+def test_of_two_odd_pairs_the_one_with_links_at_one_end_is_reported() -> None:
+    """GPU 3 counts no link back to GPU 0, and GPU 1 and GPU 2 have none: two odd pairs are not a minority of six."""
+    pairs = {(0, 1): 1, (0, 2): 1, (0, 3): 1, (3, 0): 0, (1, 2): 0, (1, 3): 1, (2, 3): 1}
+    assert [what for _, severity, what in lost(xgmi(pairs, gpus=4)) if severity == "severe"] == [
+        "1 link between GPU 0 and GPU 3 down at one end"
+    ]
+
+
 def test_the_same_position_on_other_machines_distinguishes_design_from_loss() -> None:
     assert {xgmi(DIES).links_of(f"gpu{die}") for die in range(8)} == {6, 7}
     assert "severe" not in [severity for _, severity, _ in lost(FEWER)]

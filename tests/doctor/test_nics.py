@@ -179,3 +179,10 @@ def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], s
     for number, rate in enumerate(rates):
         machine = with_port(machine, f"mlx5_{number}", rate_bits_per_s=rate * 1e9)
     assert [finding.what.partition(" at ")[0] for finding in examine((machine,)) if finding.code == "CB2208"] == slow
+
+
+def test_rails_of_known_and_unknown_models_are_compared_apart() -> None:
+    machine = with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9)
+    for number in range(2):
+        machine = changed(machine, "nics", f"mlx5_{number}", model=None)
+    assert [finding.what.partition(" at ")[0] for finding in examine((machine,)) if finding.code == "CB2208"] == ["mlx5_5"]

@@ -85,7 +85,7 @@ def direct(log: NcclLog, *, enabled: bool) -> tuple[str, ...]:
     return tuple(access.name for access in log.of_kind(DirectAccess) if access.enabled is enabled)
 
 
-def test_a_whole_log() -> None:
+def test_facts_of_a_complete_log() -> None:
     found = read(IB, "nccl.log")
     assert (found.name, found.version, found.net, found.hosts) == ("nccl.log", "2.21.5", "IB", ("node1", "node2"))
     assert found.transports == {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}
@@ -228,7 +228,7 @@ def test_equal_tables_of_two_ranks_are_one() -> None:
     ],
     ids=["different tables", "no heading", "another number of columns", "no figures", "too many columns", "not a name", "of RCCL"],
 )
-def test_what_is_not_such_a_table(text: str) -> None:
+def test_invalid_tables_are_ignored(text: str) -> None:
     assert tuning(text) == {}
 
 
@@ -250,13 +250,13 @@ def test_text_without_nccl() -> None:
     ],
     ids=["empty", "binary", "missing", "folder", "pipe", "device"],
 )
-def test_what_is_no_log_is_refused_and_never_waited_for(make: Callable[[Path], object], why: str, tmp_path: Path) -> None:
+def test_files_that_are_not_logs_are_rejected_without_waiting(make: Callable[[Path], object], why: str, tmp_path: Path) -> None:
     make(tmp_path / "nccl.log")
     with pytest.raises(Unreadable, match=why):
         read_file(tmp_path / "nccl.log")
 
 
-def test_a_compressed_log_and_lines_of_windows_with_a_last_line_that_is_cut(tmp_path: Path) -> None:
+def test_a_compressed_truncated_log_with_crlf(tmp_path: Path) -> None:
     whole = read(IB, "x")
     (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(IB.encode()))
     assert read_file(tmp_path / "nccl.log.gz").transports == whole.transports
@@ -268,7 +268,7 @@ def test_a_compressed_log_and_lines_of_windows_with_a_last_line_that_is_cut(tmp_
     assert facts == [(("node1", "node2"), "2.21.5", "IB", ("mlx5_0:1/IB", "mlx5_1:1/IB"))] * 2
 
 
-def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
+def test_a_log_of_many_blocks(tmp_path: Path) -> None:
     lines = 30_000
     (tmp_path / "nccl.log").write_text(
         "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
@@ -308,7 +308,7 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
         ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
     ],
 )  # fmt: skip
-def test_what_nccl_chose_for_a_call(line: str, choice: CallChoice) -> None:
+def test_choice_of_a_call(line: str, choice: CallChoice) -> None:
     assert log(line, line).choices == {choice: 2}
 
 
@@ -323,7 +323,7 @@ def test_what_nccl_chose_for_a_call(line: str, choice: CallChoice) -> None:
         ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
     ],
 )  # fmt: skip
-def test_the_names_of_the_devices(line: str, names: dict[int, str]) -> None:
+def test_names_of_devices(line: str, names: dict[int, str]) -> None:
     assert log(line).names == {("node1", number): name for number, name in names.items()}
 
 
@@ -333,7 +333,7 @@ def test_the_names_of_the_devices(line: str, names: dict[int, str]) -> None:
     st.integers(0, 400),
     st.text(max_size=20),
 )
-def test_any_text_is_read_or_refused(text: str, place: int, inserted: str) -> None:
+def test_any_text_is_read_or_rejected(text: str, place: int, inserted: str) -> None:
     mutated = text[:place] + inserted + text[place:]
     try:
         found = read(mutated, "fuzz.log")
@@ -380,7 +380,7 @@ def test_public_logs(name: str) -> None:
     assert is_nccl_log(captures.text(name, "nccl.log"))
 
 
-def test_traps_of_public_logs() -> None:
+def test_unusual_lines_of_public_logs() -> None:
     found = captured("log-ncc247-ib-nogdr")  # a socket line beside InfiniBand is only where ranks meet
     assert (found.version, found.net, bool(found.device_names("Socket")), found.device_names("IB")) == (
         "2.4.7",
@@ -411,7 +411,7 @@ def started(line: str) -> NcclLog:
         ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", LogLibrary.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
     ],
 )
-def test_the_version_of_any_form(line: str, library: LogLibrary, number: str, text: str) -> None:
+def test_forms_of_the_version(line: str, library: LogLibrary, number: str, text: str) -> None:
     found = started(line)
     assert found.release is not None
     assert (found.library, found.version, found.release.text) == (library, number, text)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
+# pytest rewrites the asserts of collbench when it imports a module, and ast.parse of CPython 3.11 can fail in two threads at a time.
+# So the modules that the threads below need are imported here.
+import collbench.control.client
+import collbench.control.server  # noqa: F401
+from collbench.addresses import free_port
 from collbench.control import addresses
 from collbench.control.world import World
 from collbench.errors import UsageError, WaitExpired
@@ -120,6 +126,7 @@ class TestName:
     @pytest.mark.contract
     def test_that_resolves_late_lets_the_ranks_join(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)
+        port = free_port("127.0.0.1")  # the port that follows from the variables may be that of the same test in another checkout
         known, ask = threading.Event(), socket.getaddrinfo
 
         def late(host: str, *rest: object, **more: object) -> object:
@@ -131,7 +138,7 @@ class TestName:
 
         monkeypatch.setattr(socket, "getaddrinfo", late)
         worlds: list[World] = []
-        ranks = [threading.Thread(target=lambda i=i: worlds.append(World(self.pod(i), 20.0))) for i in range(2)]
+        ranks = [threading.Thread(target=lambda i=i: worlds.append(World(self.pod(i, port), 20.0))) for i in range(2)]
         for rank in ranks:
             rank.start()
         ranks[1].join(0.5)
@@ -146,5 +153,5 @@ class TestName:
             for world in sorted(worlds, key=lambda world: -world.rank):
                 world.close()
 
-    def pod(self, index: int) -> LaunchInfo:
-        return found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(index)})
+    def pod(self, index: int, port: int) -> LaunchInfo:
+        return replace(found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(index)}), port=port)

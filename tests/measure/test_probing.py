@@ -1,4 +1,4 @@
-"""One probe per host, gathered at rank 0; all ranks leave with rank 0's code, or with the sentence of the one that failed."""
+"""One probe per host, gathered at rank 0: all ranks return rank 0's code, or report the error of the rank that failed."""
 
 import json
 import socket
@@ -50,14 +50,14 @@ def ranks(folder, n, then="return 0", broken=None, *, files=False):
 
 
 @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}], ids=["alone", "allocation without srun"])
-def test_without_a_launcher_it_is_this_machine(environ):
-    told = []
-    assert together(environ, 5.0, lambda machines: told.append(machines) or 7) == 7
-    assert [[machine.hostname for machine in machines] for machines in told] == [[socket.gethostname()]]
-    assert [[machine.system for machine in machines] for machines in told] == [[this_machine().system]]
+def test_without_a_launcher_this_machine_is_probed(environ):
+    reported = []
+    assert together(environ, 5.0, lambda machines: reported.append(machines) or 7) == 7
+    assert [[machine.hostname for machine in machines] for machines in reported] == [[socket.gethostname()]]
+    assert [[machine.system for machine in machines] for machines in reported] == [[this_machine().system]]
 
 
-def test_a_broken_launch_is_a_sentence():
+def test_an_invalid_launch_is_one_sentence():
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         together({"COLLBENCH_WORKER": "{}"}, 5.0, lambda machines: 0)
 
@@ -78,17 +78,17 @@ def test_files_need_no_launcher():
     ("return 1", [[[]], 1], [[], 1]),  # they are read once
     ('raise UsageError("x is empty")', [[[]], 2, "x is empty"], [[], 2]),
 ], ids=["read", "not readable"])  # fmt: skip
-def test_files_are_read_once_and_all_ranks_leave_with_that_code(then, first, others, tmp_path):
+def test_files_are_read_once_and_all_ranks_return_the_code(then, first, others, tmp_path):
     of_rank_0, of_rank_1 = ranks(tmp_path, 2, then, files=True)
     assert (of_rank_0, of_rank_1[:2]) == (first, others)
 
 
-def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path):
+def test_an_error_at_rank_0_ends_all_ranks_with_its_code(tmp_path):
     first, other = ranks(tmp_path, 2, 'raise UsageError("--svg x cannot be written")')
     assert first[1:] == [2, "--svg x cannot be written"]
     assert other[1] == 2 and str(other[2]).endswith("--svg x cannot be written")
 
 
 @pytest.mark.system
-def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path):
+def test_an_error_of_a_probe_ends_all_ranks_with_its_code(tmp_path):
     assert {(tuple(actual), code) for actual, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}

@@ -151,7 +151,7 @@ def test_cases_of_a_row_that_was_not_finished_are_removed(tmp_path: Path, file: 
 
 @pytest.mark.usefixtures("files_of_records")
 @pytest.mark.parametrize(("record", "removed"), [(b"", 1), (b'{"row":0}\n', 0), (b'{"row":0,"cases":true}\n', 0), (b"no object\n", 0)])
-def test_cases_stay_where_no_row_says_how_many_are_finished(tmp_path: Path, record: bytes, removed: int) -> None:
+def test_cases_stay_without_a_row_with_the_number_of_finished_cases(tmp_path: Path, record: bytes, removed: int) -> None:
     folder = RunFolder.create(tmp_path / "run", "kv", {})
     folder.append(make_row(8), {})
     folder.give_up()

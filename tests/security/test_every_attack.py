@@ -44,11 +44,11 @@ TESTS: dict[int, str] = {
     **dict.fromkeys(range(35, 41), f"{_HERE}test_files.py::test_hostile_xml_is_rejected"),
     **dict.fromkeys(range(41, 46), f"{_HERE}test_files.py::test_hostile_json_is_rejected"),
     **dict.fromkeys(range(46, 50), f"{_HERE}test_files.py::test_long_lines_take_no_time"),
-    **dict.fromkeys(range(50, 59), f"{_HERE}test_files.py::test_run_folders_are_read_as_words_of_strangers"),
+    **dict.fromkeys(range(50, 59), f"{_HERE}test_files.py::test_run_folders_are_read_as_untrusted_data"),
     **dict.fromkeys(range(59, 63), f"{_HERE}test_files.py::test_hostile_suites_are_rejected_in_one_sentence"),
-    **dict.fromkeys(range(63, 67), f"{_HERE}test_reports.py::test_no_markup_of_a_stranger_is_markup_of_the_page"),
+    **dict.fromkeys(range(63, 67), f"{_HERE}test_reports.py::test_untrusted_markup_is_not_markup_of_the_page"),
     67: f"{_HERE}test_reports.py::test_67_a_formula_is_text_in_csv", 68: f"{_HERE}test_reports.py::test_68_no_metric_is_forged",
-    69: f"{_HERE}test_reports.py::test_69_markdown_has_no_markup_of_a_stranger",
+    69: f"{_HERE}test_reports.py::test_69_markdown_has_no_untrusted_markup",
     70: f"{_HERE}test_reports.py::test_70_a_line_break_makes_no_row_of_csv",
     71: f"{_HERE}test_reports.py::test_71_no_terminal_is_steered_and_no_command_of_ci_begins",
     **dict.fromkeys((72, 73), f"{_HERE}test_reports.py::test_72_and_73_no_line_of_a_hunt_runs_another_command"),
@@ -59,7 +59,7 @@ TESTS: dict[int, str] = {
     98: f"{_HERE}test_current_folder.py::test_a_program_of_the_current_folder_is_not_found_by_a_hook",
     99: f"{_HERE}test_slurm_scripts.py::test_a_hook_of_root_rejects_files_that_another_user_can_change",
     100: "tests/device/test_compile.py::test_a_broken_or_foreign_file_is_compiled_anew",
-    **dict.fromkeys(range(101, 105), f"{_HERE}test_reports.py::test_a_verdict_of_a_stranger_is_text"),
+    **dict.fromkeys(range(101, 105), f"{_HERE}test_reports.py::test_an_untrusted_verdict_is_text"),
 }  # fmt: skip
 
 

@@ -236,7 +236,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("spoil", RUNS.values(), ids=RUNS)
-def test_run_folders_are_read_as_words_of_strangers(spoil, stored, victim, tmp_path):
+def test_run_folders_are_read_as_untrusted_data(spoil, stored, victim, tmp_path):
     spoil(stored, victim)
     ends_well(in_time(tmp_path, "report", "run", "--csv", "rows.csv"))
     assert not (tmp_path / "ran").exists()

@@ -96,7 +96,7 @@ PAGES: dict[str, tuple[Callable[[Path], list[str]], bool]] = {
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, marks=pytest.mark.long if turn else ()) for make, turn in PAGES.values()], ids=PAGES)
-def test_no_markup_of_a_stranger_is_markup_of_the_page(make: Callable[[Path], list[str]], tmp_path: Path) -> None:
+def test_untrusted_markup_is_not_markup_of_the_page(make: Callable[[Path], list[str]], tmp_path: Path) -> None:
     written(run_here(tmp_path, *make(tmp_path)), 0, 1, 2, 3)
     if not (tmp_path / "page.html").exists():
         return  # refused in a sentence
@@ -123,7 +123,7 @@ def test_68_no_metric_is_forged(tmp_path: Path) -> None:
     assert names and all(name.startswith("collbench") for name in names)
 
 
-def test_69_markdown_has_no_markup_of_a_stranger(tmp_path: Path) -> None:
+def test_69_markdown_has_no_untrusted_markup(tmp_path: Path) -> None:
     text = written(run_here(tmp_path, "report", str(first_run(tmp_path, MARKDOWN)), "--markdown"))
     drawn = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
     assert "<script" not in drawn and 'javascript:alert(1)"' not in drawn and "# heading" in drawn
@@ -199,7 +199,7 @@ FORMS = {
 
 @pytest.mark.parametrize("hostile", [STEERING, MARKUP, MARKDOWN, METRIC, SURROGATES])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_verdict_of_a_stranger_is_text(form: list[str], hostile: str, tmp_path: Path) -> None:
+def test_an_untrusted_verdict_is_text(form: list[str], hostile: str, tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--verdict", str(verdict(tmp_path, hostile)), *form)
     written(done, 0, 1, 2, 3)
     out = (tmp_path / "out").read_text() if (tmp_path / "out").exists() else ""

@@ -209,14 +209,14 @@ def test_network(collbench, tmp_path):
 
 
 @pytest.mark.long
-def test_the_runs_are_kept_where_the_option_says(session: pytest.Pytester) -> None:
+def test_the_runs_are_kept_in_the_folder_of_the_option(session: pytest.Pytester) -> None:
     test = f"""
 def test_network(collbench):
     assert len(collbench.measure({SIMULATED.replace("8,1M", "8")}).rows) == 1
 """
     for _ in range(2):  # a second session does not replace the runs of the first one
         assert outcomes(session, test, f"{OUT}=kept")[0] == {"passed": 1}
-    name = "test_the_runs_are_kept_where_the_option_says.py_test_network"
+    name = "test_the_runs_are_kept_in_the_folder_of_the_option.py_test_network"
     assert sorted(each.name for each in (session.path / "kept").iterdir()) == [f"{name}-1", f"{name}-2"]
 
 

@@ -237,7 +237,7 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
 NEXT = "a case: the next samples"
 
 
-def test_ranks_are_told_each_batch_and_the_end():
+def test_ranks_receive_each_batch_and_the_end():
     class Stub:
         iterations = 2
 
@@ -257,7 +257,7 @@ def test_ranks_are_told_each_batch_and_the_end():
 
 
 @pytest.mark.parametrize("said", [[0, 0, False], [0, 1, True]])
-def test_a_rank_without_a_plan_ends_when_it_is_told(said):
+def test_a_rank_without_a_plan_ends_on_request(said):
     world = SimpleNamespace(broadcast=lambda value, what: said if value == [0, 0, False] else None)
     assert measure(None, world, None, "a case") is None
 

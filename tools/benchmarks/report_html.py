@@ -17,8 +17,8 @@ import numpy as np
 
 from collbench.plugins.hunt import PAIRS_FILE
 from collbench.results.folder import RunFolder
-from tests.report.html.full_sweep import BACKENDS, OPERATIONS, SIZES, write_sweep
 from tools.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, Unit, timed
+from tools.benchmarks.full_sweep import BACKENDS, OPERATIONS, SIZES, write_sweep
 from tools.benchmarks.launches import LaunchFailed
 from tools.benchmarks.pairs_1024 import RANKS, SIZE, rounds, second_look, slow
 

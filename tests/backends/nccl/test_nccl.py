@@ -94,7 +94,7 @@ def measured(run, name):
     return rows
 
 
-def test_every_type_and_reduction_is_right_to_the_last_element(run):
+def test_results_of_every_type_and_reduction(run):
     rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
     assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
     assert {na for (dtype, redop), na in rows.items() if (dtype, redop) in FITTING and redop in BITWISE} == {
@@ -114,7 +114,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("case", RIGHT)
-def test_results_are_right_in_every_mode_placing_and_registration_from_every_root(run, case):
+def test_results_in_every_mode_placement_registration_and_root(run, case):
     columns, values = RIGHT[case]
     rows = measured(run, case)
     assert [row.na for row in rows] == [None] * len(values)
@@ -122,14 +122,14 @@ def test_results_are_right_in_every_mode_placing_and_registration_from_every_roo
     assert case != "pairs" or {row.group for row in rows} == {"0-2,1-3"}
 
 
-def test_of_a_thousand_slots_only_those_that_are_verified_have_a_graph_of_their_own(run):
+def test_only_verified_slots_have_a_separate_graph(run):
     answer, _ = run("captured")
     assert (answer["slots"], answer["timed"]) == (1024, 52)
     assert answer["launched"] == sorted({0, *answer["checked"]})
     assert len(answer["checked"]) == 16
 
 
-def test_in_place_is_had_where_nccl_defines_it(run):
+def test_in_place_where_nccl_defines_it(run):
     assert {row.operation: decode_reason(row.na_fact) for row in measured(run, "collectives in place")} == {
         **dict.fromkeys(("allgather", "reduce", "reducescatter", "gather", "scatter")),
         **{name: OperationUnsupported("nccl", name, "out of place") for name in ("alltoall", "sendrecv")},
@@ -144,13 +144,13 @@ def test_symmetric_memory_is_for_nccls_own_collectives(run):
     assert {na for pair, na in reasons.items() if pair not in refused} == {None}
 
 
-def test_what_nccl_makes_of_messages_takes_no_algorithm(run):
+def test_operations_made_of_messages_take_no_algorithm(run):
     reasons = {row.operation: decode_reason(row.na_fact) for row in measured(run, "tuned collectives") if row.algorithm}
     assert {name for name, na in reasons.items() if na is None} == {"allgather", "reduce", "reducescatter"}
     assert {na.options for na in reasons.values() if na} == {("--algorithms",)}
 
 
-def test_a_choice_that_nccl_cannot_follow_is_a_row_with_its_reason(run):
+def test_an_unsupported_choice_is_a_row_with_the_reason(run):
     rows = measured(run, "tunings")
     reasons = {(row.algorithm, row.protocol): row.na for row in rows if row.operation == "allreduce"}
     assert [choice for choice, na in reasons.items() if na is None and choice[0] != "nvls"] == [
@@ -161,7 +161,7 @@ def test_a_choice_that_nccl_cannot_follow_is_a_row_with_its_reason(run):
     assert others and all(isinstance(reason, OptionUnsupported) for reason in others)
 
 
-def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
+def test_a_dropped_rank_is_detected_and_named(run):
     answer, rows = run("dropped")
     assert answer == {"code": 4}
     assert [row.wrong for row in rows] == [rows[0].count * 3] * 2
@@ -169,20 +169,20 @@ def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
     assert all(row.wrong_detail.count("(rank 1's share ") == 3 for row in rows)
 
 
-@pytest.mark.parametrize(("case", "said"), [
+@pytest.mark.parametrize(("case", "pattern"), [
     ("hang", r"allreduce 1000 B on nccl \(float32, sum\): ncclAllReduce .* 2\.25 s \(iteration .*"
         r"rank 0 on GPU 0000:10:00\.0, rank 1 on GPU 0000:20:00\.0 of "),
     ("hang in a graph", r".*cuGraphLaunch .* 2\.25 s \(iteration "),  # although NCCL waits for graphs
     ("hang beside pairs", r".* 2\.25 s \(iteration "),  # although other communicators have work on the same GPUs
     ("async", r".*: ncclRemoteError \(6\): "),
 ])  # fmt: skip
-def test_a_hang_is_aborted_and_named_and_an_asynchronous_error_is_reported_in_nccl_s_words(run, case, said):
+def test_hangs_and_asynchronous_errors_are_reported(run, case, pattern):
     answer, rows = run(case)
-    assert answer["code"] == 4 and re.match(said, answer["error"], re.DOTALL), answer
+    assert answer["code"] == 4 and re.match(pattern, answer["error"], re.DOTALL), answer
     assert case == "hang beside pairs" or rows == []
 
 
-def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
+def test_features_an_older_nccl_lacks_are_rows_with_the_reason(run):
     reasons = {(row.dtype, row.registration): decode_reason(row.na_fact) for row in measured(run, "old")}
     assert reasons == {
         ("float32", "none"): None,
@@ -192,7 +192,7 @@ def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
     }
 
 
-def test_a_process_drives_as_many_ranks_as_configured_and_frees_their_communicators(run):
+def test_a_process_drives_several_ranks(run):
     answer, _ = run("open")
     assert (answer["ranks"], answer["driven"], answer["flags"]) == (3, [0, 1, 2], [])
     assert answer["gpus"] == [f"0000:{bus}:00.0" for bus in ("10", "20", "30")]
@@ -202,21 +202,21 @@ def test_a_process_drives_as_many_ranks_as_configured_and_frees_their_communicat
     assert (answer["comms"], answer["comms after"]) == ([6, 3], 0)
 
 
-def test_a_tuning_is_forgotten_once_its_communicator_is_made_and_one_that_nccl_refuses_is_reported(run):
+def test_a_tuning_lasts_for_one_communicator(run):
     assert run("tuned")[0]["tuning left"] == []
     answer, _ = run("refused")
     assert answer["error"].startswith("rank 0 (")
     assert "ncclInvalidUsage (5)" in answer["error"]
 
 
-def test_ranks_share_gpus_only_where_the_user_allows_it(run):
+def test_ranks_share_a_gpu_only_if_allowed(run):
     answer, _ = run("shared")
     assert (answer["flags"], answer["gpus"]) == (["shared_gpu"], ["0000:30:00.0"] * 2)
     assert run("too many")[0]["error"].startswith("more ranks than GPUs: 5 ")
     assert run("too many")[0]["code"] == 2
 
 
-def test_a_communicator_that_cannot_be_made_is_reported_with_the_remedy(run):
+def test_a_failed_communicator_is_reported_with_the_remedy(run):
     error = run("init")[0]["error"]
     assert error.startswith("rank 0 (")
     assert "NCCL_DEBUG=INFO" in error and "collbench doctor" in error
@@ -230,7 +230,7 @@ def test_the_library_is_reported_with_its_path_version_and_errors(run):
     assert answer["unknown"].partition(": ")[0].endswith("(77)")
 
 
-def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
+def test_an_unusable_library_is_one_sentence(run):
     assert "2.7 and newer" in run("too old")[0]["error"]
     assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 ")
     assert "libm.so.6" in run("no nccl")[0]["error"]
@@ -239,15 +239,15 @@ def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
 QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
 
 
-def collbench(folder, *words, gpus=2, more=None, **told):
+def collbench(folder, *words, gpus=2, more=None, **variables):
     """Runs a command where the doubles are found; (exit code, rows, stderr)."""
-    env = {**environment(gpus, **told), **(more or {})}
+    env = {**environment(gpus, **variables), **(more or {})}
     line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
 
 
-def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_path):
+def test_results_of_processes_with_several_gpus(tmp_path):
     words = ("--ranks", "2", "-g", "2", "-d", "float32,float8_e4m3fn", "--registration", "none,symmetric", "--algorithms", "tree")
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=4)
     assert (code, [row["ranks"] for row in rows]) == (0, [4] * 8), stderr
@@ -258,21 +258,21 @@ def test_processes_that_drive_several_gpus_each_come_to_the_right_result(tmp_pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["pipelined", "graph"])
-def test_pairs_across_processes_with_one_that_rests(tmp_path, mode):
+def test_pairs_across_processes_with_an_idle_one(tmp_path, mode):
     code, rows, stderr = collbench(tmp_path, "p2p", *QUICK, "--ranks", "3", "--window", "3", "--mode", mode, gpus=3)
     assert (code, {row["group"] for row in rows}) == (0, {"0-1"}), stderr
     assert [(row["na"], row["wrong"]) for row in rows] == [(None, 0)] * 3
 
 
 @pytest.mark.long
-def test_a_rank_whose_work_never_ends_is_given_up_within_the_deadline(tmp_path):
+def test_endless_work_ends_at_the_deadline(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--timeout", "6", hang="1:3")
     assert (code, rows) == (4, [])
     assert re.search(r"ncclAllReduce .* 4\.5 s \(iteration 0\), .*rank [01] on GPU 0000:[0-9a-f]+:00\.0 of ", stderr), stderr
 
 
 @pytest.mark.long
-def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(tmp_path):
+def test_a_rank_that_cannot_join_is_named_with_the_cause(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", init_error="1:2")
     assert (code, rows) == (4, [])
     assert "collbench: rank 1 (" in stderr
@@ -281,7 +281,7 @@ def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(t
 
 
 @pytest.mark.long
-def test_one_gpu_carries_two_processes_where_the_user_allows_it(tmp_path):
+def test_two_processes_share_a_gpu_if_allowed(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
 
@@ -305,7 +305,7 @@ BAD = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("sentence", BAD)
-def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
+def test_bad_requests_are_one_sentence(tmp_path, sentence):
     how = dict(BAD[sentence])
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *how.pop("words", ("--ranks", "1")), **how)
     assert (code in (2, 4), rows) == (True, []), stderr
@@ -314,7 +314,7 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
 
 
 @pytest.mark.long
-def test_a_size_that_does_not_fit_is_reported_before_anything_is_allocated(tmp_path):
+def test_a_size_above_the_memory_is_rejected_before_allocation(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--sizes", "8,64M", memory=96 << 20)
     assert (code, rows) == (2, [])
     assert stderr.startswith("collbench: allreduce 64 MiB on nccl (float32, sum) needs ")

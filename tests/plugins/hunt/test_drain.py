@@ -284,7 +284,7 @@ class TestFakeKubectl:
 
 
 class TestBeforeTheFirstMeasurement:
-    def test_the_manager_that_answers_or_whose_job_it_is_is_used(self, tmp_path):
+    def test_the_manager_that_answers_or_started_the_job_is_used(self, tmp_path):
         with pytest.raises(UsageError) as error:
             check_apply({"PATH": str(tmp_path)})
         assert "neither" in str(error.value)

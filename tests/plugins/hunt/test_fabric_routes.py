@@ -25,7 +25,7 @@ def port_of(host):
     return attached(FABRIC)[host][0]
 
 
-def test_adapters_hang_on_switches_by_host_and_rail_whatever_their_case_and_domain():
+def test_adapters_belong_to_switches_by_host_and_rail_in_any_case_and_domain():
     found = attached(read(fat_tree(rails=2).plain(), "x"))
     assert len(found) == 16
     assert [(port.rail, port.leaf) for port in found["node01"]] == [(0, "00000000b0000000"), (1, "00000000b0001000")]

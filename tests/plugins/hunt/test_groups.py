@@ -38,19 +38,19 @@ def candidates(made, seed):
     return {each.place for each in swept(made, seed).result}
 
 
-@pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2), (64, 4)])
-def test_every_faulty_place_is_a_candidate_and_at_most_one_other(n, sick):
+@pytest.mark.parametrize(("n", "faulty"), [(16, 1), (64, 2), (64, 4)])
+def test_every_faulty_place_is_a_candidate(n, faulty):
     for seed in TRIALS:
-        ill = set(Random(seed).sample(range(n), sick))
+        slow_places = set(Random(seed).sample(range(n), faulty))
         made = MadeUp(n, seed)
-        for place in ill:
+        for place in slow_places:
             made.node(place, 0.5)
         found = candidates(made, seed)
-        assert ill <= found, seed
-        assert len(found - ill) <= 1, seed
+        assert slow_places <= found, seed
+        assert len(found - slow_places) <= 1, seed
 
 
-def test_three_of_512_are_found_in_ten_rounds_and_confirmed_within_forty():
+def test_three_faulty_places_of_512():
     made = MadeUp(512, 1).node(7, 0.5).node(300, 0.6).node(511, 0.7)
     played = swept(made, 1)
     assert [(each.place, round(each.ratio, 1)) for each in played.result] == [(7, 0.5), (300, 0.6), (511, 0.7)]
@@ -63,7 +63,7 @@ def test_three_of_512_are_found_in_ten_rounds_and_confirmed_within_forty():
     assert sum(ask.kind == GROUPS for ask in played.asks) == rounds_groups(512, BY_GROUPS)
 
 
-def test_a_place_that_lacks_an_eighth_is_found_in_nine_trials_of_ten():
+def test_a_place_slower_by_an_eighth_is_a_candidate():
     assert sum(5 in candidates(MadeUp(64, seed).node(5, 0.875), seed) for seed in TRIALS) >= 18
 
 
@@ -72,7 +72,7 @@ def test_healthy_places_give_few_candidates(n):
     assert sum(len(candidates(MadeUp(n, seed), seed)) for seed in TRIALS) <= 1
 
 
-def test_all_equally_slow_or_without_figures_give_no_candidate_and_one_that_has_died_is_one():
+def test_equal_places_give_no_candidate_and_a_dead_place_is_one():
     assert not candidates(MadeUp(64, 3).all_slow(0.4), 3)
     made = MadeUp(16)
     for place in range(16):
@@ -83,7 +83,7 @@ def test_all_equally_slow_or_without_figures_give_no_candidate_and_one_that_has_
 
 
 @pytest.mark.parametrize("n", [8, 9, 16, 100, 512, 4096])
-def test_rounds_are_promised_and_kept(n):
+def test_rounds_stay_within_the_estimate(n):
     assert rounds_groups(n, Options()) == ceil(log2(n)) + 1
     assert rounds_groups(n, Options(rounds=3)) == 3
     if n < 1000:
@@ -93,7 +93,7 @@ def test_rounds_are_promised_and_kept(n):
         assert {ask.stage for ask in asks} == {"sweep"}
 
 
-def test_two_places_meet_as_seldom_as_they_can_and_the_remaining_ones_rest_in_turn():
+def test_groups_of_successive_rounds_share_few_places():
     meetings = {}
     for groups in partitions(64, 4, 7, Random(0)):
         assert sorted(place for group in groups for place in group) == list(range(64))
@@ -123,7 +123,7 @@ def test_sizes_and_requests_of_groups():
         ((5.0, 10.0, 10.0, None, 10.0), (0.5, 1.0, 1.0, None, 1.0)),
     ],
 )  # fmt: skip
-def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(speeds, ratios):
+def test_reference_of_a_group(speeds, ratios):
     found = np.exp(log_ratios(RoundResult(tuple(GroupFigure(speed) for speed in speeds))))
     assert found == pytest.approx([np.nan if each is None else each for each in ratios], nan_ok=True)
 
@@ -131,7 +131,7 @@ def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(s
 @pytest.mark.parametrize(
     ("figures", "named"), [([0.5] * 4, True), ([0.5] * 3 + [1.0], False), ([0.5] * 4 + [1.0], True), ([0.5] * 3 + [1.0] * 2, False)]
 )
-def test_one_of_five_groups_or_more_may_be_fast(figures, named):
+def test_one_fast_group_is_ignored(figures, named):
     found = slow_members(np.log(np.array([figures, *[[1.0] * len(figures)] * 9])).T, [[]] * 10)
     assert [(each.place, round(each.ratio, 9)) for each in found] == [(0, 0.5)] * named
 
@@ -146,14 +146,14 @@ def confirmed(played):
     return {suspect.places[0] for suspect in played.result.of(CONFIRMED)}
 
 
-@pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2)])
-def test_exactly_the_faulty_places_are_confirmed(n, sick):
+@pytest.mark.parametrize(("n", "faulty"), [(16, 1), (64, 2)])
+def test_exactly_the_faulty_places_are_confirmed(n, faulty):
     for seed in range(20):
-        ill = set(Random(seed).sample(range(n), sick))
+        slow_places = set(Random(seed).sample(range(n), faulty))
         made = MadeUp(n, seed)
-        for place in ill:
+        for place in slow_places:
             made.node(place, 0.5)
-        assert confirmed(hunted(made)) == ill, seed
+        assert confirmed(hunted(made)) == slow_places, seed
 
 
 def test_healthy_places_give_no_suspect_in_50_trials():
@@ -161,7 +161,7 @@ def test_healthy_places_give_no_suspect_in_50_trials():
         assert hunted(MadeUp(32, seed)).result.result == "nobody", seed
 
 
-def test_faults_at_scale_inside_a_host_and_of_an_interface_are_found():
+def test_faults_of_a_host_and_of_an_interface_are_found():
     (found,) = hunted(MadeUp(64, 3).scale(17, 12, 0.5)).result.suspects
     assert (found.kind, found.places, found.state) == ("scale", (17,), CONFIRMED)
     slow, without = found.evidence
@@ -190,7 +190,7 @@ def clusters(draw):
 
 @given(clusters(), st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
-def test_for_any_results_the_estimated_rounds_are_not_exceeded(made, seed):
+def test_any_results_stay_within_the_estimated_rounds(made, seed):
     log = made.log()
     grown = play(measure_growing(log, range(made.n), Options(), Random(seed)), made)
     assert len(grown.asks) <= most_rounds(made.n, Options())

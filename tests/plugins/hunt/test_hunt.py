@@ -48,7 +48,7 @@ def nodes(*places):
     return {("node", (place,)) for place in places}
 
 
-def sick(made, places, ratio=0.5):
+def with_slow(made, places, ratio=0.5):
     for place in places:
         made.node(place, ratio)
     return made
@@ -57,7 +57,7 @@ def sick(made, places, ratio=0.5):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("n", "places"), [(16, [5]), (64, [5, 41])])
 def test_only_the_faulty_places_are_confirmed(n, places, seed):
-    verdict = played(sick(MadeUp(n, seed), places), seed=seed).result
+    verdict = played(with_slow(MadeUp(n, seed), places), seed=seed).result
     assert confirmed(verdict) == nodes(*places)
     assert verdict.result == "confirmed" and not verdict.of(INCONCLUSIVE)
 
@@ -76,8 +76,8 @@ def on_hosts(made, each):
     ("made", "expected"),
     [
         *((MadeUp(n, 1).node(2, ratio), nodes(2)) for n in (5, 8, 16, 33) for ratio in (0.8, 0.9)),
-        *((sick(MadeUp(n), places), nodes(*places)) for n, places in ((8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]))),
-        (sick(MadeUp(64), range(0, 64, 4)), nodes(*range(0, 64, 4))),
+        *((with_slow(MadeUp(n), places), nodes(*places)) for n, places in ((8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]))),
+        (with_slow(MadeUp(64), range(0, 64, 4)), nodes(*range(0, 64, 4))),
         (MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7), {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}),
         (on_hosts(MadeUp(16).node(5), 16), nodes(5)),
         (on_hosts(MadeUp(16).node(5), 4), nodes(5)),
@@ -98,7 +98,7 @@ def test_a_suspect_is_retested_with_healthy_partners_and_controls_and_each_trial
     assert isinstance(first, SlowInSweep) and (first.ways, first.slow, first.partners) == ("sends and receives", 8, 8)
     assert all(isinstance(each, Retest) and each.controls > 1 for each in again)
     assert counts == RetestCounts(3, 3, 0, 21)
-    made = sick(MadeUp(16), [3, 9, 12])
+    made = with_slow(MadeUp(16), [3, 9, 12])
     asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
     with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
     for place in (3, 9, 12):
@@ -112,7 +112,7 @@ def test_a_suspect_is_retested_with_healthy_partners_and_controls_and_each_trial
 
 def test_a_healthy_place_with_mostly_faulty_partners_is_cleared_and_a_slow_path_clears_its_ends():
     everybody = ((0, 1), (0, 2), (0, 3), (4, 5), (6, 7), (8, 9), (10, 11))
-    verdict = played(sick(MadeUp(12, 2), [1, 2, 3]), cover=everybody, rounds=3).result
+    verdict = played(with_slow(MadeUp(12, 2), [1, 2, 3]), cover=everybody, rounds=3).result
     assert confirmed(verdict) == nodes(1, 2, 3)
     assert (CLEARED, (0,)) in {(each.state, each.places) for each in verdict.suspects}
     for n in (5, 8):
@@ -125,7 +125,7 @@ def test_a_healthy_place_with_mostly_faulty_partners_is_cleared_and_a_slow_path_
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_quarter_of_64_with_one_another_as_partners(seed):
-    verdict = played(sick(MadeUp(64, seed), range(seed, 64, 4)), seed=seed).result
+    verdict = played(with_slow(MadeUp(64, seed), range(seed, 64, 4)), seed=seed).result
     assert confirmed(verdict) == nodes(*range(seed, 64, 4))
     assert not verdict.of(INCONCLUSIVE)
 
@@ -181,11 +181,11 @@ def test_equally_slow_places_and_more_faulty_ones_than_a_third_give_no_suspect_b
     assert verdict.result == "nobody" and not verdict.suspects
     assert verdict.middle == pytest.approx(3e9, rel=0.05)
     assert [note.middle for note in verdict.notes if isinstance(note, AllAlike)] == [verdict.middle]
-    verdict = played(sick(MadeUp(16), range(6))).result
+    verdict = played(with_slow(MadeUp(16), range(6))).result
     assert not confirmed(verdict)
     assert verdict.result == "no verdict"
     assert TooManySuspects(6, 16) in verdict.notes
-    verdict = played(sick(MadeUp(8), range(4))).result
+    verdict = played(with_slow(MadeUp(8), range(4))).result
     assert not confirmed(verdict)
     note = verdict.notes[-1]
     assert isinstance(note, DividedPairs) and note.share == pytest.approx(0.79, abs=0.005)

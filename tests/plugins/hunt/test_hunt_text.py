@@ -1,4 +1,4 @@
-"""What a hunt came to, for people and for programs, as measured and from disk."""
+"""The result of a hunt as text, CSV and JSON, as measured and as stored."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def text_of(hunt, format="table", advice=(), run=""):
     return out.getvalue()
 
 
-def test_the_whole_text():
+def test_text_of_a_hunt():
     assert text_of(about(SLOW, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
         "hunt among 4 nodes over mpi, messages of 1 MiB, 5 rounds (estimate: at most 9)",
         "1 confirmed, 1 cleared, 1 inconclusive",
@@ -61,28 +61,28 @@ def test_the_whole_text():
     ]
 
 
-def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch):
+def test_commands_are_not_wrapped(monkeypatch):
     monkeypatch.setattr("collbench.report.screen.width_of", lambda out: 40)
     command = CommandText(f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}.")
-    said = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
-    assert command in said and max(len(line) for line in said if line != command) <= 40
+    text = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
+    assert command in text and max(len(line) for line in text if line != command) <= 40
 
 
-def nobody(*suspects, **verdict):
+def none_slow(*suspects, **verdict):
     return about(*suspects, result="nobody", verdict=verdict)
 
 
 @pytest.mark.parametrize(
     ("hunt", "line"),
     [
-        (nobody(), "no slow endpoint or path found\n"),
-        (nobody(CLEARED), "no slow endpoint or path found: 1 cleared\n"),
+        (none_slow(), "no slow endpoint or path found\n"),
+        (none_slow(CLEARED), "no slow endpoint or path found: 1 cleared\n"),
         (about(result="no verdict", verdict={"no_verdict": "only two places"}), "no verdict: only two places\n"),
         (about(UNDECIDED, result="no verdict"), "no verdict: 1 inconclusive\n"),
-        (nobody(middle=3e9), "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s\n"),
-        (nobody(middle=3e9), "equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)"),
+        (none_slow(middle=3e9), "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s\n"),
+        (none_slow(middle=3e9), "equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)"),
         (about(result="nobody", ceiling=None), "median 12.0 GB/s; the expected bandwidth is unknown\n"),
-        (nobody(middle=15e9), "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s"),
+        (none_slow(middle=15e9), "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s"),
         (about({**SLOW, "part": "the interface eth1"}), "at 50 % of the others (49 % to 52 %): the interface eth1"),
         (about(*[SLOW] * 30, *[CLEARED] * 30), "and 10 more cleared: see --format json"),
     ],
@@ -91,20 +91,20 @@ def test_a_line_of_the_text(hunt, line):
     assert line in text_of(hunt)
 
 
-def test_where_not_all_are_slow_none_is_called_equally_slow_and_all_that_are_confirmed_are_shown():
-    assert "equally slow" not in text_of(nobody(middle=9e9)) + text_of(about(SLOW, verdict={"middle": 3e9}))
-    said = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
-    assert said.count("confirmed: b") == 30 and said.count("cleared: a") == 20
+def test_all_confirmed_suspects_are_shown():
+    assert "equally slow" not in text_of(none_slow(middle=9e9)) + text_of(about(SLOW, verdict={"middle": 3e9}))
+    text = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
+    assert text.count("confirmed: b") == 30 and text.count("cleared: a") == 20
 
 
-def test_rows_and_hunts_are_not_written_to_one_csv_file(run, tmp_path):
+def test_csv_rejects_rows_and_hunts_together(run, tmp_path):
     RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
-    said = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
-    with pytest.raises(UsageError, match=said):
+    text = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
+    with pytest.raises(UsageError, match=text):
         reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
 
-def test_csv_has_a_record_for_each_suspect_whose_names_are_disarmed():
+def test_csv_has_a_record_for_each_suspect():
     first, second = csv.DictReader(io.StringIO(text_of(about(SLOW, UNDECIDED), "csv", run="=run")))
     assert first == {
         "run": "'=run",
@@ -117,7 +117,7 @@ def test_csv_has_a_record_for_each_suspect_whose_names_are_disarmed():
     assert record["places"].startswith("'=") and "\x1b" not in text_of(hostile)
 
 
-def test_json_is_one_object_with_sentences_and_codes_and_an_unknown_format_is_refused():
+def test_json_is_one_object_with_texts_and_codes():
     actual = json.loads(text_of(about(SLOW), "json", advice=("do this",)))
     assert (actual["schema"], actual["result"], actual["places"], actual["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
     assert actual["share_of_ceiling"] == pytest.approx(0.96)
@@ -148,7 +148,7 @@ def reported(*paths, **options):
     return code, out.getvalue(), err.getvalue()
 
 
-def test_a_stored_hunt_reads_as_it_was_measured(run, tmp_path):
+def test_a_stored_hunt_equals_the_measured_one(run, tmp_path):
     code, out, err = reported(run)
     assert (code, err) == (0, "")
     assert out == f"run (5 rounds)\n{text_of(about(SLOW))}"
@@ -171,7 +171,7 @@ def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path):
     assert "without a verdict" in out and "confirmed" not in out
 
 
-def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path):
+def test_a_place_without_figures_is_not_slow(tmp_path):
     suspect = Suspect("node", (1,), "inconclusive", nan).as_json()
     silent = {**UNDECIDED, **suspect, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
     hunt = about(silent, result="no verdict")
@@ -185,7 +185,7 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
     assert (record["state"], record["ratio"]) == ("inconclusive", "")
 
 
-def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(run):
+def test_an_unreadable_recommendation_is_reported(run):
     (run / FILE).write_text("{")
     code, out, err = reported(run)
     assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SLOW))}")

@@ -1,4 +1,4 @@
-"""Candidates of a sweep, a pair compared with controls, the state of a suspect by its trials, and what the network's structure excuses."""
+"""Candidates of a sweep, comparison of a pair with controls, and the state of a suspect by its trials and the network's structure."""
 
 from itertools import combinations
 from math import exp, log
@@ -44,7 +44,7 @@ def test_doubtful_candidates_leave_a_majority_of_healthy_places(n, sure, doubtfu
     assert [each.places[0] for each in _with_healthy_majority(candidates, n)] == kept
 
 
-def test_a_place_has_one_candidate_for_bandwidth_and_one_for_latency_which_may_have_to_wait():
+def test_one_candidate_for_bandwidth_and_one_for_latency():
     found = _slowest_of_each([candidate_at(0, 0.3), candidate_at(0, 0.7), candidate_at(0, 0.2, ways=(LATENCY,)), candidate_at(1, 0.5)])
     slowest = sorted((each.places[0], each.log_slowdown, LATENCY in each.ways) for each in found)
     assert slowest == [(0, 0.2, True), (0, 0.7, False), (1, 0.5, False)]
@@ -58,17 +58,17 @@ def test_a_place_has_one_candidate_for_bandwidth_and_one_for_latency_which_may_h
 def scale(usual=None):
     """Places 0 to 3 are on one leaf, all others on another."""
 
-    def alike(a, b):
+    def same_leaf(a, b):
         return (a < 4) == (b < 4)
 
-    return ControlComparison(alike, usual or {})
+    return ControlComparison(same_leaf, usual or {})
 
 
 def pair(a, b, speed, backward=None, **more):
     return (a, b), GroupFigure(speed, speed if backward is None else backward, **more)
 
 
-def test_a_pair_is_compared_with_the_faster_middle_one_of_the_same_kind_of_path_if_there_is_one():
+def test_reference_of_a_pair():
     found = scale().trial(0, pair(0, 1, 1e9), [pair(2, 3, 2e9), pair(4, 5, 4e9)], True, {})
     assert found.usual == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.log_slowdowns[SENDS] == pytest.approx(log(4))
     assert found.control_log_slowdowns[SENDS] == pytest.approx((log(2), 0.0))
@@ -93,7 +93,7 @@ def test_sent_and_received_rates_are_those_of_the_place(place, partner, sends, r
     assert found.usual == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
 
 
-def test_waiting_for_a_cpu_counts_above_that_of_controls_and_the_noise_is_the_largest_that_is_known():
+def test_cpu_wait_above_controls_and_largest_noise():
     controls = [pair(2, 3, 2e9, cpu_wait=0.3), pair(3, 2, 2e9, cpu_wait=0.2)]
     waits = [scale().trial(0, pair(0, 1, 1e9, cpu_wait=wait), controls, True, {}).cpu_wait for wait in (0.6, 0.25, 0.1)]
     assert waits == pytest.approx([0.35, 0.0, 0.0])
@@ -108,11 +108,11 @@ def test_waiting_for_a_cpu_counts_above_that_of_controls_and_the_noise_is_the_la
     assert noise == pytest.approx(log(2.04 / 1.96) / (2 * 1.96) * (1 + 1.8 / 4) ** 0.5)
 
 
-def trial(partner, depth, *, place=0, well=True, controls=3, scatter=0.005):
-    """`place` with a partner, so far behind controls that are alike but for their scatter."""
+def trial(partner, depth, *, place=0, healthy=True, controls=3, scatter=0.005):
+    """Return a trial of `place` with a partner: `depth` behind controls that differ only by their scatter."""
     beside = tuple(scatter * number for number in range(controls))
     return Trial(
-        place, partner, well, controls, True, dict.fromkeys(WAYS, depth), dict.fromkeys(WAYS, 0.01),
+        place, partner, healthy, controls, True, dict.fromkeys(WAYS, depth), dict.fromkeys(WAYS, 0.01),
         dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9), dict.fromkeys(WAYS, beside),
     )  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_states_of_a_place(case_of, depth, trials, state):
     assert case(trials, depth).state() == state, case_of
 
 
-def test_a_confirmation_has_its_counts_and_interval_and_an_undecided_place_the_missing_criterion():
+def test_counts_interval_and_missing_criterion():
     suspect = case([(1, H), (2, H + 0.01), (3, H - 0.01), (1, H), (2, H)]).suspect(NAMES)
     assert suspect.evidence[-1] == RetestCounts(5, 5, 0, 15)
     assert 0.48 < suspect.low < suspect.ratio < suspect.high < 0.52
@@ -157,17 +157,17 @@ def test_a_confirmation_has_its_counts_and_interval_and_an_undecided_place_the_m
     assert case([(1, 0.06), (2, 0.06)], depth=SMALL).needs_rounds
 
 
-def test_a_place_that_is_fast_with_another_suspect_or_of_a_slow_part_of_the_network_is_not_confirmed():
+def test_a_slow_network_part_is_not_a_faulty_place():
     found = case([(1, H), (2, H), (1, H), (2, H), (3, H)])
     for _ in range(2):
-        found.add(trial(7, 0.0, well=False))
+        found.add(trial(7, 0.0, healthy=False))
     assert found.state() == INCONCLUSIVE
     found = case([(1, H), (2, H), (1, H), (2, H), (3, H)])
     found.in_a_part = True
     assert found.state() == INCONCLUSIVE
 
 
-def test_a_place_that_is_slow_with_one_partner_alone_makes_a_candidate_of_the_path_seen_from_its_lower_place():
+def test_one_slow_partner_makes_the_path_a_candidate():
     found = case([(1, 0.0), (2, H), (3, 0.0), (2, H)])
     assert found.path_partner == 2 and found.state() == CLEARED
     path = found.path(NAMES)
@@ -209,7 +209,7 @@ def test_states_of_a_path(case_of, again, ends, state):
     assert path_case(again, ends).state() == state, case_of
 
 
-def test_an_open_path_asks_for_rounds_only_if_its_ends_are_healthy_and_a_latency_is_judged_by_itself():
+def test_rounds_that_an_undecided_path_needs():
     assert path_case([H]).needs_pair
     assert not path_case([H], ends=[]).needs_pair and path_case([H], ends=[]).needs_ends == [0, 2]
     assert not path_case([H + 0.01 * turn for turn in range(7)]).needs_pair
@@ -218,11 +218,11 @@ def test_an_open_path_asks_for_rounds_only_if_its_ends_are_healthy_and_a_latency
     assert found.partners() == {} and found.state() == INCONCLUSIVE
 
 
-def made(depth, noise=0.01, controls=3, beside=(0.0,) * 3, alike=True):
-    """Place 0 with place 1, so far behind controls that are this far behind their middle."""
+def made(depth, noise=0.01, controls=3, beside=(0.0,) * 3, same_kind=True):
+    """Return a trial of place 0 with place 1: `depth` behind controls, which are `beside` behind their median."""
     ways = dict.fromkeys(WAYS, depth)
     return Trial(
-        0, 1, True, controls, alike, ways, dict.fromkeys(WAYS, noise), dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9),
+        0, 1, True, controls, same_kind, ways, dict.fromkeys(WAYS, noise), dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9),
         dict.fromkeys(WAYS, tuple(beside)),
     )  # fmt: skip
 
@@ -241,7 +241,7 @@ def made(depth, noise=0.01, controls=3, beside=(0.0,) * 3, alike=True):
         (H, [made(0.5, controls=0, beside=())], SLOW),
     ],
 )
-def test_how_trials_with_one_partner_are(depth, trials, how):
+def test_state_of_trials_with_one_partner(depth, trials, how):
     assert judge_trials(candidate(depth), trials) == how
 
 
@@ -253,13 +253,13 @@ def test_how_trials_with_one_partner_are(depth, trials, how):
         ([made(H, beside=(0.0, 0.0, 0.3))], False),
         ([made(H, controls=10, beside=(H,) * 3 + (0.0,) * 7)], False),  # 30 % of them
         ([made(H, controls=10, beside=(H,) * 4 + (0.0,) * 6)], True),
-        ([made(H, alike=False)], True),
-        ([made(H, alike=False), made(H)], False),
-        ([made(H, controls=0, beside=(), alike=False)], False),
+        ([made(H, same_kind=False)], True),
+        ([made(H, same_kind=False), made(H)], False),
+        ([made(H, controls=0, beside=(), same_kind=False)], False),
         ([], False),
     ],
 )
-def test_when_healthy_pairs_are_as_slow(trials, many):
+def test_share_of_healthy_pairs_as_slow(trials, many):
     assert many_as_slow(candidate(), trials) is many
 
 
@@ -281,7 +281,7 @@ def vars_of(one):
 
 
 @pytest.mark.parametrize(
-    ("trials", "state", "needs_well", "once_more"),
+    ("trials", "state", "needs_healthy", "repeat"),
     [
         ([(1, 0.0)], INCONCLUSIVE, True, None),
         ([(1, 0.0), (2, 0.0)], CLEARED, False, None),
@@ -291,17 +291,17 @@ def vars_of(one):
         ([(1, 0.0), (2, H), (3, 0.0), (2, H)], CLEARED, False, None),
     ],
 )
-def test_two_partners_decide_and_a_third_one_where_they_differ(trials, state, needs_well, once_more):
+def test_a_third_partner_decides_if_two_differ(trials, state, needs_healthy, repeat):
     found = case(trials)
-    assert (found.state(), found.needs_healthy) == (state, needs_well)
+    assert (found.state(), found.needs_healthy) == (state, needs_healthy)
     if len(trials) != 2:
-        assert found.partner_to_repeat == once_more
+        assert found.partner_to_repeat == repeat
 
 
 @pytest.mark.parametrize(
     ("sends", "receives", "kind"), [(H, 0.0, "sender"), (0.0, H, "receiver"), (H, H, "node"), (H, 0.8 * H, "node"), (H, 0.6 * H, "sender")]
 )
-def test_the_slow_direction_names_the_finding(sends, receives, kind):
+def test_kind_of_a_finding_by_its_direction(sends, receives, kind):
     found = PlaceCheck(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
     for partner in (1, 2, 1, 2, 3):
         actual = vars_of(made(0.0))
@@ -318,7 +318,7 @@ def measured(slow, n=12):
 
 
 @pytest.mark.parametrize(("slow", "state"), [(0, CONFIRMED), (16, CONFIRMED), (17, INCONCLUSIVE), (40, INCONCLUSIVE)])
-def test_a_place_no_slower_than_30_percent_of_other_pairs_is_not_a_suspect(slow, state):
+def test_place_as_slow_as_30_percent_of_pairs(slow, state):
     (found,) = strategy.demote_common([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
     assert found.state == state  # of 55 pairs of others
     assert (state == CONFIRMED) == (not found.evidence)
@@ -338,5 +338,5 @@ def paths(*ends):
     ],
     ids=["few", "many", "with a common place"],
 )
-def test_many_paths_without_a_common_place_are_no_exceptions(ends, state):
+def test_many_paths_without_a_common_place(ends, state):
     assert {each.state for each in strategy.suspects(paths(*ends), [str(place) for place in range(16)])} == {state}

@@ -105,7 +105,7 @@ def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt_and_the_steps_and_
 
 
 @pytest.mark.parametrize("file", ["report.md", "report.prom"])
-def test_files_without_hunts_say_so(hunts, tmp_path, file):
+def test_files_without_hunts_are_reported(hunts, tmp_path, file):
     err, option = io.StringIO(), "markdown" if file.endswith("md") else "openmetrics"
     report_run(hunts[:1], None, "table", io.StringIO(), err=err, **{option: tmp_path / file})
     assert "a has a hunt, which Markdown and OpenMetrics lack" in err.getvalue()

@@ -84,12 +84,12 @@ def test_what_is_sent_or_received_slowly_is_named_and_a_slow_pair_elsewhere():
     assert named(findings(both(SyntheticMatrix(12).slow(3), 3, 7, 0.3).matrix())) == [("node", (3,)), ("pair", (3, 7))]
 
 
-@pytest.mark.parametrize(("n", "sick"), [(5, 2), (8, 3), (9, 4), (16, 7), (64, 31)])
-def test_several_slow_places_up_to_half(n, sick):
+@pytest.mark.parametrize(("n", "slow_count"), [(5, 2), (8, 3), (9, 4), (16, 7), (64, 31)])
+def test_several_slow_places_up_to_half(n, slow_count):
     made = SyntheticMatrix(n, sigma=0.005)
-    for place in range(sick):
+    for place in range(slow_count):
         made.slow(place, 0.5 - 0.02 * (place % 3))
-    assert sorted(named(findings(made.matrix()))) == [("node", (place,)) for place in range(sick)]
+    assert sorted(named(findings(made.matrix()))) == [("node", (place,)) for place in range(slow_count)]
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8])

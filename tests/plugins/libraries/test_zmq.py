@@ -193,14 +193,14 @@ def test_a_foreign_connection_that_comes_first_is_rejected(monkeypatch):
     with meeting(timeout_s=20.0) as links:
         beside = at_once(lambda: links[0].connect(1, 1), lambda: links[1].connect(0, 1))
 
-        def stranger():
+        def foreign_sender():
             port, _ = __import__("struct").unpack("!H16s", beside[0].sockets[0].recv(18))
             with contexts[0].socket(zmq.PAIR) as other:
                 other.connect(f"tcp://127.0.0.1:{port}")
                 other.send(b"let me in")
                 time.sleep(0.2)
 
-        failed, _ = at_once(lambda: joined(contexts[1], links[1].world, beside[1], QueueLimits(4, 4)), stranger)
+        failed, _ = at_once(lambda: joined(contexts[1], links[1].world, beside[1], QueueLimits(4, 4)), foreign_sender)
     assert isinstance(failed, RunFailed)
     assert "(another process connected first)" in str(failed)
     for context in contexts:

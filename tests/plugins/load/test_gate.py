@@ -109,7 +109,7 @@ def keys(plan: LoadRow) -> list[CaseKey]:
     {"aggressors": "ring"}, {"level": 0.5}, {"message_bytes": 8192}, {"others": (1,)}, {"victims": (0,)}, {"other_nodes": 1}, {"nodes": 5},
     {"size_bytes": 16}, {"split": str(parse_split("MOD 2"))}, {"backend": "gloo"}, {"victim": "reduce"},
 ])  # fmt: skip
-def test_whatever_changes_the_meaning_is_another_case(change: dict[str, object]) -> None:
+def test_a_change_of_the_meaning_is_another_case(change: dict[str, object]) -> None:
     other = keys(PLAN.replace(**change))  # type: ignore[arg-type]
     if "victim" in change:  # the operation comes from the request
         other = [each._replace(operation="reduce") for each in other]

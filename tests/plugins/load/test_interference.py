@@ -38,7 +38,7 @@ def test_a_factor_is_interference_with_its_value_unless_it_is_negligible() -> No
 @pytest.mark.parametrize(
     ("pairs", "crowded", "spread", "why"), [(3, False, 0.01, "blocks"), (8, True, 0.01, "cores"), (4, False, 3.0, "wide")]
 )
-def test_what_cannot_be_told_is_inconclusive(pairs: int, crowded: bool, spread: float, why: str) -> None:
+def test_too_little_evidence_is_inconclusive(pairs: int, crowded: bool, spread: float, why: str) -> None:
     verdict, reason = judge(quantiles_of(*measured(1.0, pairs, spread, 12)), pairs, crowded)
     assert verdict == "inconclusive" and isinstance(reason, LoadInconclusive) and reason.why == why
 

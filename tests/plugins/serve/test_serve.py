@@ -131,7 +131,7 @@ def test_each_backend_has_its_trend_also_if_the_faster_one_changes(tmp_path: Pat
     (["11-01T00:00", "11-02T00:00"], ["11-01", "11-02"]), (["11-01T10:00", "11-01T11:30"], ["10:00", "11:30"]),
     (["11-01T10:00", "11-01T11:30", "11-02T10:00"], ["11-01 10:00", "11-01 11:30", "11-02 10:00"]),
 ])  # fmt: skip
-def test_labels_tell_the_runs_apart(starts: list[str], labels: list[str], tmp_path: Path) -> None:
+def test_labels_distinguish_the_runs(starts: list[str], labels: list[str], tmp_path: Path) -> None:
     for number, start in enumerate(starts):
         store(tmp_path / f"run-{number}", [make_row()], started_utc=f"2026-{start}:00+00:00", exit_code=0)
     text = index(tmp_path, runs_below(tmp_path))

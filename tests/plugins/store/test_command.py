@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sync_says_what_changed(folder: Path) -> None:
+def test_sync_reports_what_changed(folder: Path) -> None:
     night(folder / "runs", 4)
     shutil.rmtree(folder / "runs" / "night-1")
     done = run_here(folder, "store", "sync", "runs.db", "runs")
@@ -68,7 +68,7 @@ def test_a_query_has_the_same_values_in_each_format_and_lists_its_columns(folder
     assert [line.partition(": ")[0] for line in done.stdout.splitlines()][:3] == ["run_id", "run", "started"]
 
 
-def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
+def test_a_table_is_limited_with_a_note_and_csv_has_all(folder: Path) -> None:
     write_run(folder / "runs" / "many", [make_row(8 * number) for number in range(1, 1100)])
     run_here(folder, "store", "sync", "runs.db", "runs")
     table = run_here(folder, "store", "query", "runs.db").stdout.splitlines()

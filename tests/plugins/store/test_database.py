@@ -298,7 +298,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.long
-def test_a_user_without_permission_is_told_so(postgresql: Server, tmp_path: Path) -> None:
+def test_a_missing_permission_is_reported(postgresql: Server, tmp_path: Path) -> None:
     url = postgresql.database("private")
     added(url, night(tmp_path, 1))
     postgresql.sql("CREATE ROLE guest LOGIN")

@@ -131,7 +131,7 @@ class TestValues:
             line = re.search(rf'data-mark="line {number}"><path[^>]*>', drawing)
             assert f"var(--series-{number % 7})" in line[0] and ("stroke-dasharray" in line[0]) == (number >= 7)
 
-    def test_a_color_without_a_free_dash_lends_from_those_of_other_backends(self) -> None:
+    def test_a_color_without_a_free_dash_uses_one_of_another_backend(self) -> None:
         rows = [row for kind in range(8) for row in curve("mpi", algorithm=f"algorithm{kind}")[:2]]
         found = chart_of(*rows, *curve("nccl")[:2])
         looks = [(line.color, line.dash) for line in found.lines]

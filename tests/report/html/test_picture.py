@@ -76,7 +76,7 @@ class TestElements:
             assert (written if len(written) == 7 else "#" + "".join(2 * digit for digit in written[1:])) == color, variable
         assert len(set(PAGE.series)) == 7
 
-    def test_without_matplotlib_the_chart_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_matplotlib_the_chart_reports_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         chart = drawn(EMPTY, drawn_line, WIDE)
         assert (chart.drawing, list(chart.spots), chart.caption, chart.wide) == ("", [], f"caption {NO_PICTURE}", True)

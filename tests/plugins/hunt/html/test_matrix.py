@@ -31,7 +31,7 @@ def of(*runs):
 
 
 @pytest.fixture(scope="module")
-def sick_host():
+def faulty_host():
     return of(TRIALS / "host-0")
 
 
@@ -45,19 +45,19 @@ def altered(tmp_path, **about):
     return run
 
 
-def test_texts_and_table_have_what_is_doubtful_and_mark_named_places(sick_host):
-    bandwidth, latency, *flags = sick_host.texts
+def test_texts_and_table_mark_doubtful_values_and_suspects(faulty_host):
+    bandwidth, latency, *flags = faulty_host.texts
     assert bandwidth.startswith("bandwidth: ") and " 15 % " in bandwidth
     assert latency.startswith("latency: ") and " 4.9 times the expected latency " in latency
     assert flags == list(explain(["few_samples", "pairs_at_once"]))
-    ((caption, table),) = sick_host.tables
+    ((caption, table),) = faulty_host.tables
     assert caption == "each place: medians over partners"
     assert table.rows[1] == ["cb1h2", "0.0120", "0.0120", "10.25", "0.0119 from cb1h7"]
     assert (len(table.rows), table.marks) == (8, {1: "doubtful"})
 
 
-def test_bandwidth_and_latency_have_a_chart_each_with_value_interval_and_share_of_a_cell(sick_host):
-    bandwidth, latency = sick_host.charts
+def test_bandwidth_and_latency_have_a_chart_each_with_value_interval_and_share_of_a_cell(faulty_host):
+    bandwidth, latency = faulty_host.charts
     assert (bandwidth.key, bandwidth.title) == ("pairs-0-bandwidth", "Bandwidth of 128 KiB messages between 8 nodes")
     assert bandwidth.caption.startswith("Slow: cb1h2: both ways 50 %. Senders are rows")
     assert "cb1h2: both ways 50 %" in texts_in(bandwidth.drawing)
@@ -209,7 +209,7 @@ def test_few_places_have_their_own_rows_and_many_are_grouped_by_host_or_neighbou
 @pytest.mark.parametrize(
     ("pattern", "label"), [("r{:02}n{:02}", "r00n*"), ("rack{}-node{}.dc1", "rack0-node*.dc1"), ("10.1.{}.{}", "10.1.0.*")]
 )
-def test_hosts_whose_names_differ_in_the_last_number_are_adjacent(pattern, label):
+def test_hosts_with_consecutive_numbers_are_adjacent(pattern, label):
     found = grouped([pattern.format(number // 10, number % 10) for number in range(100)])
     assert (found.by, found.labels[0], len(found.labels)) == ("name", label, 10)
 
@@ -253,7 +253,7 @@ def test_each_number_is_the_one_that_is_printed_elsewhere_with_few_digits():
     assert len(json.dumps(latency.data, separators=(",", ":"))) < 19_900 * 6 + 6_000
 
 
-def test_unknown_pairs_wrong_data_and_paths_inside_hosts_are_told_apart():
+def test_unknown_pairs_wrong_data_and_paths_inside_hosts_differ():
     matrix = even(4)
     matrix.wrong[0, 1] = matrix.wrong[1, 0] = 3
     matrix.bandwidth[0, 3] = np.nan

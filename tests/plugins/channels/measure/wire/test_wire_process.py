@@ -45,13 +45,12 @@ def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
 @pytest.mark.system
 def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> None:
     port = free_port("127.0.0.1")
-    serve = (
-        f"import socket, time; time.sleep(.2); s = socket.create_server(('127.0.0.1', {port})); print(s.accept()[0].recv(9)); time.sleep(9)"
-    )
+    serve = f"import socket, time; time.sleep(.2); s = socket.create_server(('127.0.0.1', {port})); print(s.accept()[0].recv(9))"
     with Tool([sys.executable, "-c", serve], 20) as server:
         server.await_listening(port, 10)
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"once")
+        assert server.ended().out == f"{b'once'}\n"
 
 
 @pytest.mark.system
@@ -77,7 +76,7 @@ def test_a_killed_process_leaves_no_tool_behind(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until(lambda: "sleep" in names(tmp_path), "the tool", 20)  # which setpriv and timeout have become, or started, by then
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    assert parent.wait() == -signal.SIGKILL
     until(lambda: not running(tmp_path), "its end", 5)
 
 
