@@ -45,10 +45,7 @@ _AWAKE_S = 3.0  # for a continued process to start the timers again
 
 
 class StartupWatchdog:
-    """A kernel timer that kills this process `seconds` after the last call of `arm`, or sends it signal `number`.
-
-    works: whether the kernel provides the timer.
-    """
+    """A kernel timer that kills this process `seconds` after the last call of `arm`, or sends it signal `number`."""
 
     def __init__(self, number: int = signal.SIGKILL) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -79,19 +76,18 @@ class StartupWatchdog:
 # Then the I/O thread kills the remaining ranks of its node, and ends this process. Rank 0's main thread has one second to report. A
 # signal may interrupt it inside a loop; then another thread reports, before the other ranks end and a launcher kills rank 0.
 
-PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
+PATIENCE_S = 2.0
+_OWN_S = 1.5
+_WORD_S = 1.0
 
 
 class EndProcess:
-    """The steps that end a launch after a failure.
-
-    The callable `end` ends this process at once and does not return. The callable `speak` reports the reason once.
-
-    for_all   whether this rank reports for all of them
-    """
+    """The steps that end a launch after a failure. `end` ends this process at once, `report` reports the reason once."""
 
     def __init__(self, end: Callable[[str, int], None], report: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
-        self._end, self._report, self._for_all = end, report, for_all
+        self._end = end
+        self._report = report
+        self._for_all = for_all  # whether this rank reports for all of them
         self._report_at = math.inf
         self._reason: tuple[str, int] = ("", 0)
         self._at: float | None = None
@@ -144,20 +140,17 @@ _LAST_S = 4.0
 
 
 class Watchdog:
-    """A thread that watches the current phase of this process. There is one per process; `close` ends the thread.
-
-    progress   a word that the timed loops set to the last complete iteration
-    witness    receives the reason before the process ends (rank 0 stores it)
-    suspects   returns the names of stopped ranks of this host
-    consult    receives the phase without progress; ends this process with a better diagnosis, or returns one
-    """
+    """A thread that watches the current phase of this process. There is one per process; `close` ends the thread."""
 
     def __init__(self, timeout_s: float, name: str, end: Callable[[str], None] | None = None) -> None:
-        self.progress = ctypes.c_int64(-1)
-        self._timeout, self._name, self._end = timeout_s, name, end or end_process
-        self.witness: Callable[[Fact], None] | None = None
-        self.suspects: Callable[[], list[str]] | None = None
+        self.progress = ctypes.c_int64(-1)  # a word that the timed loops set to the last complete iteration
+        self.witness: Callable[[Fact], None] | None = None  # receives the reason before the process ends (rank 0 stores it)
+        self.suspects: Callable[[], list[str]] | None = None  # returns the names of stopped ranks of this host
+        # Receives the phase without progress; ends this process with a better diagnosis, or returns one.
         self.consult: Callable[[str], Fact | None] | None = None
+        self._timeout = timeout_s
+        self._name = name
+        self._end = end or end_process
         self._phase: str | None = None
         self._waiting: str | None = None
         self._failed = ""
@@ -181,10 +174,7 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Suspend the deadline during the block. Waits of the control plane have their own deadline, and name the missing ranks.
-
-        what: the phase for which it waits.
-        """
+        """Suspend the deadline during the block, which waits for phase `what`: waits of the control plane have their own deadline."""
         with self._in_phase(None, what, what):
             yield
 
@@ -225,10 +215,7 @@ class Watchdog:
 
     @property
     def paused_s(self) -> float:
-        """Return for how many seconds in all the process could not run: stopped, swapped out, its machine asleep, or its Python blocked.
-
-        Waiting for a core does not count.
-        """
+        """Return the seconds in which the process could not run (stopped, swapped out, asleep, Python blocked); not waits for a core."""
         return self._paused_s + self._overdue_s(time.monotonic())
 
     @property
