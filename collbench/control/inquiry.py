@@ -200,16 +200,10 @@ class HangInquiry:
 
     def _takes_probes(self, target: str) -> tuple[str, int] | None:
         """Return the address and port at which a host accepts probes; None without one."""
-        coordinator = self._coordinator
-        if coordinator.members and target == coordinator.members[0].host:
-            port = coordinator.down.unknown.port
-            return (coordinator.members[0].address, port) if port else None
-        for member in coordinator.members:
-            if member.host == target and member.rank in coordinator.reported:
-                port = coordinator.reported[member.rank][0].port
-                if port:
-                    return member.address, port
-        return None
+        ports = {rank: report.port for rank, (report, _) in self._coordinator.reported.items()}
+        ports[self._own.rank] = self._coordinator.down.unknown.port or 0
+        members = (member for member in self._coordinator.members if member.host == target and ports.get(member.rank))
+        return next(((member.address, ports[member.rank]) for member in members), None)
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""

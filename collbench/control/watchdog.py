@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.diagnosis import NodeProcesses, RankStalled
+from collbench.control.diagnosis import LONGEST_PHASE, NodeProcesses, RankStalled, RankState
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
@@ -108,7 +108,9 @@ class EndProcess:
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
-            self._reason, self._at, self._node = (sentence, code), now + patience_s, node
+            self._reason = (sentence, code)
+            self._at = now + patience_s
+            self._node = node
             if self._for_all:
                 self._report_at = now + _WORD_S
 
@@ -155,8 +157,10 @@ class Watchdog:
         self._waiting: str | None = None
         self._failed = ""
         self._seen = -1
-        self._since = self._looked = time.monotonic()
-        self._paused_s = self._queued = 0.0
+        self._since = time.monotonic()
+        self._looked = self._since
+        self._paused_s = 0.0
+        self._queued = 0.0
         self._pauses: list[tuple[float, float]] = []  # the end and the seconds of each recent pause
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
@@ -181,36 +185,49 @@ class Watchdog:
     @contextmanager
     def _in_phase(self, phase: str | None, waiting: str | None, name: str) -> Iterator[None]:
         before = self._phase, self._waiting
-        self._since, self._phase, self._waiting, self._failed = time.monotonic(), phase, waiting, ""
+        self._since = time.monotonic()
+        self._phase = phase
+        self._waiting = waiting
+        self._failed = ""
         try:
             yield
         except BaseException:
             self._failed = self._failed or name
             raise
         finally:
-            self._since, (self._phase, self._waiting) = time.monotonic(), before
+            self._since = time.monotonic()
+            self._phase, self._waiting = before
 
     @property
     def at(self) -> str:
         """Return the current phase, the awaited phase, or the phase that failed; "" between phases."""
         return self._failed or self._phase or self._waiting or ""
 
-    @property
-    def waits(self) -> bool:
-        """Return whether this rank waits for other ranks over the control plane."""
-        return self._waiting is not None
+    def state(self, rank: int, step: int) -> RankState:
+        """Return the state of this process, which is rank `rank` and in step `step` of the control plane. Any thread may call."""
+        now = time.monotonic()
+        recently_paused_s = sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
+        return RankState(
+            rank=rank,
+            phase=self.at[:LONGEST_PHASE],
+            waits=self._waiting is not None,
+            iteration=self._iteration,
+            still_s=self._still_s,
+            step=step,
+            paused_s=self.paused_s,
+            recently_paused_s=recently_paused_s,
+        )
 
     @property
-    def iteration(self) -> int:
-        """Return the current iteration of the timed loop, from 0 on; -1 before the first one is complete."""
+    def _iteration(self) -> int:
         complete = self.progress.value
-        return complete + 1 if complete >= 0 and not self.waits else -1
+        return complete + 1 if complete >= 0 and self._waiting is None else -1
 
     @property
-    def still_s(self) -> float:
-        """Return the seconds since the last progress."""
+    def _still_s(self) -> float:
         if self.progress.value != self._seen:
-            self._seen, self._since = self.progress.value, time.monotonic()
+            self._seen = self.progress.value
+            self._since = time.monotonic()
         return time.monotonic() - self._since
 
     @property
@@ -218,13 +235,8 @@ class Watchdog:
         """Return the seconds in which the process could not run (stopped, swapped out, asleep, Python blocked); not waits for a core."""
         return self._paused_s + self._overdue_s(time.monotonic())
 
-    @property
-    def recently_paused_s(self) -> float:
-        """Return for how many seconds the process could not run, in pauses that ended within the timeout or since the last progress."""
-        now = time.monotonic()
-        return sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
-
     def _recent_pauses(self, now: float) -> list[tuple[float, float]]:
+        """Return the pauses that ended within the timeout or since the last progress."""
         return [pause for pause in self._pauses if pause[0] > min(self._since, now - self._timeout)]
 
     def _overdue_s(self, now: float) -> float:
@@ -251,9 +263,11 @@ class Watchdog:
             paused_s = self._overdue_s(now)
             if paused_s:
                 self._pauses = [*self._recent_pauses(now), (now, paused_s)]
-            self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
+            self._paused_s += paused_s
+            self._looked = now
+            self._queued = self._queued_s()
             self._arm(self._timeout + _CONTINUE_AFTER_S)
-            stalls = self.still_s > self._timeout and self._phase is not None
+            stalls = self._still_s > self._timeout and self._phase is not None
             # once the kernel's timer has continued this process it ends, since a scheduler may still count it as suspended
             outlasted = any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
             continued_s = now - self._pauses[-1][0] if self._pauses else math.inf
@@ -264,7 +278,7 @@ class Watchdog:
     def _give_up(self) -> None:
         """End this process. Other ranks are consulted twice, since the replying rank may stop before it has ended this process."""
         stopped = tuple(self.suspects()) if self.suspects else ()
-        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self.iteration, stopped)
+        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self._iteration, stopped)
         if self.consult:
             self._arm(_CONSULT_S + _LAST_S)
             better = self.consult(self.at)

@@ -15,7 +15,7 @@ from msgspec import convert
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import LONGEST_PHASE, RankState, began_of, is_stopped
+from collbench.control.diagnosis import RankState, began_of, is_stopped
 from collbench.control.members import Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import EndProcess, Watchdog, end_process
@@ -261,17 +261,7 @@ class World(Members):
                 )
 
     def _own_state(self) -> RankState:
-        """Return this rank's state; called by the I/O thread."""
-        return RankState(
-            rank=self.rank,
-            phase=self.watchdog.at[:LONGEST_PHASE],
-            waits=self.watchdog.waits,
-            iteration=self.watchdog.iteration,
-            recently_paused_s=self.watchdog.recently_paused_s,
-            still_s=self.watchdog.still_s,
-            step=self._step,
-            paused_s=self.watchdog.paused_s,
-        )
+        return self.watchdog.state(self.rank, self._step)
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""
