@@ -410,7 +410,8 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
         return self.step, self.iteration
 
 
-# The diagnosis of a hang from the states of all ranks: the first cause that applies (docs/explanation/hang-diagnosis.md has them in order).
+# The diagnosis of a hang is the first of these that applies: an ended process, a stopped one, a path with a certain fault, a silent host or
+# process, a lossy path, a pause of all ranks, a rank in another place. docs/explanation/hang-diagnosis.md has the evidence of each.
 
 
 @dataclass(frozen=True)
