@@ -446,6 +446,7 @@ class NodeAgent(IOHandler):
 
     def close(self) -> None:
         """Close as every handler does, and what goes to rank 0."""
+        super().close()
         has_left = self.farewell.is_set()
         self.farewell.set()
         self.released.set()
@@ -454,7 +455,6 @@ class NodeAgent(IOHandler):
             probe.close()
         if self._takes_probes:
             self._takes_probes.close()
-        super().close()
 
 
 # The control plane of every rank except 0, as its main thread uses it.

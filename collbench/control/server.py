@@ -250,8 +250,8 @@ class Coordinator(IOHandler):
 
     def close(self) -> None:
         """Close as every handler does; no rank is waited for any longer."""
-        self.parted.set()
         super().close()
+        self.parted.set()
 
 
 def unreadable(why: str) -> str:
