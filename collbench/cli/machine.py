@@ -428,16 +428,15 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 
     Raises UsageError if no address of rank 0's host is reachable from all hosts.
     """
+    from collbench.launch import mpi
+
     try:
-        from collbench.control.addresses import finalise, with_meeting
-    except ImportError:  # no mpi4py
-        return None
-    try:
-        return with_meeting(info)
-    except RunFailed:
+        return mpi.with_meeting(info)
+    except (ImportError, RunFailed):  # ImportError: no mpi4py
         return None
     finally:
-        finalise()
+        if "mpi4py.MPI" in sys.modules:
+            mpi.finalise(sys.modules["mpi4py.MPI"])
 
 
 def show_findings(machines: Sequence[Machine], logs: Sequence[ExaminedLog], arguments: argparse.Namespace, here: bool) -> int:

@@ -275,7 +275,7 @@ def _code_of(error: BaseException) -> int:
         start.write_error(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
     if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-        from collbench.control.tree import out_of_files
+        from collbench.launch.limits import out_of_files
 
         error = out_of_files(error) or error
     if not isinstance(error, CollbenchError | Interrupted):

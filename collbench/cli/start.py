@@ -255,9 +255,9 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
 
     early = StartupWatchdog()  # ends this process if it is stopped before other ranks know it
     early.arm(timeout_s + AFTER_S)
-    from collbench.control.tree import out_of_files
     from collbench.control.world import World
     from collbench.launch.detect import end_of_job
+    from collbench.launch.limits import out_of_files
 
     early.close()
     end_others = end_of_job(info, os.environ)

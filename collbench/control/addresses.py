@@ -3,80 +3,26 @@
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import selectors
 import socket
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 from collbench.addresses import (
-    LOOPBACK,
     Family,
     HubAddresses,
     Scope,
     family_of,
     is_loopback,
-    own_addresses,
     resolve,
     route_to,
     tcp_socket,
 )
 from collbench.control.security import Secret
-from collbench.errors import RunFailed, UsageError
-from collbench.launch import mpi
+from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo, meeting_at
-from collbench.launch.mpi import mpi_mismatch, size_disagrees
-
-# Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
-
-
-def with_meeting(info: LaunchInfo) -> LaunchInfo:
-    """Return the launch with rank 0's address and the token of its secret. Starts MPI with thread level single.
-
-    All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises UsageError if rank 0's
-    host has no address that all hosts can reach.
-    """
-    MPI = mpi.load()  # noqa: N806 (mpi4py's name of the module)
-    mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
-    if mismatch:
-        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")
-    mpi.initialise(MPI)
-    disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
-    if disagrees:
-        raise RunFailed(disagrees)
-    world = MPI.COMM_WORLD
-    here = socket.gethostname()
-    local = own_addresses()
-    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
-    likely = [address for address in (*resolve(here), *outwards) if address in local]  # those of its name, then those of its routes
-    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *local])), secrets.token_hex(16)), root=0)
-    reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
-    away = [reached_there for reached_there in reached if reached_there is not None]
-    common = [address for address in addresses if all(address in reached_there for reached_there in away)]
-    if away and not common:
-        raise UsageError(
-            f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
-            "set MASTER_ADDR to its address in the network between the hosts, and pass MASTER_ADDR to all ranks"
-        )
-    return replace(info, meeting=meeting_at(common[0] if common else LOOPBACK), token=str(token), secret="token")
-
-
-def finalise() -> None:
-    """Finalize MPI, for a command that ends without a communicator of its own."""
-    from mpi4py import MPI
-
-    mpi.finalise(MPI)
-
-
-def _reaches(address: str) -> bool:
-    """Return whether this host has a route to `address`. An address of this host, such as a bridge's, does not count."""
-    source = route_to(address)
-    return source is not None and source != address and not is_loopback(source)
-
 
 # Whether a host is up. Its kernel accepts or refuses a connection even if the host's processes are stopped.
 
@@ -134,10 +80,7 @@ def host_of(meeting: str) -> str:
 
 
 def await_name(meeting: str, patience_s: float) -> bool:
-    """Wait until the host name in the address `meeting` resolves. Return whether it does within `patience_s` seconds.
-
-    The name of a pod may appear seconds after the pod starts.
-    """
+    """Wait until the host name in the address `meeting` resolves. Return whether it does within `patience_s` seconds."""
     if not meeting.startswith("tcp://"):
         return True
     host = host_of(meeting)
@@ -161,20 +104,14 @@ def candidate_ports(secret: Secret, purpose: str = "ports") -> list[int]:
 
 
 def node_place(info: LaunchInfo, secret: Secret) -> str:
-    """Return the address at which the first rank of this node listens for the node's other ranks.
-
-    It is an abstract Unix socket: it has no file, and disappears with its process.
-    """
+    """Return the address at which the first rank of this node listens for the others: an abstract Unix socket, which has no file."""
     if info.meeting.startswith("ipc://"):
         return info.meeting
     return f"ipc://@collbench-{secret.derived(f'node {socket.gethostname()} {info.node}').hex()[:_SHORT]}"
 
 
 def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
-    """Return the addresses at which rank 0 may listen for other nodes, the most likely first.
-
-    They contain the name of rank 0's host if it does not resolve.
-    """
+    """Return the addresses at which rank 0 may listen for other nodes, the most likely first: of its host, or the unresolved name."""
     try:
         addresses = [hub for _, hub in routes_to(info.meeting)]
     except UsageError:

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar
 
 from msgspec import DecodeError, Meta, Struct, json
@@ -47,8 +47,8 @@ _Host = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z._:-]{1,255}\Z")]
 _Nonce = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
-class _Call(Struct):
-    """The JSON of a rank's datagram."""
+class BuildRequest(Struct):
+    """The JSON of a rank's datagram. about: other facts about its host that the command needs."""
 
     rank: Annotated[int, Meta(gt=0, lt=1 << 24)]
     host: _Host
@@ -58,33 +58,14 @@ class _Call(Struct):
     about: dict[str, Any] = {}
 
 
-class _Answer(Struct):
-    """The JSON of rank 0's datagram."""
+class BuildReply(Struct):
+    """The JSON of rank 0's datagram. noted: rank 0 has stored the build of this rank."""
 
     host: _Host
     nonce: _Nonce
     echo: _Nonce
     build: Any = None
     noted: bool = False
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """A rank's message: its build (None if it cannot be read), and other facts about its host that the command needs."""
-
-    rank: int
-    host: str
-    build: Build | None
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BuildReply:
-    """Rank 0's reply. noted: rank 0 has stored the build of this rank."""
-
-    host: str
-    build: Build | None
-    noted: bool
 
 
 @dataclass(frozen=True)
@@ -105,9 +86,9 @@ class BuildAddresses:
 class BuildServer:
     """Rank 0's end: it answers every rank of the launch from its own thread, and passes each rank's call to `take` once."""
 
-    def __init__(self, place: BuildAddresses, me: BuildRequest, take: Callable[[BuildRequest], None]) -> None:
+    def __init__(self, place: BuildAddresses, build: Build, take: Callable[[BuildRequest], None]) -> None:
         self._secret = place.secret
-        self._me = me
+        self._build = build
         self._take = take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
@@ -130,17 +111,17 @@ class BuildServer:
                     ready: Any = key.fileobj
                     with suppress(OSError):  # the answer cannot be sent
                         datagram, sender = ready.recvfrom(_LONGEST_BYTES)
-                        call = _opened(datagram, self._secret.derived(_CALL), _Call)
+                        call = _opened(datagram, self._secret.derived(_CALL), BuildRequest)
                         if call:
                             ready.sendto(self._answer(call), sender)
 
-    def _answer(self, call: _Call) -> bytes:
+    def _answer(self, call: BuildRequest) -> bytes:
         """Return the reply to a call of a rank of this launch."""
         fresh = hmac.compare_digest(call.echo.encode(), self._nonce.encode())
         if fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
-            self._take(BuildRequest(call.rank, call.host, read_build(call.build), call.about))
-        answer = _Answer(self._me.host, call.nonce, self._nonce, (self._me.build.as_json() if self._me.build else []), fresh)
+            self._take(call)
+        answer = BuildReply(socket.gethostname(), call.nonce, self._nonce, self._build.as_json(), fresh)
         return _sealed(answer, self._secret.derived(_ANSWER))
 
     def close(self) -> None:
@@ -156,14 +137,16 @@ class BuildServer:
         self.close()
 
 
-def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, seconds: float) -> BuildReply | None:
-    """Send calls to rank 0 until it has stored one, for at most `seconds`. Return its last reply, or None without one.
+def ask_rank_0(
+    place: BuildAddresses, rank: int, build: Build, stop: threading.Event, seconds: float, *, about: Mapping[str, str] | None = None
+) -> BuildReply | None:
+    """Send this rank's build to rank 0 until it has stored it, for at most `seconds`. Return its last reply, or None without one.
 
-    Ends early when `stop` is set.
+    Ends early when `stop` is set. about: other facts about this host.
     """
     end = time.monotonic() + seconds
     key = place.secret.derived(_ANSWER)
-    call = _Call(me.rank, me.host, secrets.token_hex(16), (me.build.as_json() if me.build else []), "", dict(me.about))
+    call = BuildRequest(rank, socket.gethostname(), secrets.token_hex(16), build.as_json(), about=dict(about or {}))
     last: BuildReply | None = None
     with ExitStack() as stack:
         open_at = {address: stack.enter_context(_udp_socket(address)) for address in place.addresses}
@@ -175,17 +158,17 @@ def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, s
                         sending.sendto(datagram, (address, port))
             answer = _heard(list(open_at.values()), key, call.nonce, min(end, time.monotonic() + _AGAIN_S))
             if answer:
-                last = BuildReply(answer.host, read_build(answer.build), answer.noted)
+                last = answer
                 call.echo = answer.echo
     return last
 
 
-def _heard(listening: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> _Answer | None:
+def _heard(listening: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> BuildReply | None:
     """Return the first reply to this nonce; None if none arrives in time."""
     while time.monotonic() < end:
         for ready in select.select(listening, [], [], max(0.0, end - time.monotonic()))[0]:
             with suppress(OSError):
-                answer = _opened(ready.recv(_LONGEST_BYTES), key, _Answer)
+                answer = _opened(ready.recv(_LONGEST_BYTES), key, BuildReply)
                 if answer and answer.nonce == nonce:
                     return answer
     return None
@@ -252,7 +235,7 @@ def send_build(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str
     """Send this host's software to rank 0. Only the first rank of a host calls it. Raises UsageError without a secret."""
     secret = secret_of(info, env)
     place = BuildAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
-    ask_rank_0(place, BuildRequest(info.rank, socket.gethostname(), own(), about), threading.Event(), seconds)
+    ask_rank_0(place, info.rank, own(), threading.Event(), seconds, about=about)
 
 
 def collect(
@@ -265,14 +248,13 @@ def collect(
     """
     calls: list[BuildRequest] = []
     any_address = "::" if any(":" in address for address in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
-    me = BuildRequest(0, socket.gethostname(), own())
-    with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
+    with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), own(), calls.append):
         result = meanwhile()
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:
             time.sleep(_HOSTS_LOOK_S)
-    of_hosts = [(me.host, {"collbench": str(me.build), **own_texts(result)})]
+    of_hosts = [(socket.gethostname(), {"collbench": str(own()), **own_texts(result)})]
     for call in sorted(calls, key=lambda call: call.rank):
         texts = {name: value for name, value in call.about.items() if isinstance(value, str)}
-        of_hosts.append((call.host, {**texts, "collbench": str(call.build or _OLDER)}))
+        of_hosts.append((call.host, {**texts, "collbench": str(read_build(call.build) or _OLDER)}))
     return result, software.grouped(of_hosts), hosts_of(info) - 1 - len(calls)

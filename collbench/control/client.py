@@ -14,36 +14,35 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import zmq
 from msgspec import structs
 
-from collbench.addresses import is_loopback, is_loopback_up, resolve
+from collbench.addresses import is_loopback, is_loopback_up, listen_at, resolve
 from collbench.control import wire
 from collbench.control.addresses import host_of, hub_places, node_place
-from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
+from collbench.control.builds import BuildAddresses, addresses_of, ask_rank_0
 from collbench.control.diagnosis import (
     HangCause,
     HangDiagnosis,
-    NodeProcesses,
     ProcessEnd,
     RankState,
     is_stopped,
     own_stack,
     tool_here,
 )
-from collbench.control.io_thread import IOHandler, IOThread
+from collbench.control.io_thread import BackgroundCalls, IOHandler, IOThread
 from collbench.control.members import HostKilled, Member, above
-from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
+from collbench.control.path import Probe, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret, socket_event
 from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, bundles, ranks_apart, restarted
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
+from collbench.control.wire import Entry, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
-from collbench.launch.software import mismatch, own
+from collbench.launch.software import mismatch, own, read_build
 
 # The connection of a rank to the first rank of its node, or of that rank to rank 0.
 
@@ -56,14 +55,7 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PRO
 class Uplink:
     """The connection to rank 0 or to the first rank of the node. It tries each address in turn until one accepts it.
 
-    Used by one thread.
-
-    places      addresses, each with the seconds until the next one is tried in addition
-    refused     addresses that replied without this launch's secret
-    place       the address that accepted this rank
-    descriptor  of the most recent connection, -1 before there is one
-    cut         when the connection was lost; None while it works. It is not restored, since messages in transit are lost
-    second      a second connection, once it was opened
+    Used by one thread. places: addresses, each with the seconds until the next one is tried in addition.
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
@@ -75,12 +67,12 @@ class Uplink:
         self._places: dict[Any, str] = {}  # by monitor
         self._hello: wire.Hello | None = None  # None before `begin`
         self._waiting: list[Message] = []
-        self.socket: zmq.Socket[Any] | None = None
-        self.refused: list[str] = []
-        self.cut: float | None = None
-        self.descriptor = -1
-        self.place = ""
-        self.second: zmq.Socket[Any] | None = None
+        self.socket: zmq.Socket[Any] | None = None  # once an address has accepted this rank
+        self.place = ""  # that address
+        self.refused: list[str] = []  # addresses that replied without this launch's secret
+        self.cut: float | None = None  # when the connection was lost; it is not restored, since messages in transit are lost
+        self.descriptor = -1  # of the most recent connection, -1 before there is one
+        self.second: zmq.Socket[Any] | None = None  # a second connection, once it was opened
 
     @property
     def sockets(self) -> list[Any]:
@@ -166,7 +158,7 @@ class Uplink:
         assert self._hello
         self.place = self._places[self._monitors[accepted]]
         for other in self._monitors.keys() - {accepted}:
-            other.send_multipart(frames(wire.Moved(self._hello.ranks[0].member.rank)))
+            other.send_multipart(frames(wire.Moved(self._hello.member.rank)))
             self._drop(other)
         self.socket = accepted
         self._due.clear()
@@ -198,56 +190,39 @@ _LOST_S = 0.05  # seconds from the loss of the connection to the end of this ran
 
 
 class NodeAgent(IOHandler):
-    """The I/O handler of a rank other than 0. All methods run in its I/O thread. The rank's main thread reads `inbox`.
-
-    The inbox has messages, or errors to raise.
-
-    beat_s          seconds between two reports of the state
-    farewell        set when rank 0 will send no more messages
-    released        set when this rank may end, because no other rank's messages pass through it any more
-    rank_0_replied  set when any message of rank 0 arrives
-    address         on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
-    above           the name of the other end of the uplink: "rank 0", or the first rank of this node
-    or_else         other ranks that may have ended before it, if the launcher kills all ranks of a host together
-    """
+    """The I/O handler of a rank other than 0. The inbox has the messages of rank 0."""
 
     def __init__(
-        self, rank: int, up: Uplink, down: Downlinks | None, own_state: Callable[[], RankState], *, beat_s: float, ending: EndProcess
+        self, rank: int, up: Uplink, down: Downlinks, own_state: Callable[[], RankState], *, beat_s: float, ending: EndProcess
     ) -> None:
+        super().__init__(down, own_state, ending)
         self.rank = rank
         self.up = up
-        self.down = down
-        self.ending = ending
-        self._own_state = own_state
-        self._beat_s = beat_s
-        self.node = NodeProcesses()
-        self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.farewell = threading.Event()
-        self.released = threading.Event()
-        self.rank_0_replied = threading.Event()
-        self.above = "rank 0"
-        self.or_else: HostKilled | None = None
+        self._beat_s = beat_s  # seconds between two reports of the state
+        self.farewell = threading.Event()  # set when rank 0 will send no more messages
+        self.released = threading.Event()  # set when this rank may end, because no other rank's messages pass through it any more
+        self.rank_0_replied = threading.Event()  # set when any message of rank 0 arrives
+        self.above = "rank 0"  # the name of the other end of the uplink: "rank 0", or the first rank of this node
+        self.or_else: HostKilled | None = None  # other ranks that may have ended before it
+        self.address = ""  # on the first rank of a node: this host's address as rank 0 reaches it
         self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
         self._offered: dict[int, deque[wire.Values]] = {}
         self._departures: list[wire.Bye | wire.Moved] = []
-        self._states: dict[int, RankState] = {}
-        self._joined: dict[int, Member] = {}
         self._beat_at = 0.0
-        self.address = ""
-        self._connections = ConnectionMonitor()
         self._queried_at: float | None = None
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
         self._takes_probes: socket.socket | None = None
-        self._stacks: SimpleQueue[wire.Stack] = SimpleQueue()
-        self._stacks_due = 0
-        self._welcomed = self._begun = self._leaving = False
+        self._stacks = BackgroundCalls()
+        self._welcomed = False
+        self._begun = False
+        self._leaving = False
 
     @property
     def sockets(self) -> list[Any]:
-        """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
-        return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
+        """Return the sockets to poll, in both directions, and the descriptors of this node's processes."""
+        return [*self.up.sockets, *super().sockets]
 
     def send(self, message: Message) -> None:
         """Send a message towards rank 0. Urgent messages also use the second connection if there is one."""
@@ -263,16 +238,17 @@ class NodeAgent(IOHandler):
 
     def _send_paths(self) -> None:
         if self.address and self._takes_probes is None:
-            self._takes_probes = listener(self.address)
+            with suppress(OSError):
+                self._takes_probes = listen_at(self.address, backlog=64)
         port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
-        self.send(wire.Paths(self.rank, port, self._connections.reports(), is_loopback_up()))
+        self.send(wire.Paths(self.rank, port, self.connections.reports(), is_loopback_up()))
 
     def _answer(self) -> None:
         """Send rank 0 this rank's state, and the last known states of the stopped ranks of this node."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        held = [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-        self.send(wire.Here([self._own_state(), *held]))
+        held = [structs.replace(self.states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
+        self.send(wire.Here([self.own_state(), *held]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -298,24 +274,23 @@ class NodeAgent(IOHandler):
 
     def read(self, ready: Any) -> None:
         """Handle a ready socket: a message from either side, or the end of a process of this node."""
-        if ready in self.node.descriptors:
-            self.up.send(wire.Gone(*self.node.ended(ready)))
-        elif self.down and ready in self.down.sockets:
-            try:
-                received = self.down.read(ready)
-                if received:
-                    self._from_below(self.down, *received)
-            except Malformed as error:
-                if self._begun:
-                    why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
-                    self.inbox.put(RunFailed(f"{why}: install the same build on all nodes"))
-        else:
-            message = self.up.read(ready)
-            if message:
-                self._from_above(message)
+        if ready not in self.up.sockets:
+            super().read(ready)
+            return
+        message = self.up.read(ready)
+        if message:
+            self._from_above(message)
+
+    def _reject(self, error: Malformed) -> None:
+        if self._begun:
+            why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
+            self.inbox.put(RunFailed(f"{why}: install the same build on all nodes"))
+
+    def _end_of(self, rank: int, how: ProcessEnd) -> None:
+        self.up.send(wire.Gone(rank, how))
 
     def _from_above(self, message: Message) -> None:
-        if self.down and isinstance(message, wire.StepAnswer | wire.Where | wire.Here | wire.Abort | wire.Bye):
+        if isinstance(message, wire.StepAnswer | wire.Where | wire.Here | wire.Abort | wire.Bye):
             self.down.broadcast(message)
         if isinstance(message, wire.StepAnswer | wire.Where | wire.Here):
             self.rank_0_replied.set()
@@ -344,67 +319,49 @@ class NodeAgent(IOHandler):
                 self.farewell.set()
 
     def _stack(self, request: wire.TakeStack) -> None:
-        """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack.
-
-        A debugger never stops this process while ranks of its node wait for it.
-        """
+        """Take a rank's stack with a tool, else its Python stack. A debugger never stops this process while its node waits for it."""
         rank = request.rank
-        child = self.down.with_rank(rank) if self.down else None
+        child = self.down.with_rank(rank)
         if rank == self.rank:
-            self._read_stack(rank, partial(own_stack, native=not self._mates()))
+            self._stacks.start(partial(own_stack, native=not self._mates()), partial(self._send_stack, rank))
         elif self.node.has(rank) and (tool_here() or child is None):
-            self._read_stack(rank, partial(self.node.stack_of, rank))
-        elif child and self.down:
+            self._stacks.start(partial(self.node.stack_of, rank), partial(self._send_stack, rank))
+        elif child:
             self.down.send(child, request)
 
-    def _read_stack(self, rank: int, read: Callable[[], str]) -> None:
-        """Read a stack in a thread, since a tool takes seconds, and the ranks of this node send their messages through this thread."""
-        self._stacks_due += 1
-        threading.Thread(target=lambda: self._stacks.put(wire.Stack(rank, read())), name="collbench-look", daemon=True).start()
+    def _send_stack(self, rank: int, text: str) -> None:
+        self.send(wire.Stack(rank, text))
 
-    def _send_stacks(self, now: float) -> float:
-        while self._stacks_due and not self._stacks.empty():
-            self._stacks_due -= 1
-            self.send(self._stacks.get())
-        return now + _STEP_S if self._stacks_due else math.inf
-
-    def _from_below(self, down: Downlinks, child: ChildConnection, message: Message) -> None:
+    def _from_below(self, child: ChildConnection, message: Message) -> None:
         match message:
             case wire.Hello():
-                self._admit(down, child, message)
+                self._hello(child, message)
             case wire.Values():
                 check_ranks((entry.rank for entry in message.entries), child.ranks)
                 self.take(message.step, message.entries)
             case wire.Beat():
                 check_ranks((state.rank for state in message.states), child.ranks)
-                self._states |= {state.rank: state for state in message.states}
+                self.states |= {state.rank: state for state in message.states}
             case wire.Offer():
-                down.send(child, wire.Grant(message.step))  # grants room for the values of all ranks of a node
+                self.down.send(child, wire.Grant(message.step))  # grants room for the values of all ranks of a node
             case wire.Bye() | wire.Moved():
-                self._leave(down, child, message)
+                self._leave(child, message)
             case _:
                 self.send(message)
 
-    def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
-        for member in (joining.member for joining in hello.ranks):
-            if self._begun and self._joined.get(member.rank) != member:
-                down.refuse(child, restarted(member), FAILED)
-                break
-            child.ranks.add(member.rank)
-            self._joined[member.rank] = member
-            self.node.watch(member)
-            down.send(child, wire.Welcome())
+    def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
+        if self._begun and self.joined.get(hello.member.rank) != hello.member:
+            self.down.refuse(child, restarted(hello.member), FAILED)
+        else:
+            self._admit(child, hello.member)
         self.up.send(hello)
 
-    def _leave(self, down: Downlinks, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
-        """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
+    def _leave(self, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
         rank = message.rank or 0
-        child.ranks.discard(rank)
-        self._states.pop(rank, None)
+        self._remove(child, rank)
+        self.states.pop(rank, None)
         if isinstance(message, wire.Bye):
             self.node.forget(rank)
-        if not child.ranks:
-            down.forget(child)
         self._departures.append(message)
         for step in sorted(self._values):  # a step may have waited for this rank only
             self.take(step, [])
@@ -425,11 +382,13 @@ class NodeAgent(IOHandler):
                     self.up.send(wire.Offer(step, values.size_bytes))
 
     def _mates(self) -> set[int]:
-        return {rank for child in self.down.children.values() for rank in child.ranks} if self.down else set()
+        return {rank for child in self.down.children.values() for rank in child.ranks}
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
-        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now), self._send_stacks(now))
+        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
+        if self._stacks.poll():
+            due = min(due, now + _STEP_S)
         self._report_departures()
         if self.up.socket is None:
             return min(due, self.up.connect(now))
@@ -437,10 +396,10 @@ class NodeAgent(IOHandler):
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
-            state = self._own_state()
-            self._states[self.rank] = state
-            self._connections.note(state.still_s, now)
-            self.up.send(wire.Beat(list(self._states.values())))
+            state = self.own_state()
+            self.states[self.rank] = state
+            self.connections.note(state.still_s, now)
+            self.up.send(wire.Beat(list(self.states.values())))
         return min(due, self._beat_at)
 
     def _report_departures(self) -> None:
@@ -462,9 +421,9 @@ class NodeAgent(IOHandler):
             return now + _LOST_S
         if now - cut > _LOST_S:
             self.farewell.set()
-            where = self._own_state().phase
+            where = self.own_state().phase
             during = f" during {where}" if where else ""
-            if self._connections.lossy:
+            if self.connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
                 self.lose(f"the connection to {self.above} closed unexpectedly{during}: {reason}")
             else:
@@ -479,16 +438,15 @@ class NodeAgent(IOHandler):
         self.ending.report(sentence, FAILED)
         self.inbox.put(Orphaned(sentence))
         self.ending.begin(sentence, FAILED, self.node)
-        if self.down:
-            self.down.broadcast(wire.Abort(sentence, FAILED))
+        self.down.broadcast(wire.Abort(sentence, FAILED))
 
     def leave(self) -> None:
         """Report to rank 0 that this rank leaves. `released` is set as soon as it may end."""
         self._leaving = True
 
     def close(self) -> None:
-        """End this node's remaining processes if the launch failed, and close the sockets."""
-        self.ending.leave()
+        """Close as every handler does, and what goes to rank 0."""
+        super().close()
         has_left = self.farewell.is_set()
         self.farewell.set()
         self.released.set()
@@ -497,9 +455,6 @@ class NodeAgent(IOHandler):
             probe.close()
         if self._takes_probes:
             self._takes_probes.close()
-        if self.down:
-            self.down.close()
-        self.node.close()
 
 
 # The control plane of every rank except 0, as its main thread uses it.
@@ -530,24 +485,15 @@ class Client:
             self._places = [*node, *((place, _AT_A_PORT_S) for place in hub_places(info, secret))]
         keys = Keys.of(secret)
         up = Uplink(self._context, keys, self._places)
+        down = Downlinks(self._context, keys)
+        if info.local_rank == 0 and info.local_ranks > 1 and not info.meeting.startswith("ipc://"):
+            with suppress(zmq.ZMQError):  # the launcher reports one node as two; the other ranks connect to rank 0 directly
+                down.bind(node_place(info, secret))
         beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # at most 200 state reports per second arrive at rank 0
-        self._agent = NodeAgent(info.rank, up, self._leading(keys), own_state, beat_s=beat_s, ending=ending)
+        self._agent = NodeAgent(info.rank, up, down, own_state, beat_s=beat_s, ending=ending)
         self._io = IOThread(self._agent)
         self._me: Member | None = None
         self._rank_0: Member | None = None
-
-    def _leading(self, keys: Keys) -> Downlinks | None:
-        """Return the socket for the other ranks of this node, if this is its first rank."""
-        info = self._info
-        if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
-            return None
-        down = Downlinks(self._context, keys)
-        try:
-            down.bind(node_place(info, self._secret))
-        except zmq.ZMQError:  # the launcher reports one node as two; the other ranks connect to rank 0 directly
-            down.close()
-            return None
-        return down
 
     def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
@@ -561,12 +507,9 @@ class Client:
             self._agent.or_else = other_candidates.get(first.rank)
 
     def join(self, me: Member, deadline_s: float) -> None:
-        """Connect to rank 0 and send this rank's description.
-
-        Raises WaitExpired if rank 0 does not reply within the deadline, UsageError or PeerFailed if rank 0 has another build.
-        """
+        """Join rank 0. Raises WaitExpired without a reply within the deadline, UsageError or PeerFailed if rank 0 has another build."""
         compares = self._info.launcher != "local"
-        hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
+        hello = wire.Hello(me, own().as_json() if compares else 0)
         self._io.do(lambda: self._agent.up.begin(hello))
         end = time.monotonic() + deadline_s
         joined = threading.Event()
@@ -584,12 +527,10 @@ class Client:
 
     def _compare(self, joined: threading.Event, seconds: float) -> None:
         """End the wait for rank 0's reply if rank 0 has another build, since it may not be able to read this rank's messages."""
-        rank = self._info.rank
-        host = socket.gethostname()
         addresses = BuildAddresses(self._secret, self._info.port, addresses_of([place for place, _ in self._places]))
-        answer = ask_rank_0(addresses, BuildRequest(rank, host, own()), joined, seconds)
-        if answer and answer.build != own() and not joined.is_set():
-            sentence = mismatch(rank, host, own(), answer.host, answer.build)
+        answer = ask_rank_0(addresses, self._info.rank, own(), joined, seconds)
+        if answer and read_build(answer.build) != own() and not joined.is_set():
+            sentence = mismatch(self._info.rank, socket.gethostname(), own(), answer.host, read_build(answer.build))
             self._agent.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
 
     def _describe_no_answer(self, deadline_s: float) -> str:
@@ -699,10 +640,7 @@ class Client:
             self._agent.farewell.wait(_LAST_WORD_S)
 
     def stalled(self, what: str) -> HangDiagnosis | None:
-        """Report to rank 0 that this rank's main thread makes no progress. Return the diagnosis if rank 0 does not reply, else None.
-
-        Any thread may call.
-        """
+        """Report to rank 0 that this rank makes no progress; return the diagnosis if rank 0 does not reply. Any thread may call."""
         return None if self._does_rank_0_reply(wire.Stalled(what)) else self._silence(what)
 
     def close(self) -> None:

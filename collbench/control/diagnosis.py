@@ -28,7 +28,7 @@ from collbench.reason import Fact
 from collbench.units import listed, plural
 
 _MOST_NAMED = 4
-_BETWEEN = "work between two phases"
+BETWEEN = "work between two phases"
 
 
 class HangCause(Enum):
@@ -50,17 +50,12 @@ class HangCause(Enum):
 
 
 class ProcessEnd(Fact, frozen=True):
-    """The process of a rank ended, in the way that the kernel of its host reports.
+    """The process of a rank ended, in the way that the kernel of its host reports."""
 
-    killed        by a signal; signal: its number, 0 where unknown
-    exit_code     -1 where unknown
-    out_of_memory whether the kernel of that host has killed a process for lack of memory
-    """
-
-    killed: bool = False
-    signal: int = 0
-    exit_code: int = -1
-    out_of_memory: bool = False
+    killed: bool = False  # by a signal
+    signal: int = 0  # 0 where unknown
+    exit_code: int = -1  # -1 where unknown
+    out_of_memory: bool = False  # whether the kernel of that host has killed a process for lack of memory
 
     @property
     def known(self) -> bool:
@@ -80,39 +75,26 @@ class ProcessEnd(Fact, frozen=True):
 
 
 class HangDiagnosis(Fact, frozen=True):
-    """A launch makes no progress: the cause and its evidence.
-
-    phase      of the waiting ranks, or the rank's last one
-    ranks      those that are the cause; names: "rank 13 (node07, pid 4242)" each
-    waiting    how many of `members` wait for them; timeout_s: the deadline
-    detail     the phase that the rank is in, or an address that answers
-    end        how the process ended; others: ranks that may have ended before it
-    iteration  of the timed loop, -1 without one; more: processes that ended later
-    source, target   the hosts between which packets may be lost; "" if both are the same path
-    path       the fault of a path
-    doing      the innermost calls of the first rank in `ranks`
-    reporter   the rank that reports, if it is not rank 0
-    paused_s   for how long all ranks were paused, at least
-    """
+    """A launch makes no progress: the cause and its evidence."""
 
     cause: HangCause
-    phase: str
-    ranks: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    waiting: int = 0
+    phase: str  # of the waiting ranks, or the rank's last one
+    ranks: tuple[int, ...] = ()  # those that are the cause
+    names: tuple[str, ...] = ()  # "rank 13 (node07, pid 4242)" each
+    waiting: int = 0  # how many of `members` wait for them
     members: int = 0
-    timeout_s: float = 0.0
-    detail: str = ""
+    timeout_s: float = 0.0  # the deadline
+    detail: str = ""  # the phase that the rank is in, or an address that answers
     end: ProcessEnd | None = None
-    others: HostKilled | None = None
-    iteration: int = -1
-    more: int = 0
-    source: str = ""
+    others: HostKilled | None = None  # ranks that may have ended before it
+    iteration: int = -1  # of the timed loop, -1 without one
+    more: int = 0  # processes that ended later
+    source: str = ""  # the hosts between which packets may be lost; "" if both are the same path
     target: str = ""
     path: PathFault | None = None
-    doing: str = ""
-    reporter: str = ""
-    paused_s: float = 0.0
+    doing: str = ""  # the innermost calls of the first rank in `ranks`
+    reporter: str = ""  # the rank that reports, if it is not rank 0
+    paused_s: float = 0.0  # for how long all ranks were paused, at least
 
     def render(self) -> str:
         """Return the sentence, on one line."""
@@ -169,30 +151,24 @@ class HangDiagnosis(Fact, frozen=True):
 class RankPaused(Fact, frozen=True):
     """Rank 0 itself was stopped for longer than the deadline of the other ranks."""
 
+    text = (
+        "hang: {phase}: {name} was paused for {paused_s:.1f} s (by SIGSTOP, a debugger or its machine), "
+        "longer than the others wait (--timeout {timeout_s:g}): they have ended"
+    )
     name: str
     phase: str
     paused_s: float
     timeout_s: float
 
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return (
-            f"hang: {self.phase or _BETWEEN}: {self.name} was paused for {self.paused_s:.1f} s (by SIGSTOP, a debugger or its machine), "
-            f"longer than the others wait (--timeout {self.timeout_s:g}): they have ended"
-        )
-
 
 class RankStalled(Fact, frozen=True):
-    """A rank made no progress within the deadline, and rank 0 could not be queried for the state of the others.
-
-    stopped  the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each
-    """
+    """A rank made no progress within the deadline, and rank 0 could not be queried for the state of the others."""
 
     phase: str
     name: str
     timeout_s: float
     iteration: int = -1
-    stopped: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()  # the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each
 
     def render(self) -> str:
         """Return the sentence: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41; …"."""
@@ -352,10 +328,7 @@ class NodeProcesses:
 
 
 def _killed_for_memory() -> int:
-    """Return how many processes the kernel has killed for lack of memory since boot; 0 if unknown.
-
-    Counts all control groups. Source: oom_kill in /proc/vmstat (mm/vmstat.c).
-    """
+    """Return how many processes the kernel has killed for lack of memory since boot, in all control groups (mm/vmstat.c); 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -380,10 +353,7 @@ def how_ended(pid: int) -> ProcessEnd:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether SIGSTOP or a debugger has stopped the process.
-
-    While `stack` of any collbench process examines it, the state before that counts.
-    """
+    """Return whether SIGSTOP or a debugger has stopped the process. While `stack` examines it, the state before that counts."""
     for _ in range(_MOST_LOOKS):
         state = next(iter(_stat(pid)), "")
         if state != "t":
@@ -422,28 +392,17 @@ _Seconds = Annotated[float, Meta(gt=-(2.0**53), lt=2.0**53)]  # neither NaN nor 
 
 
 class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The state of a rank, as it sends it to rank 0.
-
-    rank
-    phase      its current phase ("allreduce 64 MiB on mpi: warm-up"), "" between phases
-    waits      whether it waits for other ranks over the control plane; otherwise it works, or is inside a library
-    iteration  of the timed loop that it is in, from 0 on; -1 outside a timed loop
-    still_s    seconds without progress
-    step       number of control-plane steps that it has begun
-    paused_s   seconds, in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
-    held       whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
-    recently_paused_s   of paused_s, those in pauses that ended within the last timeout or since the last progress
-    """
+    """The state of a rank, as it sends it to rank 0."""
 
     rank: Rank
-    phase: Annotated[str, Meta(max_length=LONGEST_PHASE)] = ""
-    waits: bool = False
-    iteration: _Number = -1
-    still_s: _Seconds = 0.0
-    step: _Number = 0
-    paused_s: _Seconds = 0.0
-    held: bool = False
-    recently_paused_s: _Seconds = 0.0
+    phase: Annotated[str, Meta(max_length=LONGEST_PHASE)] = ""  # "allreduce 64 MiB on mpi: warm-up"; "" between phases
+    waits: bool = False  # whether it waits for other ranks over the control plane; otherwise it works, or is inside a library
+    iteration: _Number = -1  # of the timed loop that it is in, from 0 on; -1 outside a timed loop
+    still_s: _Seconds = 0.0  # without progress
+    step: _Number = 0  # number of control-plane steps that it has begun
+    paused_s: _Seconds = 0.0  # in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
+    held: bool = False  # whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
+    recently_paused_s: _Seconds = 0.0  # of paused_s, in pauses that ended within the last timeout or since the last progress
 
     @property
     def place(self) -> tuple[int, int]:
@@ -451,54 +410,28 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
         return self.step, self.iteration
 
 
-# The diagnosis of a hang from the states of all ranks.
-#
-# The first of these that applies is the cause:
-#     a process has ended              its node's kernel reports it, or its connection was closed
-#     a process is stopped             its node reports SIGSTOP, or a debugger
-#     a path drops large packets       probes of several sizes show it; or a host's loopback interface is down
-#     a host does not answer           it is down, its link is cut, or only its control connection is lost
-#     a process does not answer        on this host it is stopped or its Python is blocked; on another host the path may drop packets
-#     a path loses packets             connections of the ranks show it
-#     all ranks were paused            their own timers show it, for longer than the deadline, which would not have passed without it
-#     a rank is in another place       it answers, and is in another phase, or iterations behind
-#     none of these                    no rank is behind, so the measured path transfers nothing
+# The diagnosis of a hang is the first of these that applies: an ended process, a stopped one, a path with a certain fault, a silent host or
+# process, a lossy path, a pause of all ranks, a rank in another place. docs/explanation/hang-diagnosis.md has the evidence of each.
 
 
 @dataclass(frozen=True)
 class HangEvidence:
-    """The evidence that rank 0 has when a launch makes no progress.
+    """The evidence that rank 0 has when a launch makes no progress, by rank where it is of ranks."""
 
-    what         the phase without progress; "" when a process has ended
-    members      by rank its name in messages: "rank 13 (node07, pid 4242)"
-    answers      the states of the ranks that replied
-    states       the last known state of each rank
-    gone         ranks with an ended process, in the order of their ends
-    how          by rank how its process ended
-    beside       by rank which others may have ended before it, if the launcher kills all ranks of a host together
-    held         ranks with a process stopped by SIGSTOP or a debugger, as their node reports
-    unreachable  ranks on hosts that do not acknowledge rank 0's messages
-    elsewhere    by rank another address at which its host answers
-    spokesmen    by rank the rank that forwards its messages: the first of its node
-    doing        by rank its innermost calls
-    hosts        by rank the name of its host
-    path         a fault of the path between two hosts
-    """
-
-    what: str
+    what: str  # the phase without progress; "" when a process has ended
     timeout_s: float
-    members: Mapping[int, str]
-    answers: Mapping[int, RankState]
-    states: Mapping[int, RankState] = field(default_factory=dict)
-    gone: Sequence[int] = ()
+    members: Mapping[int, str]  # the name in messages: "rank 13 (node07, pid 4242)"
+    answers: Mapping[int, RankState]  # the states of the ranks that replied
+    states: Mapping[int, RankState] = field(default_factory=dict)  # the last known states
+    gone: Sequence[int] = ()  # ranks with an ended process, in the order of their ends
     how: Mapping[int, ProcessEnd] = field(default_factory=dict)
-    other_candidates: Mapping[int, HostKilled] = field(default_factory=dict)
-    held: Collection[int] = ()
-    unreachable: Collection[int] = ()
-    elsewhere: Mapping[int, str] = field(default_factory=dict)
-    spokesmen: Mapping[int, int] = field(default_factory=dict)
-    doing: Mapping[int, str] = field(default_factory=dict)
-    hosts: Mapping[int, str] = field(default_factory=dict)
+    other_candidates: Mapping[int, HostKilled] = field(default_factory=dict)  # which others may have ended before it
+    held: Collection[int] = ()  # ranks with a process stopped by SIGSTOP or a debugger, as their node reports
+    unreachable: Collection[int] = ()  # ranks on hosts that do not acknowledge rank 0's messages
+    elsewhere: Mapping[int, str] = field(default_factory=dict)  # another address at which its host answers
+    spokesmen: Mapping[int, int] = field(default_factory=dict)  # the rank that forwards its messages: the first of its node
+    doing: Mapping[int, str] = field(default_factory=dict)  # its innermost calls
+    hosts: Mapping[int, str] = field(default_factory=dict)  # the name of its host
     path: PathFault | None = None
 
 
@@ -524,7 +457,7 @@ _CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 
 
 def _of_path(evidence: HangEvidence, path: PathFault) -> HangDiagnosis:
-    where = evidence.what or (_majority(evidence)[1] if evidence.answers else "") or _BETWEEN
+    where = evidence.what or (_majority(evidence)[1] if evidence.answers else "") or BETWEEN
     return _hang(evidence, HangCause.PATH, (), where, waiting=0, path=path)
 
 
@@ -570,10 +503,10 @@ def _behind(evidence: HangEvidence) -> HangDiagnosis:
         first = answers[ranks[0]]
         if first.phase == where and first.step == majority[0]:
             return _hang(evidence, HangCause.BEHIND, ranks, where, iteration=majority[1])
-        return _hang(evidence, HangCause.BEHIND, ranks, where, detail=first.phase or _BETWEEN, iteration=first.iteration)
+        return _hang(evidence, HangCause.BEHIND, ranks, where, detail=first.phase or BETWEEN, iteration=first.iteration)
     odd = tuple(sorted(rank for rank, state in answers.items() if state.place == majority and state.phase != where and not state.waits))
     if odd and 2 * len(odd) < len(answers):
-        return _hang(evidence, HangCause.ELSEWHERE, odd, where, detail=answers[odd[0]].phase or _BETWEEN)
+        return _hang(evidence, HangCause.ELSEWHERE, odd, where, detail=answers[odd[0]].phase or BETWEEN)
     rank_0 = answers.get(0, RankState(0))
     waiting = [rank for rank, state in sorted(answers.items()) if rank_0.waits and state.waits and state.step <= rank_0.step]
     apart = tuple(rank for rank in waiting if answers[rank].phase != rank_0.phase)  # they wait for rank 0, which waits in another phase

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from msgspec import to_builtins
 from collbench.addresses import is_loopback_up, own_addresses
 from collbench.control.addresses import answering
 from collbench.control.diagnosis import (
+    BETWEEN,
     HangCause,
     HangDiagnosis,
     HangEvidence,
@@ -31,6 +30,7 @@ from collbench.control.diagnosis import (
     paused_together_s,
     tool_here,
 )
+from collbench.control.io_thread import BackgroundCalls
 from collbench.control.path import PathEvidence, Probe, ProbeResult, directions, tcp_info
 from collbench.control.wire import Paths, Probed, SendProbe, TakeStack, Where
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
@@ -66,29 +66,23 @@ class NoOtherCause:
 
 
 class HangInquiry:
-    """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
-
-    what      the phase without progress; "" if a process has ended or a rank has reported an error
-    error     that error
-    patient   ends without a result if all ranks make progress
-    probed    results of probes by (source, target) host names
-    """
+    """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank."""
 
     def __init__(self, coordinator: Coordinator, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
-        self.what = what
+        self.what = what  # the phase without progress; "" if a process has ended or a rank has reported an error
         self.error = error
-        self.patient = patient
+        self.patient = patient  # ends without a result if all ranks make progress
         self._coordinator = coordinator
         self.answers: dict[int, RankState] = {}
         self.held: dict[int, RankState] = {}
         self.stacks: dict[int, str] = {}
-        self.probed: dict[tuple[str, str], ProbeResult] = {}
+        self.probed: dict[tuple[str, str], ProbeResult] = {}  # by (source, target) host names
         self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
         self._unreachable: set[int] = set()
-        self._elsewhere: dict[int, str] = {}
-        self._remarks: list[str] = []
+        self._elsewhere: dict[int, str | None] = {}  # by rank another address at which its host answers; None without one
+        self._remarks: list[str | None] = []  # of the libraries
         self._stacks_requested: set[int] = set()
-        self._helpers: list[threading.Thread] = []
+        self._background = BackgroundCalls()
         self._called_at = time.monotonic()
         self._looked_at = 0.0
         self._own = coordinator.own_state()
@@ -104,10 +98,7 @@ class HangInquiry:
         (self.held if state.held else self.answers)[state.rank] = state
 
     def tick(self, now: float) -> float | None:
-        """Continue. Return when to call again; None when all evidence is complete.
-
-        If a process was killed, it is complete at once, since a launcher may be about to kill all others.
-        """
+        """Continue. Return when to call again; None when all evidence is complete, or when a process was killed."""
         if self._coordinator.gone.keys() - self.held.keys():
             return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
         if not self._looked_at:
@@ -120,12 +111,12 @@ class HangInquiry:
             if result:
                 self.probed[way] = result
         incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
-        busy = incomplete or any(helper.is_alive() for helper in self._helpers)
+        busy = self._background.poll() or incomplete
         return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
 
     @property
     def _is_certain(self) -> bool:
-        """Return whether a process was killed. Then the inquiry does not wait."""
+        """Return whether a process was killed. Then the inquiry does not wait, since a launcher may be about to kill all others."""
         return any(self._coordinator.how.get(rank, ProcessEnd()).killed for rank in self._coordinator.gone.keys() - self.held.keys())
 
     @property
@@ -135,10 +126,7 @@ class HangInquiry:
 
     @property
     def _all_work(self) -> bool:
-        """Return whether every rank makes progress.
-
-        No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
-        """
+        """Return whether all ranks run and replied, and each that does not wait for others has progressed within the deadline."""
         still = any(state.still_s > self._coordinator.timeout_s for state in self.answers.values() if not state.waits)
         return not (self._coordinator.gone or self.held or self._missing or still)
 
@@ -181,31 +169,21 @@ class HangInquiry:
             for rank in hang.ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
                 self._look_at(rank)
         for inform in coordinator.informants:
-            self._help(inform, self._remarks.append)
+            self._background.start(inform, self._remarks.append)
 
     def _look_at(self, rank: int) -> None:
         if rank in self._unreachable:
-            self._help(partial(answering, self._coordinator.members[rank].addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
+            addresses = self._coordinator.members[rank].addresses
+            self._background.start(partial(answering, addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
         elif rank == self._own.rank:
             self.stacks[rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
         elif self._coordinator.node.has(rank) and tool_here():
-            self._help(partial(self._coordinator.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
+            self._background.start(partial(self._coordinator.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
         else:
             child = self._coordinator.down.with_rank(rank)
             if child:
                 self._coordinator.down.send(child, TakeStack(rank))
                 self._stacks_requested.add(rank)
-
-    def _help(self, look: Callable[[], str | None], store: Callable[[str], None]) -> None:
-        """Store the result of a slow function, which runs in a thread, so that the I/O thread continues to read."""
-
-        def work() -> None:
-            text = look()
-            if text:
-                store(text)
-
-        self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
-        self._helpers[-1].start()
 
     def _probe_paths(self) -> None:
         """Request probes of several packet sizes on the paths where connections lose packets."""
@@ -222,15 +200,10 @@ class HangInquiry:
 
     def _takes_probes(self, target: str) -> tuple[str, int] | None:
         """Return the address and port at which a host accepts probes; None without one."""
-        coordinator = self._coordinator
-        if coordinator.members and target == coordinator.members[0].host:
-            return (coordinator.members[0].address, coordinator.down.port) if coordinator.down.port else None
-        for member in coordinator.members:
-            if member.host == target and member.rank in coordinator.reported:
-                port = coordinator.reported[member.rank][0].port
-                if port:
-                    return member.address, port
-        return None
+        ports = {rank: report.port for rank, (report, _) in self._coordinator.reported.items()}
+        ports[self._own.rank] = self._coordinator.down.unknown.port or 0
+        members = (member for member in self._coordinator.members if member.host == target and ports.get(member.rank))
+        return next(((member.address, ports[member.rank]) for member in members), None)
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""
@@ -270,7 +243,7 @@ class HangInquiry:
         # rank 0 itself was stopped for longer than the others' deadline
         if coordinator.gone and coordinator.woke_after_s >= coordinator.timeout_s:
             name = str(coordinator.members[0]) if coordinator.members else "rank 0"
-            return RankPaused(name, self._own.phase, coordinator.woke_after_s, coordinator.timeout_s)
+            return RankPaused(name, self._own.phase or BETWEEN, coordinator.woke_after_s, coordinator.timeout_s)
         return diagnose(self._evidence())
 
     def _evidence(self) -> HangEvidence:
@@ -287,7 +260,7 @@ class HangInquiry:
             other_candidates=coordinator.other_candidates,
             held=frozenset(self.held),
             unreachable=frozenset(self._unreachable - self.answers.keys()),
-            elsewhere=self._elsewhere,
+            elsewhere={rank: address for rank, address in self._elsewhere.items() if address},
             spokesmen={rank: min(child.ranks) for child in coordinator.down.children.values() for rank in child.ranks},
             doing={rank: innermost(text) for rank, text in self.stacks.items()},
             hosts={member.rank: member.host for member in coordinator.members},
@@ -298,7 +271,7 @@ class HangInquiry:
         """Return the diagnosis and what the libraries report."""
         suspended = isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ALL_PAUSED
         met = [self.error.sentence] if self.error and suspended else []
-        return "; ".join([hang.render(), *met, *self._remarks])
+        return "; ".join([hang.render(), *met, *filter(None, self._remarks)])
 
     def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
         """Return the diagnosis with the state and stack of every rank, for events.jsonl."""
@@ -317,22 +290,17 @@ class HangInquiries:
     """Rank 0's inquiries, one at a time, and their results. All methods run in the I/O thread.
 
     Rank 0 reports before the other ranks are informed that the launch ends. After that a launcher may kill rank 0 at any time.
-
-    now  the inquiry in progress
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self.now: HangInquiry | None = None
+        self.now: HangInquiry | None = None  # the inquiry in progress
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
         self._report_at = math.inf
 
     def begin(self, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
-        """Request the state of every rank, to derive the cause from it.
-
-        patient: the inquiry ends without a result if all ranks make progress.
-        """
+        """Request the state of every rank, to derive the cause. patient: end without a result if all ranks make progress."""
         if self._reason or self._coordinator.ending.begun:
             return
         if self.now is None:

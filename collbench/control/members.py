@@ -18,23 +18,17 @@ Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 
 @dataclass(frozen=True)
 class Member:
-    """One rank as it described itself: its host's name, its number on that host, its process, the CPUs it may use (by number).
-
-    address      the address at which the ranks of other hosts reach this one (127.0.0.1 if all ranks are on one host)
-    routes       while joining: this rank's address and rank 0's, by address family; empty once all have joined
-    addresses    on the first rank of a node, if there are several nodes: its host's addresses for other hosts
-    began        when its process began, in clock ticks since its host's boot; -1 where unknown
-    """
+    """One rank as it described itself."""
 
     rank: Rank
     host: str
     local_rank: int
     pid: int
-    cpus: tuple[int, ...]
-    address: str = LOOPBACK
-    routes: tuple[tuple[str, str], ...] = ()
-    addresses: tuple[str, ...] = ()
-    began: int = -1
+    cpus: tuple[int, ...]  # the numbers of the CPUs that it may use
+    address: str = LOOPBACK  # at which the ranks of other hosts reach this one
+    routes: tuple[tuple[str, str], ...] = ()  # while joining: this rank's address and rank 0's, by address family
+    addresses: tuple[str, ...] = ()  # on the first rank of a node, if there are several nodes: its host's for other hosts
+    began: int = -1  # when its process began, in clock ticks since its host's boot; -1 where unknown
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"

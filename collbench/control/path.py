@@ -39,30 +39,19 @@ Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 @dataclass(frozen=True)
 class TcpInfo:
-    """The kernel's data about one connection at its sending end.
-
-    retransmits          consecutive timeouts of the oldest segment in flight
-    unacked              segments in flight
-    snd_mss, pmtu        bytes of the largest segment, and of the packet around it
-    retransmitted, sent  segments since the connection was opened
-    acked_bytes          acknowledged by the other kernel
-    last_received_ms     since the last new data arrived
-    out_of_order         packets that arrived while an earlier one was missing (Linux 5.4 or newer)
-    duplicates           retransmitted segments that had arrived before, as the other kernel reported (DSACK): not they were
-                         lost, but their acknowledgements, which went the other way
-    """
+    """The kernel's data about one connection at its sending end."""
 
     state: int = 0
-    retransmits: int = 0
-    unacked: int = 0
-    snd_mss: int = 0
-    pmtu: int = 0
-    retransmitted: int = 0
-    sent: int = 0
-    acked_bytes: int = 0
-    last_received_ms: int = 0
-    out_of_order: int = 0
-    duplicates: int = 0
+    retransmits: int = 0  # consecutive timeouts of the oldest segment in flight
+    unacked: int = 0  # segments in flight
+    snd_mss: int = 0  # bytes of the largest segment
+    pmtu: int = 0  # bytes of the packet around it
+    retransmitted: int = 0  # segments since the connection was opened
+    sent: int = 0  # segments since the connection was opened
+    acked_bytes: int = 0  # acknowledged by the other kernel
+    last_received_ms: int = 0  # since the last new data arrived
+    out_of_order: int = 0  # packets that arrived while an earlier one was missing (Linux 5.4 or newer)
+    duplicates: int = 0  # retransmitted segments that had arrived before (DSACK): only their acknowledgements were lost, on the way back
 
     @classmethod
     def parse(cls, data: bytes) -> TcpInfo:
@@ -82,21 +71,15 @@ class TcpInfo:
 
 
 class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The combined state of one rank's connections to one address.
-
-    stalled              how many are stalled; retransmits: the most consecutive timeouts among them
-    packet_bytes         the largest packet that they send
-    retransmitted, sent  segments since the last progress; retransmitted ones that had arrived before do not count
-    received_ms          since data last came from that address
-    """
+    """The combined state of one rank's connections to one address."""
 
     peer: str
-    stalled: Count
-    retransmits: Count
-    packet_bytes: Count
-    retransmitted: Count
-    sent: Count
-    received_ms: Count
+    stalled: Count  # connections
+    retransmits: Count  # the most consecutive timeouts among the stalled ones
+    packet_bytes: Count  # the largest packet that they send
+    retransmitted: Count  # segments since the last progress, without those that had arrived before
+    sent: Count  # segments since the last progress
+    received_ms: Count  # since data last came from that address
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
@@ -147,13 +130,10 @@ def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[s
 
 
 class ConnectionMonitor:
-    """The state of this process's connections when progress stopped, as the start of later reports. Used by one thread.
-
-    lossy  whether a connection to another host has lost packets while progress had stopped
-    """
+    """The state of this process's connections when progress stopped, as the start of later reports. Used by one thread."""
 
     def __init__(self) -> None:
-        self.lossy = False
+        self.lossy = False  # whether a connection to another host has lost packets while progress had stopped
         self._before: dict[str, tuple[str, TcpInfo]] | None = None
         self._looked = 0.0
 
@@ -272,14 +252,6 @@ class Probe:
             attempt.socket.close()
 
 
-def listener(address: str) -> socket.socket | None:
-    """Return a socket that listens at a free port of this address, to which others may send probes; None if that fails."""
-    try:
-        return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=64)
-    except OSError:
-        return None
-
-
 # The fault of the path between two hosts, from the connections of both ends and from probes.
 
 _FEWEST_LOST = 3
@@ -298,26 +270,18 @@ class PathProblem(Enum):
 
 
 class PathFault(Fact, frozen=True):
-    """Packets from one host to another are lost, or packets of some sizes are. For LOOPBACK both are the same host.
-
-    limit_bytes          the largest packet that passes (MTU)
-    packet_bytes         the largest that is sent
-    retransmitted, sent  segments since the last progress
-    retransmits          consecutive timeouts of one segment
-    stalled              connections with such a segment
-    direction_known      False if the acknowledgements, sent the other way, may be lost instead
-    """
+    """Packets from one host to another are lost, or packets of some sizes are. For LOOPBACK both are the same host."""
 
     problem: PathProblem
     source: str
     target: str
-    limit_bytes: int = 0
-    packet_bytes: int = 0
-    retransmitted: int = 0
-    sent: int = 0
-    retransmits: int = 0
-    stalled: int = 0
-    direction_known: bool = True
+    limit_bytes: int = 0  # the largest packet that passes (MTU)
+    packet_bytes: int = 0  # the largest that is sent
+    retransmitted: int = 0  # segments since the last progress
+    sent: int = 0  # segments since the last progress
+    retransmits: int = 0  # consecutive timeouts of one segment
+    stalled: int = 0  # connections with such a segment
+    direction_known: bool = True  # False if the acknowledgements, sent the other way, may be lost instead
 
     def render(self) -> str:
         """Return the problem and what to check."""
@@ -344,16 +308,12 @@ class PathFault(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """The evidence about paths by (source, target) host names: reports and probe results.
-
-    answering      the hosts with ranks that reply
-    loopback_down  the hosts whose loopback interface is down
-    """
+    """The evidence about paths by (source, target) host names: reports and probe results."""
 
     directions: Mapping[tuple[str, str], PathReport] = field(default_factory=dict)
     probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
-    answering: Collection[str] = ()
-    loopback_down: Sequence[str] = ()
+    answering: Collection[str] = ()  # the hosts with ranks that reply
+    loopback_down: Sequence[str] = ()  # the hosts whose loopback interface is down
 
     @property
     def suspects(self) -> list[tuple[str, str]]:

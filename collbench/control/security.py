@@ -1,13 +1,6 @@
 """Secret, keys, socket filters and rejected peers of the control plane.
 
-A process without the launch's secret cannot join, and cannot read or forge a message. The secret is never sent, printed or stored. It
-comes from the first of these that applies:
-    the launch itself         a local start's private folder, or a broadcast over MPI: then the token is already secret
-    COLLBENCH_SECRET          an environment variable set by the launcher, at least 16 characters
-    COLLBENCH_SECRET_FILE     a file that only its owner can read
-    ~/.config/collbench/secret   created at the first start, for this user's launches; nodes usually share the home directories
-    a private folder in /tmp  if the home directory cannot be used, for launches on one host
-
+A process without the launch's secret cannot join, and cannot read or forge a message. The secret is never sent, printed or stored.
 Each launch derives its own keys from the secret and the launch's token (job and step).
 """
 
@@ -64,6 +57,7 @@ def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
 
 
 def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
+    """Return the secret and its source: the launch, the environment, a file in the home directory, or for one host a folder in /tmp."""
     if info.secret:
         return (info.token.encode(), "this launch") if info.secret == "token" else (_read(Path(info.secret)), "this launch")
     if env.get("COLLBENCH_SECRET"):
@@ -232,10 +226,7 @@ def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
 
 
 def program(addresses: Iterable[str]) -> list[_Step]:
-    """Return the BPF instructions that drop packets from these addresses.
-
-    The instructions of the packet's IP version run; they compare the address word by word.
-    """
+    """Return the BPF instructions that drop packets from these addresses, which they compare word by word."""
     numeric = {ipaddress.ip_address(address.partition("%")[0]) for address in addresses}
     sources = sorted(numeric, key=lambda source: (source.version, int(source)))[:MOST_SOURCES]
     v4 = [*_compare((source.packed for source in sources if source.version == 4), _V4_SOURCE), _PASS]
@@ -262,61 +253,131 @@ def _attach(descriptor: int, steps: list[_Step]) -> None:
         copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(steps), ctypes.addressof(memory)))
 
 
-# Connections that do not belong to this launch.
+# Connections that have not proved that they belong to the launch: limits, counts, and the fact about those refused.
 #
-# Once all ranks have joined, a flood of such connections closes the port to new ones: the kernel drops them, so that they do not
-# disturb the measurement. Before that, `PendingConnections` limits them.
+# Above a limit the kernel drops new connections, from one address or from all, until half of the limit is free again. A rank's kernel
+# repeats its attempt to connect. Once all ranks have joined, a flood closes the port for good, so that it does not disturb the measurement.
 
 _MOST = 64  # addresses stored at most
 _SHOWN = 3
 _LOOK_S = 1.0
 _FLOOD = 1000
 _CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
+_MORE_OF_SOURCE = 64  # pending connections from one address in addition to its ranks: a rank that is dropped connects again
+_HANDSHAKE_S = 2.0  # an unfinished handshake from another host is dropped after that
+_FOR_EACH_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
+_SLOW_SHARE = 0.9  # of the handshake's time limit: a connection that closed later was dropped because of it
 
 
-class RejectedPeers:
-    """The connections that rank 0 refused, counted in bounded memory.
+class UnknownConnections:
+    """The connections to a socket that have not joined, and those that were refused. Memory is bounded. Used by one thread."""
 
-    count      their number
-    addresses  their source addresses, as far as known
-    slow       by address how many ended because their handshake took too long
-    held_back  addresses with too many connections that did not join: new ones from there were dropped for a while
-    members    addresses of the launch's own ranks: a slow handshake from there belongs to a slow rank, and is not reported
-    deaf       whether new connections are dropped
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.slow: Counter[str] = Counter()
-        self.members: set[str] = set()
-        self.held_back: dict[str, None] = {}
-        self.deaf = False
+    def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
+        self.most = most  # limit of all pending connections
+        self.most_of_source = most_of_source  # limit of those from one address
+        self.handshake_s = _HANDSHAKE_S
+        self.listeners: set[int] = set()  # the descriptors of the sockets that listen for other hosts
+        self.port: int | None = None  # their port
+        self.members: set[str] = set()  # addresses of the launch's own ranks: a slow handshake from there belongs to a slow rank
+        self.count = 0  # refused connections
+        self.addresses: dict[str, None] = {}  # their sources, as far as known
+        self.slow: Counter[str] = Counter()  # by address how many ended because their handshake took too long
+        self.held_back: dict[str, None] = {}  # addresses that exceeded their limit at any time, in order
+        self.deaf = False  # whether new connections are dropped for good
+        self._pending: dict[int, tuple[str | None, float]] = {}  # by descriptor: the source (None: already closed), and when it came
+        self._of_source: Counter[str] = Counter()
+        self._dropped: frozenset[str] = frozenset()
+        self._full = False
         self._look_at = 0.0
-        self.addresses: dict[str, None] = {}
 
-    def note(self, address: str | None, port: int | None = None) -> None:
-        """Count one more refused connection. Without an address, the sources of connections that are closing at `port` are stored."""
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._pending
+
+    def expect_ranks(self, count: int, most: int) -> None:
+        """Set the limits for a launch of `count` ranks, which may all come from one address. most: limit of all connections."""
+        self.handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
+        self.most = most
+        self.most_of_source = min(most, count + _MORE_OF_SOURCE)
+
+    def add(self, descriptor: int, address: str | None) -> None:
+        """Add an accepted connection."""
+        self.remove(descriptor)  # the event of an earlier connection's end may be lost
+        self._pending[descriptor] = (address, time.monotonic())
+        if is_remote(address):
+            self._of_source[str(address)] += 1
+        self._limit()
+
+    def remove(self, descriptor: int) -> str | None:
+        """Remove a connection; return its address."""
+        address, _ = self._pending.pop(descriptor, (None, 0.0))
+        if address is not None and address in self._of_source:
+            self._of_source[address] -= 1
+            self._of_source += Counter()  # removes counts of 0
+            self._limit()
+        return address
+
+    def accept(self, descriptor: int) -> None:
+        """Remove a connection because it belongs to the launch."""
+        address = self.remove(descriptor)
+        if address:
+            self.members.add(address)
+
+    def close(self, descriptor: int) -> None:
+        """Remove a connection that has ended, and count it as refused, or as slow if its handshake took too long."""
+        if descriptor not in self:
+            return
+        lasted_s = time.monotonic() - self._pending[descriptor][1]
+        address = self.remove(descriptor)
+        if address is None or not is_remote(address) or lasted_s < _SLOW_SHARE * self.handshake_s:
+            self.note(address)
+        elif len(self.slow) < _MOST or address in self.slow:
+            self.slow[address] += 1
+
+    def note(self, address: str | None) -> None:
+        """Count one more refused connection. Without an address, the sources of connections that are closing at the port are stored."""
         self.count += 1
         if len(self.addresses) >= _MOST:
             return
         if address:
             self.addresses[address] = None
-        elif port is not None and time.monotonic() >= self._look_at:  # at most once a second, since a flood makes the table long
+        elif self.port is not None and time.monotonic() >= self._look_at:  # at most once a second, since a flood makes the table long
             self._look_at = time.monotonic() + _LOOK_S
-            self.addresses |= dict.fromkeys(closing(port))
+            self.addresses |= dict.fromkeys(closing(self.port))
 
-    def note_slow(self, address: str) -> None:
-        """Count one more connection that did not finish its handshake in time."""
-        if len(self.slow) < _MOST or address in self.slow:
-            self.slow[address] += 1
-
-    def flooded(self, waiting: int, descriptors: Iterable[int]) -> None:
-        """Close the sockets `descriptors` to new connections in a flood. waiting: number of connections that are not identified yet."""
-        if self.count + waiting > _FLOOD and not self.deaf:
+    def stop_flood(self) -> None:
+        """Close the port to new connections for good if there were too many. Call it only after all ranks have joined."""
+        if self.count + len(self) > _FLOOD and self.listeners:
             with suppress(OSError):
-                for descriptor in descriptors:
+                for descriptor in self.listeners:
                     drop_all(descriptor)
                 self.deaf = True
+                self.listeners.clear()  # so that no limit opens the port again
+
+    def _limit(self) -> None:
+        """Make the kernel drop connections above a limit, and accept them again below half of it."""
+        if not self.listeners:
+            return
+        full = len(self) > (self.most // 2 if self._full else self.most)
+        dropped = frozenset(
+            source
+            for source, count in self._of_source.items()
+            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
+        )
+        if (full, dropped) == (self._full, self._dropped):
+            return
+        if len(self.held_back) < MOST_SOURCES:
+            self.held_back |= dict.fromkeys(sorted(dropped))
+        self._full = full
+        self._dropped = dropped
+        for descriptor in self.listeners:
+            with suppress(OSError):
+                if full:
+                    drop_all(descriptor)
+                else:
+                    drop_from(descriptor, dropped)
 
     def fact(self) -> ConnectionsRefused | None:
         """Return the fact about refused connections; None if there were none."""
@@ -326,17 +387,12 @@ class RejectedPeers:
 
 
 class ConnectionsRefused(Fact, frozen=True):
-    """Connections to rank 0 were refused, because they did not belong to the launch.
-
-    addresses       their source addresses, as far as known
-    closed          whether rank 0 stopped listening because of them
-    limited         addresses from which new connections were refused for a while, because there were too many
-    """
+    """Connections to rank 0 were refused, because they did not belong to the launch."""
 
     count: int
-    addresses: tuple[str, ...] = ()
-    closed: bool = False
-    limited: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()  # their sources, as far as known
+    closed: bool = False  # whether rank 0 stopped listening because of them
+    limited: tuple[str, ...] = ()  # addresses from which new connections were refused for a while, because there were too many
 
     def render(self) -> str:
         """Return the sentence, with what to check."""
@@ -383,70 +439,6 @@ def closing(port: int) -> list[str]:
                     shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
                     addresses[shown.removeprefix("::ffff:")] = None
     return list(addresses)
-
-
-class PendingConnections:
-    """The connections that have not joined yet: by descriptor the source address (None: closed before it could be read).
-
-    listeners       the descriptors of the sockets that listen for other hosts
-    most            limit of all connections
-    most_of_source  limit of the connections from one address
-    held_back       addresses that exceeded their limit at any time, in order
-    """
-
-    def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
-        self.listeners: set[int] = set()
-        self.most, self.most_of_source = most, most_of_source
-        self.held_back: dict[str, None] = {}
-        self._address: dict[int, str | None] = {}
-        self._of_source: Counter[str] = Counter()
-        self._dropped: frozenset[str] = frozenset()
-        self._full = False
-
-    def __len__(self) -> int:
-        return len(self._address)
-
-    def __contains__(self, descriptor: int) -> bool:
-        return descriptor in self._address
-
-    def add(self, descriptor: int, address: str | None) -> None:
-        """Add an accepted connection."""
-        self.remove(descriptor)  # the event of an earlier connection's end may be lost
-        self._address[descriptor] = address
-        if is_remote(address):
-            self._of_source[str(address)] += 1
-        self._limit()
-
-    def remove(self, descriptor: int) -> str | None:
-        """Remove a connection that has closed, or belongs to the launch; return its address."""
-        address = self._address.pop(descriptor, None)
-        if address is not None and address in self._of_source:
-            self._of_source[address] -= 1
-            self._of_source += Counter()  # removes counts of 0
-            self._limit()
-        return address
-
-    def _limit(self) -> None:
-        """Make the kernel drop connections above a limit, and accept them again below half of it."""
-        if not self.listeners:
-            return
-        full = len(self._address) > (self.most // 2 if self._full else self.most)
-        dropped = frozenset(
-            source
-            for source, count in self._of_source.items()
-            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
-        )
-        if (full, dropped) == (self._full, self._dropped):
-            return
-        if len(self.held_back) < MOST_SOURCES:
-            self.held_back |= dict.fromkeys(sorted(dropped))
-        self._full, self._dropped = full, dropped
-        for descriptor in self.listeners:
-            with suppress(OSError):
-                if full:
-                    drop_all(descriptor)
-                else:
-                    drop_from(descriptor, dropped)
 
 
 def is_remote(address: str | None) -> bool:

@@ -1,6 +1,4 @@
-"""The control plane at rank 0: it receives from every node, keeps the state of every rank, and finds the missing ranks
-in a hang.
-"""
+"""The control plane at rank 0: it receives from every node, keeps the state of every rank, and finds the missing ranks in a hang."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import zmq
@@ -22,17 +20,17 @@ from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_
 from collbench.control import wire
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
-from collbench.control.diagnosis import NodeProcesses, ProcessEnd, RankState
+from collbench.control.diagnosis import ProcessEnd, RankState
 from collbench.control.inquiry import HangInquiries, NoOtherCause
 from collbench.control.io_thread import IOHandler, IOThread
 from collbench.control.members import HostKilled, Member
-from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, allow_connections, out_of_files, ranks_apart, restarted
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, ranks_apart, restarted
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
+from collbench.control.wire import Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
+from collbench.launch.limits import allow_connections, out_of_files
 from collbench.launch.software import Build, mismatch, own, read_build
 from collbench.reason import Fact
 
@@ -46,70 +44,35 @@ _LOST_S = 0.1  # seconds without a node's connection before its process counts a
 
 
 class Coordinator(IOHandler):
-    """The I/O handler of rank 0. All methods run in its I/O thread. The main thread reads `inbox`.
-
-    The inbox has ranks that join (`Joining`), `Values` of a step, or an error to raise.
-
-    joined   the ranks that have joined; members: all ranks in their order, empty until all have joined
-    states   the last state of each rank
-    gone     ranks that have ended unexpectedly, and when; left: those that left in order
-    parted   set when all ranks that joined have left or ended
-    late     facts about processes that joined as a rank that had joined already
-    how      by rank how its process ended, if known
-    woke_after_s      seconds for which this process was stopped, if it has just continued; else 0
-    reported          by rank: its report of its connections, and when it sent the report
-    other_candidates  by rank which others may have ended, if the launcher kills all ranks of a host together
-    informants        functions that return a library's view of a hang; each runs in its own thread, for at most 3 s
-    unreadable        why the last message could not be read, "" if all could
-    facts             for events.jsonl: the states of all ranks when an inquiry found the cause
-    """
+    """The I/O handler of rank 0. The inbox has `Hello` of the ranks that join, and `Values` of a step."""
 
     def __init__(self, down: Downlinks, own_state: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
-        self.down = down
-        self.own_state = own_state
-        self.ending = ending
+        super().__init__(down, own_state, ending)
         self.timeout_s = timeout_s
-        self.joined: dict[int, Member] = {}
-        self.members: Sequence[Member] = ()
-        self.other_candidates: Mapping[int, HostKilled] = {}
-        self.reported: dict[int, tuple[wire.Paths, float]] = {}
-        self.connections = ConnectionMonitor()
-        self.informants: list[Callable[[], str | None]] = []
-        self.facts: dict[str, Any] = {}
-        self.unreadable = ""
-        self.node = NodeProcesses()
-        self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.states: dict[int, RankState] = {}
-        self.gone: dict[int, float] = {}
-        self.left: set[int] = set()
-        self.parted = threading.Event()
-        self.late: list[str] = []
-        self.how: dict[int, ProcessEnd] = {}
-        self.woke_after_s = self._woke_at = self._paused_s = 0.0
+        self.members: Sequence[Member] = ()  # all ranks in their order, empty until all have joined
+        self.other_candidates: Mapping[int, HostKilled] = {}  # by rank which others may have ended instead
+        self.reported: dict[int, tuple[wire.Paths, float]] = {}  # by rank: its connections, and when it reported them
+        self.informants: list[Callable[[], str | None]] = []  # return a library's view of a hang; each in its own thread, at most 3 s
+        self.facts: dict[str, Any] = {}  # for events.jsonl: the states of all ranks when an inquiry found the cause
+        self.unreadable = ""  # why the last message could not be read
+        self.gone: dict[int, float] = {}  # ranks that have ended unexpectedly, and when
+        self.left: set[int] = set()  # those that left in order
+        self.parted = threading.Event()  # set when all ranks that joined have left or ended
+        self.late: list[str] = []  # errors about processes that joined as a rank that had joined already
+        self.how: dict[int, ProcessEnd] = {}  # by rank how its process ended, if known
+        self.woke_after_s = 0.0  # for which this process was stopped, if it has just continued
+        self._woke_at = 0.0
+        self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # by rank with an ended process: when it ended
         self.inquiries = HangInquiries(self)
         self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: announced large messages, in bytes
         self._requested_step = 0
         self._under_way = 0
 
-    @property
-    def sockets(self) -> list[Any]:
-        """Return the listening sockets, and the descriptors of this node's processes."""
-        return [*self.down.sockets, *self.node.descriptors]
-
-    def read(self, ready: Any) -> None:
-        """Handle a ready socket: a message of a rank, or the end of a process of this node."""
-        if ready in self.node.descriptors:
-            self._end_of(*self.node.ended(ready))
-            return
-        try:
-            received = self.down.read(ready)
-            if received:
-                self._from_below(*received)
-        except Malformed as error:
-            if self.members:
-                self.inbox.put(RunFailed(unreadable(str(error))))
-            self.unreadable = str(error)  # while ranks join, the comparison of builds gives a better error
+    def _reject(self, error: Malformed) -> None:
+        if self.members:
+            self.inbox.put(RunFailed(unreadable(str(error))))
+        self.unreadable = str(error)  # while ranks join, the comparison of builds gives a better error
 
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         match message:
@@ -145,22 +108,17 @@ class Coordinator(IOHandler):
                 self.inquiries.examine_error(message.sentence, message.code)
 
     def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
-        for joining in hello.ranks:
-            member = joining.member
-            if self.members and self.joined.get(member.rank) != member:
-                # another process joins as a rank that has joined: only that process ends
-                error = restarted(member)
-                if len(self.late) < _MOST_LATE:
-                    self.late.append(error)
-                if not child.ranks:
-                    self.down.refuse(child, error, FAILED)
-                continue
-            self.joined[member.rank] = member
-            child.ranks.add(member.rank)
-            self.inbox.put(joining)
-            self.node.watch(member)
-        if child.ranks:
-            self.down.send(child, wire.Welcome())
+        member = hello.member
+        if not self.members or self.joined.get(member.rank) == member:
+            self._admit(child, member)
+            self.inbox.put(hello)
+            return
+        # another process joins as a rank that has joined: only that process ends
+        error = restarted(member)
+        if len(self.late) < _MOST_LATE:
+            self.late.append(error)
+        if not child.ranks:
+            self.down.refuse(child, error, FAILED)
 
     def request(self, step: int) -> None:
         """Accept the values of this step for the main thread. Large messages of later steps wait at their ranks."""
@@ -227,7 +185,6 @@ class Coordinator(IOHandler):
         return bool(self._ended or self.down.cut)
 
     def _leave(self, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
-        """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
         rank = message.rank or 0
         if isinstance(message, wire.Bye):
             check_ranks([message.rank], child.ranks)
@@ -235,9 +192,7 @@ class Coordinator(IOHandler):
             self._ended.pop(rank, None)
             self._forget_closed()
             self.node.forget(rank)
-        child.ranks.discard(rank)
-        if not child.ranks:
-            self.down.forget(child)
+        self._remove(child, rank)
 
     def _before(self) -> list[int]:
         """Return the ranks that had ended already, in the order of their ends. Their last messages may still arrive."""
@@ -294,11 +249,9 @@ class Coordinator(IOHandler):
         return min(self.ending.tick(now), due)
 
     def close(self) -> None:
-        """End this node's remaining processes if the launch failed, and close the sockets."""
-        self.ending.leave()
+        """Close as every handler does; no rank is waited for any longer."""
+        super().close()
         self.parted.set()
-        self.down.close()
-        self.node.close()
 
 
 def unreadable(why: str) -> str:
@@ -325,7 +278,7 @@ class Server:
         self._build = own() if info.launcher != "local" else None  # all ranks of a local start are one build
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
-                down.expect_ranks(info.ranks, allow_connections(info.ranks))
+                down.unknown.expect_ranks(info.ranks, allow_connections(info.ranks))
                 self._listens = listen(down, info, secret)
             addresses = self._listens.listens if self._listens and self._listens.listens else addresses_of([down.endpoint])
             if info.local_ranks > 1:
@@ -343,23 +296,19 @@ class Server:
         self._io = IOThread(self.coordinator)
         self._builds: BuildServer | None = None
         if self._build:  # until all ranks have joined
-            me = BuildRequest(0, socket.gethostname(), self._build)
-            self._builds = BuildServer(BuildAddresses(secret, info.port, addresses), me, self._compare)
+            self._builds = BuildServer(BuildAddresses(secret, info.port, addresses), self._build, self._compare)
         self._early: dict[int, list[wire.Values]] = {}
         self._why_ended: str | None = None
 
     def _compare(self, call: BuildRequest) -> None:
-        if call.build != self._build:
-            self.coordinator.inbox.put(self._other_build(call.rank, call.host, call.build))
+        if read_build(call.build) != self._build:
+            self.coordinator.inbox.put(self._other_build(call.rank, call.host, read_build(call.build)))
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
 
     def admit(self, deadline_s: float) -> dict[int, Member]:
-        """Wait until every other rank has joined; return their descriptions by rank.
-
-        Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
-        """
+        """Wait until every other rank has joined; return them by rank. Raises UsageError for another build, RunFailed, WaitExpired."""
         joined = self._joined
         end = time.monotonic() + deadline_s
         while len(joined) < self._size - 1:
@@ -368,7 +317,7 @@ class Server:
             except Empty:
                 late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
-            if isinstance(message, Joining):
+            if isinstance(message, wire.Hello):
                 member = message.member
                 rank = member.rank
                 if self._build and read_build(message.build) != self._build:
@@ -400,9 +349,9 @@ class Server:
                 f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        rejected = self.coordinator.down.rejected.fact()
-        if rejected:
-            why.append(rejected.render())
+        refused = self.coordinator.down.unknown.fact()
+        if refused:
+            why.append(refused.render())
         if self.coordinator.unreadable:
             why.append(unreadable(self.coordinator.unreadable))
         return "; ".join(why)
@@ -514,7 +463,7 @@ class Server:
     def remarks(self) -> list[Fact | str]:
         """Return the notes about refused connections, restarted ranks, and a listener that is open to other hosts."""
         listener = open_listener(self._listens) if self._listens else None
-        remarks = (listener, self.coordinator.down.rejected.fact(), *self.coordinator.late)
+        remarks = (listener, self.coordinator.down.unknown.fact(), *self.coordinator.late)
         return [remark for remark in remarks if remark]
 
     def close(self) -> None:
@@ -526,12 +475,6 @@ class Server:
         self._context.term()
 
 
-# Connections that have not proved that they belong to the launch. Their number is limited in all and per source address.
-#
-# Above a limit no new connections are accepted, from that address or from all, until half of the limit is free again. ZeroMQ drops a
-# connection without a complete handshake after 2 s. A rank's kernel repeats its attempt to connect.
-
-
 def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     """Bind rank 0's socket for the other nodes, and return its addresses. Raises UsageError if no port is free."""
     addresses = hub_addresses(host_of(info.meeting))
@@ -539,7 +482,7 @@ def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     for port in ports:
         wrong = _bind(down, addresses.listens, port)
         if wrong is None:
-            down.port = port
+            down.unknown.port = port
             return addresses
     where = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
     raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")

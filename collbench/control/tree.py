@@ -1,6 +1,4 @@
-"""Connections of the ranks below a rank, the bundling of their messages, and the open-file limit.
-
-These ranks are the others of this node, and at rank 0 the first rank of each other node.
+"""Connections of the ranks below a rank (those of its node, at rank 0 also the first of each other node).
 
 libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed. Nothing else
 identifies a connection: a failed handshake reports the listener's own address, and garbage before a handshake causes no
@@ -10,9 +8,6 @@ message also carries the descriptor of its connection.
 
 from __future__ import annotations
 
-import errno
-import os
-import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,11 +17,9 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from collbench.control import security
 from collbench.control.members import Member
-from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of, socket_event
+from collbench.control.security import DOMAIN, Keys, UnknownConnections, hold_silent, peer_of, socket_event
 from collbench.control.wire import Abort, Aside, Bye, Entry, Hello, Here, Message, Where, frames, parsed
-from collbench.errors import RunFailed, UsageError
 
 # The values of a node's ranks, bundled into messages of a bounded size; errors about ranks in different steps.
 
@@ -75,122 +68,48 @@ def ranks_apart(name: str, at: tuple[str, int], other: str, other_at: tuple[str,
     )
 
 
-# The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.
-
-_WANTED_FILES = 65536  # more than one address can open to one port
-_RESERVE = 256  # for libraries and the run folder
-_FULL = (errno.EMFILE, errno.ENFILE)
-
-
-def allow_connections(count: int) -> int:
-    """Raise this process's soft limit of open files. Return how many pending connections fit beside `count` known ones.
-
-    Raises UsageError if the hard limit is too low for `count`.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(_WANTED_FILES, count + 4 * _RESERVE)
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        soft = allowed
-    if soft == resource.RLIM_INFINITY:
-        return _WANTED_FILES
-    if soft < count + _RESERVE:
-        raise UsageError(
-            f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
-            "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
-        )
-    opened = _RESERVE
-    with suppress(OSError):
-        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
-    return max(16, (soft - count - opened - _RESERVE) // 2)  # half, since as many may wait in the kernel's queue
-
-
-def out_of_files(error: BaseException) -> RunFailed | None:
-    """Return the error to report if `error` means that no more files can be opened; None for any other error."""
-    number = getattr(error, "errno", None)
-    if number not in _FULL:
-        return None
-    if number == errno.ENFILE:
-        return RunFailed("this host has no free file descriptors (ENFILE): end the processes that hold them, or raise fs.file-max")
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    count = 0
-    for descriptor in range(limit):  # /proc cannot be listed when no more files can be opened
-        with suppress(OSError):
-            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")  # noqa: PTH115 - as text
-    return RunFailed(
-        f"this process has reached its limit of {limit} open files ({count} are connections): raise it (ulimit -n, or "
-        "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
-    )
-
-
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NO_DESCRIPTOR = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-_MORE_OF_SOURCE = 64  # pending connections from one address in addition to its ranks: a rank that is dropped connects again
 _BACKLOG = 4096  # connections that the kernel queues: thousands of nodes connect at once, and silent connections use no descriptor
-_HANDSHAKE_S = 2.0  # an unfinished handshake from another host is dropped after that
-_FOR_EACH_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
-_SLOW_SHARE = 0.9  # of the handshake's time limit: a connection that closed later was dropped because of it
 _URGENT = (Where, Here, Abort, Bye)
 _AT_ONCE = 4096  # events handled in one call: a flood of connections must not delay the ranks
 
 
 @dataclass
 class ChildConnection:
-    """One connection from below: the ranks that use it, and when it was lost (None: it works).
-
-    also    ranks that reply through it because their first connection does not deliver
-    """
+    """One connection from below."""
 
     name: bytes
-    ranks: set[int] = field(default_factory=set)
-    also: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)  # those that use it
+    also: set[int] = field(default_factory=set)  # those that reply through it because their first connection does not deliver
     descriptor: int = _NO_DESCRIPTOR
-    cut: float | None = None
+    cut: float | None = None  # when it was lost; None while it works
 
 
 class Downlinks:
-    """One socket for all connections from below. Used by one thread.
-
-    children    the connections of ranks, by the socket's identity of each
-    cut         the connections that were lost
-    rejected    the connections that were refused
-    port        its port for other hosts, None if it listens only on this host
-    complete    all ranks have joined: new connections are not from ranks
-    """
+    """One socket for all connections from below. It listens only after `bind`. Used by one thread."""
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
         self.router = context.socket(zmq.ROUTER)
         keys.secure_listener(self.router)
+        self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
         self._caller = keys.caller[0]
         self._door = context.socket(zmq.REP)
         self._door.setsockopt(zmq.LINGER, 0)
         self._door.bind(_ZAP)
         self._monitor = self.router.get_monitor_socket(_WATCHED)
-        self.children: dict[bytes, ChildConnection] = {}
-        self.cut: list[ChildConnection] = []
-        self.rejected = RejectedPeers()
-        self.port: int | None = None
-        self.complete = False
-        self.pending = PendingConnections()
-        self.rejected.held_back = self.pending.held_back
-        self._since: dict[int, float] = {}  # when a pending connection was accepted
-        self._handshake_s = _HANDSHAKE_S
-        self._at: dict[int, ChildConnection] = {}
-
-    def expect_ranks(self, count: int, most_unknown: int) -> None:
-        """Set the limits for a launch of `count` ranks, which may all come from one address. Call it before `bind`."""
-        self._handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
-        self.pending.most = most_unknown
-        self.pending.most_of_source = min(most_unknown, count + _MORE_OF_SOURCE)
-        self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
+        self.children: dict[bytes, ChildConnection] = {}  # the connections of ranks, by the socket's identity of each
+        self.cut: list[ChildConnection] = []  # those that were lost
+        self.unknown = UnknownConnections()
+        self.complete = False  # all ranks have joined: new connections are not from ranks
+        self._at: dict[int, ChildConnection] = {}  # by descriptor
 
     def bind(self, place: str) -> None:
         """Listen at one more address. Raises zmq.ZMQError."""
         default_ms = self.router.getsockopt(zmq.HANDSHAKE_IVL)
         if place.startswith("tcp:"):  # ranks of this host may be slow, and no other host reaches their socket, so it keeps the default
-            self.router.setsockopt(zmq.HANDSHAKE_IVL, round(self._handshake_s * 1000))
+            self.router.setsockopt(zmq.HANDSHAKE_IVL, round(self.unknown.handshake_s * 1000))
         try:
             self.router.bind(place)
         finally:
@@ -208,10 +127,7 @@ class Downlinks:
         return [self.router, self._door, self._monitor]
 
     def read(self, ready: Any) -> tuple[ChildConnection, Message] | None:
-        """Return the message at a polled socket, with its connection; None for events, and for messages before a join.
-
-        Raises Malformed for an invalid message, though its sender has the launch's key.
-        """
+        """Return the message at a polled socket, with its connection; None for events and before a join. Raises Malformed."""
         self._events()  # first: the kernel may reuse the descriptor of a closed connection for the one in a message
         if ready is self._door:
             # ZeroMQ has verified that the peer has its key: reply whether it may join
@@ -223,10 +139,7 @@ class Downlinks:
             return None
         name, *pieces = self.router.recv_multipart(copy=False)
         descriptor = pieces[0].get(zmq.SRCFD) if pieces else _NO_DESCRIPTOR
-        # the launch's own connection, because its key decrypted a message
-        if descriptor in self.pending:
-            address = self.pending.remove(descriptor)
-            self.rejected.members |= {address} if address else set()
+        self.unknown.accept(descriptor)  # because the launch's key decrypted a message
         message = parsed([piece.buffer for piece in pieces])
         child = self.children.get(name.bytes)
         if child is None and not isinstance(message, Hello | Aside):
@@ -275,34 +188,22 @@ class Downlinks:
             event, descriptor, endpoint = socket_event(self._monitor)
             if event == zmq.EVENT_LISTENING:
                 if endpoint.startswith(b"tcp:"):
-                    self.pending.listeners.add(descriptor)
+                    self.unknown.listeners.add(descriptor)
                     with suppress(OSError):
-                        security.hold_silent(descriptor)
+                        hold_silent(descriptor)
             elif event == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
-                self.pending.listeners.discard(descriptor)
+                self.unknown.listeners.discard(descriptor)
             elif event == zmq.EVENT_ACCEPTED:
-                self._since[descriptor] = time.monotonic()
-                self.pending.add(descriptor, peer_of(descriptor))
-                if self.complete and self.pending.listeners:
-                    self.rejected.flooded(len(self.pending), self.pending.listeners)
-                    if self.rejected.deaf:  # permanently, so no limit opens it again
-                        self.pending.listeners.clear()
+                self.unknown.add(descriptor, peer_of(descriptor))
+                if self.complete:
+                    self.unknown.stop_flood()
             elif event == zmq.EVENT_DISCONNECTED:
-                self._closed(descriptor)
-
-    def _closed(self, descriptor: int) -> None:
-        lasted_s = time.monotonic() - self._since.pop(descriptor, 0.0)
-        if descriptor in self.pending:
-            address = self.pending.remove(descriptor)
-            if address and is_remote(address) and lasted_s >= _SLOW_SHARE * self._handshake_s:
-                self.rejected.note_slow(address)
-            else:
-                self.rejected.note(address, self.port)
-        child = self._at.pop(descriptor, None)
-        if child:
-            child.descriptor = _NO_DESCRIPTOR
-            child.cut = time.monotonic()
-            self.cut.append(child)
+                self.unknown.close(descriptor)
+                child = self._at.pop(descriptor, None)
+                if child:
+                    child.descriptor = _NO_DESCRIPTOR
+                    child.cut = time.monotonic()
+                    self.cut.append(child)
 
     def close(self) -> None:
         """Send the queued messages within one second, and close the sockets."""

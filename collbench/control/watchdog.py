@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.diagnosis import NodeProcesses, RankStalled
+from collbench.control.diagnosis import LONGEST_PHASE, NodeProcesses, RankStalled, RankState
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
@@ -45,10 +45,7 @@ _AWAKE_S = 3.0  # for a continued process to start the timers again
 
 
 class StartupWatchdog:
-    """A kernel timer that kills this process `seconds` after the last call of `arm`, or sends it signal `number`.
-
-    works: whether the kernel provides the timer.
-    """
+    """A kernel timer that kills this process `seconds` after the last call of `arm`, or sends it signal `number`."""
 
     def __init__(self, number: int = signal.SIGKILL) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -79,19 +76,18 @@ class StartupWatchdog:
 # Then the I/O thread kills the remaining ranks of its node, and ends this process. Rank 0's main thread has one second to report. A
 # signal may interrupt it inside a loop; then another thread reports, before the other ranks end and a launcher kills rank 0.
 
-PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
+PATIENCE_S = 2.0
+_OWN_S = 1.5
+_WORD_S = 1.0
 
 
 class EndProcess:
-    """The steps that end a launch after a failure.
-
-    The callable `end` ends this process at once and does not return. The callable `speak` reports the reason once.
-
-    for_all   whether this rank reports for all of them
-    """
+    """The steps that end a launch after a failure. `end` ends this process at once, `report` reports the reason once."""
 
     def __init__(self, end: Callable[[str, int], None], report: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
-        self._end, self._report, self._for_all = end, report, for_all
+        self._end = end
+        self._report = report
+        self._for_all = for_all  # whether this rank reports for all of them
         self._report_at = math.inf
         self._reason: tuple[str, int] = ("", 0)
         self._at: float | None = None
@@ -112,7 +108,9 @@ class EndProcess:
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
-            self._reason, self._at, self._node = (sentence, code), now + patience_s, node
+            self._reason = (sentence, code)
+            self._at = now + patience_s
+            self._node = node
             if self._for_all:
                 self._report_at = now + _WORD_S
 
@@ -144,26 +142,25 @@ _LAST_S = 4.0
 
 
 class Watchdog:
-    """A thread that watches the current phase of this process. There is one per process; `close` ends the thread.
-
-    progress   a word that the timed loops set to the last complete iteration
-    witness    receives the reason before the process ends (rank 0 stores it)
-    suspects   returns the names of stopped ranks of this host
-    consult    receives the phase without progress; ends this process with a better diagnosis, or returns one
-    """
+    """A thread that watches the current phase of this process. There is one per process; `close` ends the thread."""
 
     def __init__(self, timeout_s: float, name: str, end: Callable[[str], None] | None = None) -> None:
-        self.progress = ctypes.c_int64(-1)
-        self._timeout, self._name, self._end = timeout_s, name, end or end_process
-        self.witness: Callable[[Fact], None] | None = None
-        self.suspects: Callable[[], list[str]] | None = None
+        self.progress = ctypes.c_int64(-1)  # a word that the timed loops set to the last complete iteration
+        self.witness: Callable[[Fact], None] | None = None  # receives the reason before the process ends (rank 0 stores it)
+        self.suspects: Callable[[], list[str]] | None = None  # returns the names of stopped ranks of this host
+        # Receives the phase without progress; ends this process with a better diagnosis, or returns one.
         self.consult: Callable[[str], Fact | None] | None = None
+        self._timeout = timeout_s
+        self._name = name
+        self._end = end or end_process
         self._phase: str | None = None
         self._waiting: str | None = None
         self._failed = ""
         self._seen = -1
-        self._since = self._looked = time.monotonic()
-        self._paused_s = self._queued = 0.0
+        self._since = time.monotonic()
+        self._looked = self._since
+        self._paused_s = 0.0
+        self._queued = 0.0
         self._pauses: list[tuple[float, float]] = []  # the end and the seconds of each recent pause
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
@@ -181,63 +178,65 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Suspend the deadline during the block. Waits of the control plane have their own deadline, and name the missing ranks.
-
-        what: the phase for which it waits.
-        """
+        """Suspend the deadline during the block, which waits for phase `what`: waits of the control plane have their own deadline."""
         with self._in_phase(None, what, what):
             yield
 
     @contextmanager
     def _in_phase(self, phase: str | None, waiting: str | None, name: str) -> Iterator[None]:
         before = self._phase, self._waiting
-        self._since, self._phase, self._waiting, self._failed = time.monotonic(), phase, waiting, ""
+        self._since = time.monotonic()
+        self._phase = phase
+        self._waiting = waiting
+        self._failed = ""
         try:
             yield
         except BaseException:
             self._failed = self._failed or name
             raise
         finally:
-            self._since, (self._phase, self._waiting) = time.monotonic(), before
+            self._since = time.monotonic()
+            self._phase, self._waiting = before
 
     @property
     def at(self) -> str:
         """Return the current phase, the awaited phase, or the phase that failed; "" between phases."""
         return self._failed or self._phase or self._waiting or ""
 
-    @property
-    def waits(self) -> bool:
-        """Return whether this rank waits for other ranks over the control plane."""
-        return self._waiting is not None
+    def state(self, rank: int, step: int) -> RankState:
+        """Return the state of this process, which is rank `rank` and in step `step` of the control plane. Any thread may call."""
+        now = time.monotonic()
+        recently_paused_s = sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
+        return RankState(
+            rank=rank,
+            phase=self.at[:LONGEST_PHASE],
+            waits=self._waiting is not None,
+            iteration=self._iteration,
+            still_s=self._still_s,
+            step=step,
+            paused_s=self.paused_s,
+            recently_paused_s=recently_paused_s,
+        )
 
     @property
-    def iteration(self) -> int:
-        """Return the current iteration of the timed loop, from 0 on; -1 before the first one is complete."""
+    def _iteration(self) -> int:
         complete = self.progress.value
-        return complete + 1 if complete >= 0 and not self.waits else -1
+        return complete + 1 if complete >= 0 and self._waiting is None else -1
 
     @property
-    def still_s(self) -> float:
-        """Return the seconds since the last progress."""
+    def _still_s(self) -> float:
         if self.progress.value != self._seen:
-            self._seen, self._since = self.progress.value, time.monotonic()
+            self._seen = self.progress.value
+            self._since = time.monotonic()
         return time.monotonic() - self._since
 
     @property
     def paused_s(self) -> float:
-        """Return for how many seconds in all the process could not run: stopped, swapped out, its machine asleep, or its Python blocked.
-
-        Waiting for a core does not count.
-        """
+        """Return the seconds in which the process could not run (stopped, swapped out, asleep, Python blocked); not waits for a core."""
         return self._paused_s + self._overdue_s(time.monotonic())
 
-    @property
-    def recently_paused_s(self) -> float:
-        """Return for how many seconds the process could not run, in pauses that ended within the timeout or since the last progress."""
-        now = time.monotonic()
-        return sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
-
     def _recent_pauses(self, now: float) -> list[tuple[float, float]]:
+        """Return the pauses that ended within the timeout or since the last progress."""
         return [pause for pause in self._pauses if pause[0] > min(self._since, now - self._timeout)]
 
     def _overdue_s(self, now: float) -> float:
@@ -264,9 +263,11 @@ class Watchdog:
             paused_s = self._overdue_s(now)
             if paused_s:
                 self._pauses = [*self._recent_pauses(now), (now, paused_s)]
-            self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
+            self._paused_s += paused_s
+            self._looked = now
+            self._queued = self._queued_s()
             self._arm(self._timeout + _CONTINUE_AFTER_S)
-            stalls = self.still_s > self._timeout and self._phase is not None
+            stalls = self._still_s > self._timeout and self._phase is not None
             # once the kernel's timer has continued this process it ends, since a scheduler may still count it as suspended
             outlasted = any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
             continued_s = now - self._pauses[-1][0] if self._pauses else math.inf
@@ -277,7 +278,7 @@ class Watchdog:
     def _give_up(self) -> None:
         """End this process. Other ranks are consulted twice, since the replying rank may stop before it has ended this process."""
         stopped = tuple(self.suspects()) if self.suspects else ()
-        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self.iteration, stopped)
+        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self._iteration, stopped)
         if self.consult:
             self._arm(_CONSULT_S + _LAST_S)
             better = self.consult(self.at)

@@ -1,9 +1,7 @@
 """Messages of the control plane: their kinds, framing and limits.
 
-A message is one record in MessagePack, compressed if it is long, in pieces of 64 KiB. It has no executable content, and its size
-is bounded. A message from another process is not trusted until `parsed` has checked every field.
-
-A socket closes a connection that sends a longer frame, so a peer without a key cannot fill its memory.
+A message is one record in MessagePack, compressed if it is long, in pieces of 64 KiB. It has no executable content, its size is
+bounded, and it is not trusted until `parsed` has checked every field. A socket closes a connection that sends a longer piece.
 """
 
 from __future__ import annotations
@@ -35,13 +33,6 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     """Base of all messages. Each kind is a subclass, and its name is the kind on the wire."""
 
 
-class Joining(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A rank that joins, and its build as JSON (launch/software.py reads it); 0 if all ranks are one build."""
-
-    member: Member
-    build: Any = 0
-
-
 class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One rank's part of a step: its phase, its value as JSON text, and the bytes of its arrays."""
 
@@ -57,9 +48,10 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Hello(Message, frozen=True):
-    """Up: ranks describe themselves."""
+    """Up: a rank joins, with its build as JSON (launch/software.py reads it); 0 if all ranks are one build."""
 
-    ranks: list[Joining]
+    member: Member
+    build: Any = 0
 
 
 class Welcome(Message, frozen=True):

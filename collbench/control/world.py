@@ -15,7 +15,7 @@ from msgspec import convert
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import LONGEST_PHASE, RankState, began_of, is_stopped
+from collbench.control.diagnosis import RankState, began_of, is_stopped
 from collbench.control.members import Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import EndProcess, Watchdog, end_process
@@ -62,24 +62,17 @@ _OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at ev
 
 
 class World(Members):
-    """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
+    """All ranks of one launch: they join, exchange data, and end together with one reason.
 
     All ranks call each method of an exchange, in the same order; every wait has a deadline.
-
-    rank, size   this rank and the number of ranks
-    timeout_s    the deadline of every wait
-    watchdog     gets the phase in which this rank waits for others
-    kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
-    ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
-    finish_off   makes the launcher kill the ranks that cannot end themselves; None if it does so without a request
     """
 
     def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
         self.info = info
-        self.kept: Callable[[], str] | None = None
-        self.ending_code = FAILED
+        self.kept: Callable[[], str] | None = None  # returns a text about the stored results: "12 of 40 cases: they are in runs/x"
+        self.ending_code = FAILED  # the exit code of a launch that `_end` ends: 4, or that of a signal
         self._signal: Interrupted | None = None
-        self.finish_off = finish_off
+        self.finish_off = finish_off  # makes the launcher kill the ranks that cannot end themselves; None if it does so by itself
         self._reported = threading.Lock()
         self._examined: BaseException | None = None
         if info.local_rank == 0:
@@ -89,7 +82,7 @@ class World(Members):
         super().__init__(me)
         self.rank = info.rank
         self.size = info.ranks
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s  # of every wait
         self.watchdog = Watchdog(timeout_s, str(me), self._end_alone)
         self._step = 0
         self._patience_s = 0.0
@@ -142,10 +135,7 @@ class World(Members):
         return [arrays[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
-        """Pass every other rank's array (float64) to `take` at rank 0, one by one as they arrive, without keeping them.
-
-        An array is a read-only view of the received bytes.
-        """
+        """Pass each other rank's array (float64, a read-only view of the received bytes) to `take` at rank 0 as it arrives."""
         import numpy as np
 
         def take_bytes(rank: int, shape: Any, raw: Sequence[memoryview]) -> None:
@@ -207,7 +197,7 @@ class World(Members):
     def _join(self) -> None:
         info = self.info
         if info.meeting == "mpi":  # mpirun over several hosts does not pass rank 0's address
-            from collbench.control.addresses import with_meeting
+            from collbench.launch.mpi import with_meeting
 
             with self.watchdog.phase("joining over MPI"):
                 info = with_meeting(info)
@@ -271,17 +261,7 @@ class World(Members):
                 )
 
     def _own_state(self) -> RankState:
-        """Return this rank's state; called by the I/O thread."""
-        return RankState(
-            rank=self.rank,
-            phase=self.watchdog.at[:LONGEST_PHASE],
-            waits=self.watchdog.waits,
-            iteration=self.watchdog.iteration,
-            recently_paused_s=self.watchdog.recently_paused_s,
-            still_s=self.watchdog.still_s,
-            step=self._step,
-            paused_s=self.watchdog.paused_s,
-        )
+        return self.watchdog.state(self.rank, self._step)
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""

@@ -1,13 +1,15 @@
-"""Limits on the number of ranks on this host: memory, processes and cores. They protect a login node from a mistyped number."""
+"""Limits on the number of ranks on this host: memory, processes, cores and open files. They protect a login node from a mistyped number."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from collbench.errors import UsageError
+from collbench.errors import RunFailed, UsageError
 from collbench.units import format_bytes
 
 MOST_PER_CORE = 16
@@ -109,3 +111,49 @@ def _number(file: Path, otherwise: int) -> int:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return otherwise
+
+
+# The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.
+
+_WANTED_FILES = 65536  # more than one address can open to one port
+_RESERVE = 256  # for libraries and the run folder
+_FULL = (errno.EMFILE, errno.ENFILE)
+
+
+def allow_connections(count: int) -> int:
+    """Raise the soft limit of open files; return how many pending connections fit beside `count` known ones. Raises UsageError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max(_WANTED_FILES, count + 4 * _RESERVE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft == resource.RLIM_INFINITY:
+        return _WANTED_FILES
+    if soft < count + _RESERVE:
+        raise UsageError(
+            f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
+            "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
+        )
+    opened = _RESERVE
+    with suppress(OSError):
+        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    return max(16, (soft - count - opened - _RESERVE) // 2)  # half, since as many may wait in the kernel's queue
+
+
+def out_of_files(error: BaseException) -> RunFailed | None:
+    """Return the error to report if `error` means that no more files can be opened; None for any other error."""
+    number = getattr(error, "errno", None)
+    if number not in _FULL:
+        return None
+    if number == errno.ENFILE:
+        return RunFailed("this host has no free file descriptors (ENFILE): end the processes that hold them, or raise fs.file-max")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    count = 0
+    for descriptor in range(limit):  # /proc cannot be listed when no more files can be opened
+        with suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")  # noqa: PTH115 - as text
+    return RunFailed(
+        f"this process has reached its limit of {limit} open files ({count} are connections): raise it (ulimit -n, or "
+        "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
+    )

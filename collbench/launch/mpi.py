@@ -22,14 +22,18 @@ import ctypes
 import json
 import os
 import re
+import secrets
+import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from collbench.addresses import LOOPBACK, is_loopback, own_addresses, resolve, route_to
 from collbench.errors import RunFailed, UsageError
 from collbench.launch import shared_memory
-from collbench.launch.info import INTEL_HYDRA, LaunchInfo
+from collbench.launch.info import INTEL_HYDRA, LaunchInfo, meeting_at
 from collbench.reason import Fact
 from collbench.units import plural
 
@@ -365,3 +369,43 @@ def earlier_crash(env: Mapping[str, str]) -> BackendStartFailed | None:
     """Return the crash of an earlier launch of this command, or None."""
     text = env.get(CRASHED_BACKEND)
     return BackendStartFailed(*json.loads(text)) if text else None
+
+
+# Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
+
+
+def with_meeting(info: LaunchInfo) -> LaunchInfo:
+    """Return the launch with rank 0's address and the token of its secret. Starts MPI with thread level single.
+
+    All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises UsageError if rank 0's
+    host has no address that all hosts can reach.
+    """
+    MPI = load()  # noqa: N806 (mpi4py's name of the module)
+    mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
+    if mismatch:
+        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")
+    initialise(MPI)
+    disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
+    if disagrees:
+        raise RunFailed(disagrees)
+    world = MPI.COMM_WORLD
+    here = socket.gethostname()
+    local = own_addresses()
+    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
+    likely = [address for address in (*resolve(here), *outwards) if address in local]  # those of its name, then those of its routes
+    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *local])), secrets.token_hex(16)), root=0)
+    reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
+    away = [reached_there for reached_there in reached if reached_there is not None]
+    common = [address for address in addresses if all(address in reached_there for reached_there in away)]
+    if away and not common:
+        raise UsageError(
+            f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
+            "set MASTER_ADDR to its address in the network between the hosts, and pass MASTER_ADDR to all ranks"
+        )
+    return replace(info, meeting=meeting_at(common[0] if common else LOOPBACK), token=str(token), secret="token")
+
+
+def _reaches(address: str) -> bool:
+    """Return whether this host has a route to `address`. An address of this host, such as a bridge's, does not count."""
+    source = route_to(address)
+    return source is not None and source != address and not is_loopback(source)

@@ -22,7 +22,6 @@ from collbench.control.wire import (
     Grant,
     Hello,
     Here,
-    Joining,
     Malformed,
     Message,
     Moved,
@@ -46,7 +45,8 @@ from collbench.control.wire import (
 
 _MEMBER = Member(1, "node1", 0, 4242, (0, 1), began=7)
 REAL: tuple[Message, ...] = (
-    Hello([Joining(_MEMBER), Joining(_MEMBER, [1, "0.1.0", "abc"])]),
+    Hello(_MEMBER),
+    Hello(_MEMBER, [1, "0.1.0", "abc"]),
     Welcome(),
     Moved(1),
     Values(5, [

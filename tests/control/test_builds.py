@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from collbench.control import builds
-from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of, ask_rank_0
+from collbench.control.builds import BuildAddresses, BuildServer, addresses_of, ask_rank_0
 from collbench.control.security import Secret
-from collbench.launch.software import Build
+from collbench.launch.software import Build, read_build
 from tests.control.ends_here import free_port
 
 OURS, THEIRS = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
@@ -31,29 +31,31 @@ def here():
 @pytest.fixture
 def calls(here):
     taken = []
-    with BuildServer(here, BuildRequest(0, "n1", OURS), taken.append):
+    with BuildServer(here, OURS, taken.append):
         yield taken
 
 
 def rank_1(where, seconds=5.0):
-    return ask_rank_0(where, BuildRequest(1, "n2", THEIRS, {"python": "3.12"}), threading.Event(), seconds)
+    return ask_rank_0(where, 1, THEIRS, threading.Event(), seconds, about={"python": "3.12"})
 
 
 def test_both_sides_learn_the_other_build_and_a_rank_that_asks_again_is_noted_once(here, calls):
     for _ in range(2):
-        assert rank_1(here) == builds.BuildReply("n1", OURS, noted=True)
-        assert calls == [BuildRequest(1, "n2", THEIRS, {"python": "3.12"})]
+        reply = rank_1(here)
+        assert reply and (read_build(reply.build), reply.noted) == (OURS, True)
+        (call,) = calls
+        assert (call.rank, call.host, read_build(call.build), call.about) == (1, socket.gethostname(), THEIRS, {"python": "3.12"})
 
 
 def test_a_taken_port_is_passed_over_and_one_that_the_launch_fixes_comes_first(here):
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as other:
         other.bind(("127.0.0.1", here.ports[0]))
-        with BuildServer(here, BuildRequest(0, "n1", OURS), lambda _: None):
+        with BuildServer(here, OURS, lambda _: None):
             assert rank_1(here)
         port = free_port()
     fixed = BuildAddresses(here.secret, port, here.addresses)
     assert fixed.ports == [port, *here.ports]
-    with BuildServer(fixed, BuildRequest(0, "n1", OURS), lambda _: None):
+    with BuildServer(fixed, OURS, lambda _: None):
         assert rank_1(fixed)
     assert rank_1(here, NOBODY_S) is None  # no answer comes where rank 0 is not
 

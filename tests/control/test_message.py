@@ -105,9 +105,9 @@ REFUSED = {
     "packed and cut off": [b"z" + zlib.compress(msgpack.encode(["stalled", "a phase"]))[:8]],
     "unpacks without end": [b"z" + zlib.compress(msgpack.encode(["stalled", "x" * MOST_UNPACKED_BYTES]), 9)],
     "a map instead of a list": [message_of("hello", {})],
-    "a rank without facts": [message_of("hello", [[None, 0]])],
-    "a rank that is negative": [message_of("hello", [[{**MEMBER, "rank": -1}, 0]])],
-    "a rank that is too large": [message_of("hello", [[{**MEMBER, "rank": 1 << 24}, 0]])],
+    "a rank without facts": [message_of("hello", None, 0)],
+    "a rank that is negative": [message_of("hello", {**MEMBER, "rank": -1}, 0)],
+    "a rank that is too large": [message_of("hello", {**MEMBER, "rank": 1 << 24}, 0)],
     "a rank that is true": [message_of("moved", True)],
     "an array that is a list": [message_of("values", 1, [[1, "gathering", b"1", [[]]]])],
     "a value that is text": [message_of("values", 1, [[1, "gathering", "1", []]])],
@@ -141,7 +141,7 @@ def test_what_is_no_message_is_refused(pieces):
 
 
 def test_what_is_refused_differs_from_a_message_in_one_thing():
-    assert parsed([message_of("hello", [[MEMBER, 0]])]).ranks[0].member == Member(1, "a", 0, 7, (0,))
+    assert parsed([message_of("hello", MEMBER, 0)]).member == Member(1, "a", 0, 7, (0,))
     assert parsed([message_of("here", [STATE])]).states == [RankState(3)]
     assert parsed([message_of("paths", 1, 0, [["a", 1, 2, 3, 4, 5, 6]])]).reports == [PathReport("a", 1, 2, 3, 4, 5, 6)]
     assert [parsed([message_of("abort", "why", code)]) for code in (1, 255)] == [Abort("why", 1), Abort("why", 255)]

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from collbench.control import tree
 from collbench.control.addresses import node_place
 from collbench.control.tree import BUNDLE_BYTES, LARGE_BYTES, bundles
 from collbench.control.wire import Entry
 from collbench.errors import RunFailed, UsageError
+from collbench.launch import limits as limits_of_host
 from tests.cli.command import until
 from tests.control.ends_here import Here, about, collected, launch
 
@@ -152,19 +152,19 @@ def test_bundles_keep_the_order_and_are_bounded():
 
 def test_rank_0_may_open_a_connection_to_each_node(monkeypatch):
     limits = {"now": (1024, 20_000)}
-    monkeypatch.setattr(tree.resource, "getrlimit", lambda _: limits["now"])
-    monkeypatch.setattr(tree.resource, "setrlimit", lambda _, both: limits.update(now=both))
-    unknown = tree.allow_connections(2)
+    monkeypatch.setattr(limits_of_host.resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(limits_of_host.resource, "setrlimit", lambda _, both: limits.update(now=both))
+    unknown = limits_of_host.allow_connections(2)
     assert limits["now"] == (20_000, 20_000) and 9000 < unknown < 10_000
-    assert 16 <= tree.allow_connections(19_000) < 400
+    assert 16 <= limits_of_host.allow_connections(19_000) < 400
     limits["now"] = (1024, 1_000_000)
-    tree.allow_connections(2)
+    limits_of_host.allow_connections(2)
     assert limits["now"] == (65_536, 1_000_000)
-    tree.allow_connections(70_000)
+    limits_of_host.allow_connections(70_000)
     assert limits["now"] == (71_024, 1_000_000)
     limits["now"] = (1024, 20_000)
     with pytest.raises(UsageError, match=r"30000 nodes.* 20000"):
-        tree.allow_connections(30_000)
+        limits_of_host.allow_connections(30_000)
 
 
 def test_a_message_that_cannot_be_read_ends_the_run():

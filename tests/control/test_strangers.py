@@ -14,9 +14,9 @@ import zmq
 
 from collbench.control import security
 from collbench.control.members import Member
-from collbench.control.security import ConnectionsRefused, Keys, PendingConnections, RejectedPeers, Secret, closing, is_remote
+from collbench.control.security import ConnectionsRefused, Keys, Secret, UnknownConnections, closing, is_remote
 from collbench.control.tree import restarted
-from collbench.control.wire import PIECE_BYTES, Hello, Joining, frames
+from collbench.control.wire import PIECE_BYTES, Hello, frames
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
 from tests.control.ends_here import about, collected, launch
@@ -51,7 +51,7 @@ def without_curve(here):
     stranger.linger = 0
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
-    stranger.send_multipart(frames(Hello([Joining(about(1))])))
+    stranger.send_multipart(frames(Hello(about(1))))
     assert monitor.poll(5000)
     context.destroy(linger=0)
 
@@ -93,8 +93,8 @@ def test_a_foreign_connection_is_refused_and_reported(stranger, here):
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
     (actual,) = hub.remarks()
     assert isinstance(actual, ConnectionsRefused)
-    assert hub.coordinator.down.rejected.count >= 1
-    assert set(hub.coordinator.down.rejected.addresses) <= {"127.0.0.1"}
+    assert hub.coordinator.down.unknown.count >= 1
+    assert set(hub.coordinator.down.unknown.addresses) <= {"127.0.0.1"}
 
 
 def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here):
@@ -181,7 +181,7 @@ def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here, monkeypatc
 
 
 def test_many_foreign_connections_are_counted_and_few_addresses_kept():
-    rejected = RejectedPeers()
+    rejected = UnknownConnections()
     assert rejected.fact() is None
     for number in range(1000):
         rejected.note(f"10.0.{number // 250}.{number % 250}")
@@ -221,7 +221,7 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here):
         hub.collect(step, "asking", 10, lambda rank, value, _: None)
     for thread in threads:
         thread.join()
-    assert hub.coordinator.down.rejected.count > 8
+    assert hub.coordinator.down.unknown.count > 8
     assert resident() - before < 64 << 20
 
 
@@ -239,7 +239,7 @@ def calls(monkeypatch):
 
 
 def pending(most, most_of_source):
-    found = PendingConnections(most, most_of_source)
+    found = UnknownConnections(most, most_of_source)
     found.listeners.add(99)
     return found
 

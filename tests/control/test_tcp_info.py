@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, reports, tcp_info
+from collbench.addresses import listen_at
+from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, reports, tcp_info
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
 OFFSETS = {
@@ -138,8 +139,7 @@ def result_of(probe):
 
 
 def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads():
-    server = listener("127.0.0.1")
-    with server:
+    with listen_at("127.0.0.1", backlog=64) as server:
         assert result_of(Probe("127.0.0.1", server.getsockname()[1])).limit is None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from collbench.control import security, tree
-from collbench.control.security import PendingConnections
+from collbench.control import security
+from collbench.control.security import UnknownConnections
 from collbench.errors import RunFailed
+from collbench.launch import limits
 from tests.cli.command import BIN, Finished, environment, until
 from tests.control.ends_here import free_port
 
@@ -109,7 +110,7 @@ def test_a_flood_with_greetings_and_a_low_hard_limit_passes_or_is_reported(tmp_p
 def test_an_exhausted_process_has_the_limit_and_other_errors_are_not_about_descriptors() -> None:
     code = (
         "import resource, socket\nfrom collbench.cli import main\nfrom collbench.launch import signals\n"
-        "from collbench.control import tree\n"
+        "from collbench.launch import limits\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nheld = []\n"
         "def run(argv):\n    while True:\n        held.append(socket.socket())\n"
         "main.run = run\nimport sys\nsys.exit(main.guarded(['allreduce']))\n"
@@ -117,8 +118,8 @@ def test_an_exhausted_process_has_the_limit_and_other_errors_are_not_about_descr
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4 and done.stderr.count("\n") == 1, done.stderr
     assert "64 open files" in done.stderr and "defect" not in done.stderr
-    assert tree.out_of_files(OSError(28, "No space left on device")) is None
-    assert isinstance(tree.out_of_files(OSError(23, "Too many open files in system")), RunFailed)
+    assert limits.out_of_files(OSError(28, "No space left on device")) is None
+    assert isinstance(limits.out_of_files(OSError(23, "Too many open files in system")), RunFailed)
 
 
 class TestLimits:
@@ -135,7 +136,7 @@ class TestLimits:
         return False
 
     def test_a_source_with_too_many_is_held_back_alone_until_half_are_gone(self, listening: socket.socket) -> None:
-        pending = PendingConnections(most=100, most_of_source=3)
+        pending = UnknownConnections(most=100, most_of_source=3)
         pending.listeners = {listening.fileno()}
         for number in range(4):
             assert self.reaches(listening, "127.0.0.9")
@@ -149,7 +150,7 @@ class TestLimits:
         assert self.reaches(listening, "127.0.0.9")
 
     def test_too_many_in_all_close_the_port_until_half_are_gone(self, listening: socket.socket) -> None:
-        pending = PendingConnections(most=3, most_of_source=3)
+        pending = UnknownConnections(most=3, most_of_source=3)
         pending.listeners = {listening.fileno()}
         for number in range(4):
             pending.add(1000 + number, f"127.0.0.{number}")
@@ -159,11 +160,11 @@ class TestLimits:
         assert self.reaches(listening, "127.0.0.9")
 
     def test_ranks_of_this_host_and_descriptors_used_again_count_once_or_never(self) -> None:
-        pending = PendingConnections(most=1000, most_of_source=3)
+        pending = UnknownConnections(most=1000, most_of_source=3)
         for number in range(50):
             pending.add(number, "this host")
         assert not pending.held_back
-        pending = PendingConnections()
+        pending = UnknownConnections()
         pending.add(7, "10.0.0.1")
         pending.add(7, "10.0.0.2")
         assert len(pending) == 1 and pending.remove(7) == "10.0.0.2" and len(pending) == 0

@@ -24,7 +24,7 @@ from collbench.control.addresses import hub_places
 from collbench.control.members import Member
 from collbench.control.security import Keys, secret_of
 from collbench.control.tree import LARGE_BYTES
-from collbench.control.wire import Bye, Entry, Grant, Hello, Joining, Message, Offer, StepAnswer, Values, encoded, frames, parsed
+from collbench.control.wire import Bye, Entry, Grant, Hello, Message, Offer, StepAnswer, Values, encoded, frames, parsed
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from tools.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
@@ -144,7 +144,7 @@ class Nodes:
             self.socket.connect(hub_places(self._info, self._secret)[0])
         for rank in self.mine:
             member = Member(rank, f"node{rank:05}", 0, rank, tuple(range(64)), routes=((LOOPBACK, LOOPBACK),))
-            self._say(rank, Hello([Joining(member)]))
+            self._say(rank, Hello(member))
 
     def _say(self, rank: int, message: Message) -> None:
         self.socket.send_multipart([_name(rank), *frames(message)], copy=False)

@@ -82,7 +82,7 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
         _drain(hub)
         slowest = _answers(here, hub)
         what = "at a socket, with the key" if has_key else "at a socket, raw bytes"
-        refused = len(unreadable) or hub.coordinator.down.rejected.count
+        refused = len(unreadable) or hub.coordinator.down.unknown.count
         return Fuzzed(what, count, refused, time.perf_counter() - began, slowest, resident() - before)
 
 
