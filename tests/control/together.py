@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from collbench.launch.info import LaunchInfo
 
 ROOT = Path(__file__).parent.parent.parent
