@@ -24,9 +24,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar
 
+import msgspec
 from msgspec import DecodeError, Meta, Struct, json
 
 from collbench.addresses import LOOPBACK
@@ -68,8 +68,7 @@ class BuildReply(Struct):
     noted: bool = False
 
 
-@dataclass(frozen=True)
-class BuildAddresses:
+class BuildAddresses(msgspec.Struct, frozen=True):
     """The UDP addresses at which rank 0 listens. The port comes from the launch, or is derived from the secret."""
 
     secret: Secret

@@ -15,11 +15,11 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct, structs
 
 from collbench.control.members import HostKilled, Member, Rank
@@ -414,24 +414,23 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 # process, a lossy path, a pause of all ranks, a rank in another place. docs/explanation/hang-diagnosis.md has the evidence of each.
 
 
-@dataclass(frozen=True)
-class HangEvidence:
+class HangEvidence(msgspec.Struct, frozen=True):
     """The evidence that rank 0 has when a launch makes no progress, by rank where it is of ranks."""
 
     what: str  # the phase without progress; "" when a process has ended
     timeout_s: float
     members: Mapping[int, str]  # the name in messages: "rank 13 (node07, pid 4242)"
     answers: Mapping[int, RankState]  # the states of the ranks that replied
-    states: Mapping[int, RankState] = field(default_factory=dict)  # the last known states
+    states: Mapping[int, RankState] = msgspec.field(default_factory=dict)  # the last known states
     gone: Sequence[int] = ()  # ranks with an ended process, in the order of their ends
-    how: Mapping[int, ProcessEnd] = field(default_factory=dict)
-    other_candidates: Mapping[int, HostKilled] = field(default_factory=dict)  # which others may have ended before it
+    how: Mapping[int, ProcessEnd] = msgspec.field(default_factory=dict)
+    other_candidates: Mapping[int, HostKilled] = msgspec.field(default_factory=dict)  # which others may have ended before it
     held: Collection[int] = ()  # ranks with a process stopped by SIGSTOP or a debugger, as their node reports
     unreachable: Collection[int] = ()  # ranks on hosts that do not acknowledge rank 0's messages
-    elsewhere: Mapping[int, str] = field(default_factory=dict)  # another address at which its host answers
-    spokesmen: Mapping[int, int] = field(default_factory=dict)  # the rank that forwards its messages: the first of its node
-    doing: Mapping[int, str] = field(default_factory=dict)  # its innermost calls
-    hosts: Mapping[int, str] = field(default_factory=dict)  # the name of its host
+    elsewhere: Mapping[int, str] = msgspec.field(default_factory=dict)  # another address at which its host answers
+    spokesmen: Mapping[int, int] = msgspec.field(default_factory=dict)  # the rank that forwards its messages: the first of its node
+    doing: Mapping[int, str] = msgspec.field(default_factory=dict)  # its innermost calls
+    hosts: Mapping[int, str] = msgspec.field(default_factory=dict)  # the name of its host
     path: PathFault | None = None
 
 

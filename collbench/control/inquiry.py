@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import to_builtins
 
 from collbench.addresses import is_loopback_up, own_addresses
@@ -52,8 +52,7 @@ _INTERRUPTED_S = 0.05  # the same, if a signal interrupts it: prterun kills all 
 _SIGNAL_CODES = (INTERRUPTED, TERMINATED)
 
 
-@dataclass(frozen=True)
-class SecondaryError:
+class SecondaryError(msgspec.Struct, frozen=True):
     """An error of a rank that another rank's end or silence may have caused. own: it is rank 0's error."""
 
     sentence: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from collbench.addresses import LOOPBACK, Family, family_of
 from collbench.errors import UsageError
@@ -16,8 +17,7 @@ from collbench.units import listed
 Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One rank as it described itself."""
 
     rank: Rank

@@ -14,10 +14,10 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from collbench.reason import Fact
@@ -37,8 +37,7 @@ _EVERY_S = 0.5
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
-@dataclass(frozen=True)
-class TcpInfo:
+class TcpInfo(msgspec.Struct, frozen=True):
     """The kernel's data about one connection at its sending end."""
 
     state: int = 0
@@ -167,8 +166,7 @@ _HEADERS = {socket.AF_INET: 40, socket.AF_INET6: 60}
 _TIMESTAMPS = 12
 
 
-@dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(msgspec.Struct, frozen=True):
     """The packet sizes in bytes that passed and that failed, over established connections."""
 
     passed: tuple[int, ...] = ()
@@ -306,12 +304,11 @@ class PathFault(Fact, frozen=True):
         )
 
 
-@dataclass(frozen=True)
-class PathEvidence:
+class PathEvidence(msgspec.Struct, frozen=True):
     """The evidence about paths by (source, target) host names: reports and probe results."""
 
-    directions: Mapping[tuple[str, str], PathReport] = field(default_factory=dict)
-    probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
+    directions: Mapping[tuple[str, str], PathReport] = msgspec.field(default_factory=dict)
+    probes: Mapping[tuple[str, str], ProbeResult] = msgspec.field(default_factory=dict)
     answering: Collection[str] = ()  # the hosts with ranks that reply
     loopback_down: Sequence[str] = ()  # the hosts whose loopback interface is down
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import zmq
 from zmq.utils import z85
 
@@ -76,13 +76,12 @@ _URGENT = (Where, Here, Abort, Bye)
 _AT_ONCE = 4096  # events handled in one call: a flood of connections must not delay the ranks
 
 
-@dataclass
-class ChildConnection:
+class ChildConnection(msgspec.Struct):
     """One connection from below."""
 
     name: bytes
-    ranks: set[int] = field(default_factory=set)  # those that use it
-    also: set[int] = field(default_factory=set)  # those that reply through it because their first connection does not deliver
+    ranks: set[int] = msgspec.field(default_factory=set)  # those that use it
+    also: set[int] = msgspec.field(default_factory=set)  # those that reply through it because their first connection does not deliver
     descriptor: int = _NO_DESCRIPTOR
     cut: float | None = None  # when it was lost; None while it works
 

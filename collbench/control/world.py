@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to

@@ -26,9 +26,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.addresses import LOOPBACK, is_loopback, own_addresses, resolve, route_to
 from collbench.errors import RunFailed, UsageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 # pytest rewrites the asserts of collbench when it imports a module, and ast.parse of CPython 3.11 can fail in two threads at a time.
 # So the modules that the threads below need are imported here.

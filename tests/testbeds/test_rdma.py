@@ -27,7 +27,7 @@ MTU, MIB = 4096, 1 << 20
 ROUNDS = 5
 READ = """
 import json, subprocess, sys, time
-from dataclasses import asdict
+from msgspec import to_builtins
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measuring import instruments as counters
@@ -54,7 +54,7 @@ if "channels" in plugins():
         tool, ask = WIRE_TOOLS["ib_write_bw"], ToolRequest(BANDWIDTH, 4096)
         (ran,) = run_tool(world, tool, ask, [ToolPair(world.me, world.me)], [version_here(tool)])
         theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
-seen = {"rdma": asdict(network.read(live)), "ethernet": asdict(network.read_ethernet(live)), "moved": moved, "channels": channels}
+seen = {"rdma": to_builtins(network.read(live)), "ethernet": to_builtins(network.read_ethernet(live)), "moved": moved, "channels": channels}
 seen["theirs"] = theirs
 print(json.dumps(seen))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))

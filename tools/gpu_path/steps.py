@@ -334,9 +334,9 @@ def hang(check: Check) -> str:
 
 _ASK_RAS = """
 import json, os
-from dataclasses import asdict
+from msgspec import to_builtins
 from collbench.measuring.nccl_paths import query_ras
-print(json.dumps(asdict(query_ras(os.environ))))
+print(json.dumps(to_builtins(query_ras(os.environ))))
 """
 
 
