@@ -111,6 +111,6 @@ def test_a_stream_leaves_from_the_given_address() -> None:
 
         taking = threading.Thread(target=take)
         taking.start()
-        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source="127.0.0.2")
+        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source=("127.0.0.2", 0))
         taking.join()
     assert came == ["127.0.0.2"]
