@@ -15,6 +15,7 @@ class BetweenGroups(Fact, frozen=True):
     """The paths between two groups; `ratio` is their rate relative to the others, `slow` of `pairs` pairs were slow in the sweep.
 
     one_way  the direction if only one is slow: "from leaf1 to leaf2"; "": both
+    cleared  how many of the endpoints are fast inside their group; others: how many are not, or were not measured inside
     """
 
     first: str
@@ -24,13 +25,18 @@ class BetweenGroups(Fact, frozen=True):
     slow: int
     pairs: int
     one_way: str = ""
+    cleared: int = 0
+    others: int = 0
 
     def render(self) -> str:
         where = self.one_way or f"between {self.first} and {self.second}"
         if self.state == CLEARED:
             return f"{where}: as fast as the others"
-        text = f"{where}: {format_percent(100 * self.ratio)} of the others ({self.slow} of {self.pairs:d} pairs)"
-        return f"{text}, the nodes are cleared" if self.state == CONFIRMED else text
+        text = f"{where}: {format_percent(100 * self.ratio)} of the others ({self.slow} of {self.pairs} pairs)"
+        if self.state != CONFIRMED:
+            return text
+        nodes = f"{self.cleared} of {self.cleared + self.others} nodes" if self.others else "the nodes"
+        return f"{text}, {nodes} are cleared"
 
 
 class TrunkRetest(Fact, frozen=True):
@@ -43,10 +49,10 @@ class TrunkRetest(Fact, frozen=True):
     usual: float
 
 
-class NodesInside(Fact, frozen=True):
-    """How many endpoints of two groups reach the usual rate with a partner in their own group; `others` do not, or were not measured."""
+class NodesCleared(Fact, frozen=True):
+    """How many endpoints of two groups reach the usual rate with a partner on another path; `others` do not, or were not measured."""
 
-    text = "{fast} of {endpoints} endpoints reach the usual rate inside their group{others:?; not shown for {others:list}}"
+    text = "{fast} of {endpoints} endpoints reach the usual rate on other paths{others:?; not shown for {others:list}}"
     fast: int
     endpoints: int
     others: tuple[str, ...] = ()

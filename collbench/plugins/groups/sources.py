@@ -26,7 +26,7 @@ _LABELS = ("/gpu.clique", "/accelerator", "/block", "/leaf", "/switch", "/rack",
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a hunt. of_host: by host the name of its group, "" if it is in none; sentences: where they come from, what is missing."""
+    """The groups of a hunt. of_host: by host the name of its group, "" if it is in none; sentences: their origin, what is missing."""
 
     of_host: Mapping[str, str]
     sentences: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The stage of a hunt that judges the paths between groups.
 
-The pairs of the sweep select paths (`contrast`). Each is then measured in further rounds: pairs between the two groups, and at the same time
-control pairs that do not use the path: between other groups, or inside groups if there are two. `significance` confirms it as it confirms
-a node. A confirmation also needs two endpoints in each group that are fast inside it. So a slow node never looks like a slow path.
+The pairs of the sweep select paths (`contrast`). Each is then measured in further rounds: pairs between the two groups, and at the same
+time control pairs that do not use the path: between other groups, or inside groups if there are two. `significance` confirms it as it
+confirms a node. A confirmation also needs two endpoints in each group that are fast on other paths, so that slow nodes explain nothing.
 """
 
 from __future__ import annotations
@@ -230,15 +230,15 @@ class Stage:
         contrast = trunk.contrast
         first, second = (self._names[group] for group in contrast.groups)
         counts = trunk.repeats
-        inside = [_fast_inside(log, fit, group) for group in contrast.groups]
+        cleared_of = _cleared(log, fit, contrast.groups)
         places = [int(place) for group in contrast.groups for place in np.flatnonzero(fit.group_of == group)]
-        cleared = inside[0] | inside[1]
+        cleared = cleared_of[0] | cleared_of[1]
         evidence: list[Fact] = []
         for trial, pairs in list(zip(trunk.trials, trunk.pairs, strict=True))[:_MOST_EVIDENCE]:
             speed = exp(fmean(ln(trial.speeds[way]) for way in contrast.ways))
             usual = exp(fmean(ln(trial.usual[way]) for way in contrast.ways))
             evidence.append(facts.TrunkRetest(pairs, speed, trial.controls, usual))
-        evidence.append(facts.NodesInside(len(cleared), len(places), tuple(log.names[place] for place in places if place not in cleared)))
+        evidence.append(facts.NodesCleared(len(cleared), len(places), tuple(log.names[place] for place in places if place not in cleared)))
         if len(self._names) == 2:
             evidence.append(facts.OnlyTwoGroups())
         if trunk.trials:
@@ -248,7 +248,7 @@ class Stage:
         if len(trunk.trials) < _LEAST_ROUNDS:
             evidence.append(facts.TrunkNotRetested(len(trunk.trials)))
         elif counts.outcome(trunk.rate, LEVEL.least) is RepeatOutcome.SLOW:
-            state = CONFIRMED if min(map(len, inside)) >= _LEAST_CLEARED else INCONCLUSIVE
+            state = CONFIRMED if min(map(len, cleared_of)) >= _LEAST_CLEARED else INCONCLUSIVE
         elif full >= LEVEL.least:
             evidence.append(facts.SlowWhenFull(trunk.full[0][0], exp(-full), round(median(trunk.pairs)), exp(-trunk.slowdown)))
         elif trunk.slowdown < LEVEL.least:
@@ -259,7 +259,9 @@ class Stage:
         one_way = ""
         if len(contrast.ways) == 1:
             one_way = f"from {first} to {second}" if contrast.ways[0] == SENDS else f"from {second} to {first}"
-        part = facts.BetweenGroups(first, second, state, ratio, contrast.slow, contrast.pairs, one_way)  # type: ignore[arg-type]
+        part = facts.BetweenGroups(
+            first, second, state, ratio, contrast.slow, contrast.pairs, one_way, len(cleared), len(places) - len(cleared)
+        )  # type: ignore[arg-type]
         return Suspect(TRUNK, tuple(places), state, ratio, *counts.interval, evidence=tuple(evidence), part=part)
 
     # Several TCP source ports: of equal paths (ECMP) a switch chooses by addresses and ports.
@@ -377,14 +379,15 @@ def _trial(
     )
 
 
-def _fast_inside(log: HuntLog, fit: BlockFit, group: int) -> set[int]:
-    """Return the places of a group that reached the usual rate with a partner inside it, in both directions."""
+def _cleared(log: HuntLog, fit: BlockFit, groups: tuple[int, int]) -> list[set[int]]:
+    """Return of both groups the places that reached the usual rate of insides, in both directions, with a partner not over this path."""
     least = exp(fit.inside() - LEVEL.least)
-    fast = set()
+    fast: set[int] = set()
     for _, (a, b), figure in log.figures():
-        if fit.group_of[a] == fit.group_of[b] == group and min(figure.speed or 0.0, figure.backward or 0.0) >= least:
+        over = {int(fit.group_of[a]), int(fit.group_of[b])}
+        if over != set(groups) and min(figure.speed or 0.0, figure.backward or 0.0) >= least:
             fast |= {a, b}
-    return fast
+    return [{place for place in fast if fit.group_of[place] == group} for group in groups]
 
 
 def _slowdowns(

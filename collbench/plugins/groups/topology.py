@@ -17,7 +17,9 @@ Levels = list[tuple[str, dict[str, str]]]  # from the finest: what the groups ar
 _SLURM_LINE = re.compile(r"\s*(SwitchName|BlockName|BlockSizes|AggregatedBlock)\s*=", re.IGNORECASE)
 _NAMED_LINE = re.compile(r"([^\s:#=]+)\s*:\s+(\S.*)")
 _YAML_LINE = re.compile(r"((?:-\s+)*)([a-z_]+)\s*:(?:\s+(\S.*))?|-\s+(\d+)")
-_YAML_WORDS = frozenset("topology cluster_default tree block flat switches blocks switch children nodes block_sizes".split())
+_YAML_WORDS = frozenset(
+    ("topology", "cluster_default", "tree", "block", "flat", "switches", "blocks", "switch", "children", "nodes", "block_sizes")
+)
 _MOST_LEVELS = 20
 
 
@@ -144,7 +146,7 @@ def _hosts(text: str, unit: Unit, what: str) -> list[str]:
 
 
 def _owners(units: Sequence[Unit], what: str) -> dict[str, str]:
-    """Return by host the name of its unit. Raises ValueError for a name that is declared twice, a host in two units, and a unit without hosts."""
+    """Return by host the name of its unit. Raises ValueError for contradictions, and a unit without hosts."""
     owners: dict[str, Unit] = {}
     names: dict[str, Unit] = {}
     for unit in units:
@@ -187,7 +189,7 @@ def _switch_levels(switches: Sequence[Unit]) -> Levels:
 def _block_levels(topology: Topology) -> Levels:
     """Return the blocks, then the aggregated blocks: for sizes 4 and 16, four blocks in their order."""
     owners = _owners(topology.blocks, "block")
-    if not all(size.isascii() and size.isdigit() and 0 < int(size[:9]) for size in topology.sizes):
+    if not all(size.isascii() and size.isdigit() and int(size[:9]) > 0 for size in topology.sizes):
         raise ValueError(f"line {topology.line}: block sizes '{printable(','.join(topology.sizes))}' are not valid: use e.g. 4,16")
     sizes = sorted({int(size[:9]) for size in topology.sizes})
     levels: Levels = [("block", owners)]
