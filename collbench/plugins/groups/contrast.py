@@ -52,7 +52,11 @@ class Contrast:
 
 @dataclass(frozen=True)
 class BlockFit:
-    """The fit. group_of: by place its group, -1: none; levels [group × group]: NaN if no pair was measured; senders, receivers: effects."""
+    """The fit.
+
+    group_of  by place its group, -1: none; levels [group × group]: NaN if no pair was measured; senders, receivers: effects of the places
+    noise     the scale of a pair inside a group
+    """
 
     group_of: NDArray[np.int64]
     log_speeds: Figures
@@ -133,7 +137,9 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64]) -> BlockFit:
         residuals -= by_receiver[None, :]
         senders = senders + by_sender
         receivers = receivers + by_receiver
-    return BlockFit(group_of, known, levels, senders, receivers, noise_scale(residuals))
+    # pairs over a slow path are slower the more of them a round has, which is no noise
+    inside = np.where(group_of[:, None] == group_of[None, :], residuals, np.nan)
+    return BlockFit(group_of, known, levels, senders, receivers, noise_scale(inside))
 
 
 def _effects(residuals: Figures) -> Figures:

@@ -21,8 +21,10 @@ import numpy as np
 from collbench.plugins.groups import facts
 from collbench.plugins.groups.contrast import LEVEL, BlockFit, Contrast, fit_blocks, groups_by_latency, numbered
 from collbench.plugins.groups.sources import LATENCY, groups_of
+from collbench.plugins.hunt.facts import ManyPaths
 from collbench.plugins.hunt.pair_statistics import LEAST_PLACES
 from collbench.plugins.hunt.protocol import (
+    AT_BOTH_ENDS,
     CLEARED,
     CONFIRMED,
     INCONCLUSIVE,
@@ -95,7 +97,7 @@ class Stage:
 
     def most_rounds(self, options: Options) -> int:
         """Return the largest number of rounds."""
-        return MOST_ROUNDS + _FULL_ROUNDS + (len(_PORTS) * _TIMES if options.nics else 0)
+        return MOST_ROUNDS + _FULL_ROUNDS + (len(_PORTS) * _TIMES if options.nics and options.isolate else 0)
 
     def judge(self, log: HuntLog, room: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         """Return a suspect for each path between groups that was slow in the sweep, after its further rounds."""
@@ -270,7 +272,7 @@ class Stage:
         self, log: HuntLog, suspects: Sequence[Suspect], options: Options, room: int
     ) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         """Return the suspects, the slow paths with the rates over several source ports: one pair each, next to control pairs."""
-        fit = self._fit
+        fit = self._fit if options.isolate else None
         tested: dict[int, tuple[int, int]] = {}
         for at, suspect in enumerate(suspects):
             pair = None if fit is None else self._pair_of(log, fit, suspect)
@@ -309,7 +311,8 @@ class Stage:
 
     def _pair_of(self, log: HuntLog, fit: BlockFit, suspect: Suspect) -> tuple[int, int] | None:
         """Return the pair of a slow path that shows its ports: the slowest one between two groups; None for other suspects."""
-        if suspect.state == CLEARED or suspect.kind not in ("path", TRUNK):
+        many_paths = any(isinstance(fact, ManyPaths) for fact in suspect.evidence)
+        if suspect.kind not in AT_BOTH_ENDS or not (suspect.state == CONFIRMED or many_paths):
             return None
         ends = set(suspect.places)
         speeds = [

@@ -19,10 +19,10 @@ def parts_of(*sizes):
     return tuple(group for group, size in enumerate(sizes) for _ in range(size))
 
 
-def cluster(sizes, seed=0, trunk=None, ratio=0.5, slow=None, sigma=0.015):
+def cluster(sizes, seed=0, trunk=None, ratio=0.5, slow=None):
     """Return a double with groups of these sizes: `trunk` (two groups) and one node may be slow."""
     group_of = parts_of(*sizes)
-    made = MadeUp(len(group_of), seed, sigma)
+    made = MadeUp(len(group_of), seed)
     for a in range(made.n):
         for b in range(a + 1, made.n):
             if trunk and {group_of[a], group_of[b]} == set(trunk):
@@ -135,8 +135,8 @@ def test_places_without_a_group_and_single_groups_judge_no_path():
 class TestPorts:
     """The double has two equal interfaces, and slow source ports on the path between the groups."""
 
-    def played(self, slow_ports, seed=0, nics=("eth0",), flaky=()):
-        made, leaf_of = cluster((4, 4), seed, (0, 1), 0.5)
+    def played(self, slow_ports, nics=("eth0",), flaky=(), isolate=True):
+        made, leaf_of = cluster((4, 4), 0, (0, 1), 0.5)
         made.rails(*nics)
         answer = made.answer
         asked = []
@@ -150,10 +150,10 @@ class TestPorts:
             return RoundResult(tuple(GroupFigure(speed, speed) for speed in speeds))
 
         made.answer = with_ports
-        verdict = hunted(made, leaf_of, seed, nics=nics, isolate=False).result
+        verdict = hunted(made, leaf_of, nics=nics, isolate=isolate).result
         (trunk,) = verdict.of(CONFIRMED)
-        (fact,) = [fact for fact in trunk.evidence if isinstance(fact, facts.SourcePorts | facts.PortsNotMeasured)]
-        return fact, asked
+        results = [fact for fact in trunk.evidence if isinstance(fact, facts.SourcePorts | facts.PortsNotMeasured)]
+        return results[0] if results else None, asked
 
     @pytest.mark.parametrize("slow", [(), (61102, 61105), tuple(range(61101, 61109))], ids=len)
     def test_slow_source_ports_are_counted(self, slow):
@@ -169,10 +169,13 @@ class TestPorts:
         fact, asked = self.played((), nics=())
         assert isinstance(fact, facts.PortsNotMeasured) and not asked
 
+    def test_no_isolation_measures_no_port(self):
+        assert self.played((), isolate=False) == (None, [])
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groups_are_found_from_latencies(seed):
-    made, leaf_of = cluster((3, 5), seed, (0, 1), 0.5)
+    made, _ = cluster((3, 5), seed, (0, 1), 0.5)
     answer = made.answer
 
     def farther(ask):
