@@ -72,7 +72,7 @@ class HuntOptions(SomePairsOptions):
         "FILE", Path)
     groups: str | None = option("--groups", "also judge the paths between groups of hosts, such as leaf switches: slurm, nvlink, latency, "
         "or a FILE (topology.conf, topology.yaml, kubectl's JSON, or lines NAME: HOSTS)", "SOURCE")
-    no_isolation: bool = option("--no-isolation", "do not measure confirmed suspects alone (inside, per interface, and per TCP source port)")
+    no_isolation: bool = option("--no-isolation", "do not measure confirmed suspects alone (inside, per interface, per TCP source port)")
     no_growing: bool = option("--no-growing", "do not search for faults that only larger groups show")
     apply: bool = option("--apply", "drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it "
         "(default: print and store the lines only)")
