@@ -38,9 +38,11 @@ def groups_of(source: str, hosts: Sequence[str], nodes: Mapping[str, str], cliqu
     nodes: by host the scheduler's name of its node, where it is known; cliques: by host the NVLink clique of its GPUs, None: not asked for.
     """
     if source == NVLINK:
-        if cliques is not None and not any(cliques.values()):
+        if cliques is None:  # of a plan
+            return Groups(dict.fromkeys(hosts, ""), ("the NVLink cliques are read when the ranks start",))
+        if not any(cliques.values()):
             raise UsageError("--groups nvlink: no host of this job has GPUs of one NVLink clique: use slurm, latency or a file")
-        return _chosen([("NVLink clique", cliques or dict.fromkeys(hosts, ""))], "the GPUs", hosts, {})
+        return _chosen([("NVLink clique", dict(cliques))], "the GPUs", hosts, {})
     if source == SLURM:
         outcome = run_here(["scontrol", "show", "topology"], os.environ)
         if outcome.code != 0:

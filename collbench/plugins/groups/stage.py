@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random as draws
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import exp
@@ -59,9 +59,15 @@ _MOST_PATHS = 3  # whose ports are measured
 
 @dataclass
 class _Trunk:
-    """A suspected path between two groups, and its rounds. full: the mean slowdown with as many pairs as possible; None: not measured."""
+    """A suspected path between two groups, and its rounds.
+
+    suspected  the groups of all suspected paths; rate: the false-alarm rate of this one
+    pairs      by round how many pairs between the groups were measured at once
+    full       by round with as many pairs as possible their number and mean slowdown
+    """
 
     contrast: Contrast
+    suspected: frozenset[tuple[int, int]]
     rate: float
     trials: list[Trial] = field(default_factory=list)
     pairs: list[int] = field(default_factory=list)
@@ -78,6 +84,11 @@ class _Trunk:
         """The counts of its rounds. Fewer pairs at once than in the sweep may be less slow, so the smaller slowdown counts."""
         limit = max(LEVEL.least, min(self.contrast.log_slowdown, self.slowdown)) / 2
         return repeats(self.trials, self.contrast.ways, limit)
+
+    @property
+    def seems_fast(self) -> bool:
+        """Whether it was measured often enough, and is not slow with these pairs at once."""
+        return len(self.trials) >= _LEAST_ROUNDS and self.slowdown < LEVEL.least
 
     @property
     def needs_round(self) -> bool:
@@ -97,7 +108,7 @@ class Stage:
 
     def most_rounds(self, options: Options) -> int:
         """Return the largest number of rounds."""
-        return MOST_ROUNDS + _FULL_ROUNDS + (len(_PORTS) * _TIMES if options.nics and options.isolate else 0)
+        return 2 * MOST_ROUNDS + (len(_PORTS) * _TIMES if options.nics and options.isolate else 0)
 
     def judge(self, log: HuntLog, room: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         """Return a suspect for each path between groups that was slow in the sweep, after its further rounds."""
@@ -119,17 +130,20 @@ class Stage:
         fit = self._fit = fit_blocks(log_speeds, group_of)
         self._note_structure(log, fit)
         contrasts = fit.contrasts()
-        trunks = [_Trunk(contrast, FALSE_ALARM_RATE / len(contrasts)) for contrast in contrasts]
-        yield from self._measure(log, fit, trunks[:_MOST_TRUNKS], room, random)
+        suspected = frozenset(contrast.groups for contrast in contrasts)
+        trunks = [_Trunk(contrast, suspected, FALSE_ALARM_RATE / len(contrasts)) for contrast in contrasts]
+        for trunk in trunks[:_MOST_TRUNKS]:
+            left = room - log.rounds().get(_STAGE, 0)
+            yield from self._measure(log, fit, trunk, min(left, MOST_ROUNDS), random)
+            if trunk.seems_fast and room - log.rounds().get(_STAGE, 0) >= _FULL_ROUNDS:
+                yield from self._measure_full(log, fit, trunk, random)
         suspects = []
         for trunk in trunks:
             suspect = self._suspect(log, fit, trunk)
             suspects.append(suspect)
             if suspect.state != CLEARED:
-                first, second = trunk.contrast.groups
-                log.avoided |= {
-                    pair_of(int(a), int(b)) for a in np.flatnonzero(group_of == first) for b in np.flatnonzero(group_of == second)
-                }
+                first, second = (np.flatnonzero(group_of == group) for group in trunk.contrast.groups)
+                log.avoided |= {pair_of(int(a), int(b)) for a in first for b in second}
         return suspects
 
     def _note_structure(self, log: HuntLog, fit: BlockFit) -> None:
@@ -140,92 +154,38 @@ class Stage:
             log.notes.append(facts.BetweenAllSlower(len(self._names), exp(float(np.median(between)) - fit.inside())))
 
     def _measure(
-        self, log: HuntLog, fit: BlockFit, trunks: Sequence[_Trunk], room: int, random: draws.Random
+        self, log: HuntLog, fit: BlockFit, trunk: _Trunk, room: int, random: draws.Random
     ) -> Generator[RoundRequest, RoundResult, None]:
-        """Measure the rounds of all suspected paths, each round for as many as fit."""
+        """Measure the rounds of a path: as many pairs as leave enough control pairs."""
         used: Counter[int] = Counter()
-        while room > 0 and (waiting := [trunk for trunk in trunks if trunk.needs_round]):
+        while room > 0 and trunk.needs_round:
             room -= 1
-            chosen = self._chosen(fit, waiting, used, random)
-            controls = self._controls(fit, {place for pairs in chosen for pair in pairs for place in pair}, trunks, random)
-            if not controls or not any(chosen):
+            pairs = _between(fit, trunk.contrast, used, random)
+            controls = _controls(fit, pairs, trunk.suspected, random)
+            while pairs and len(controls) < (_CONTROLS if len(pairs) > 1 else 1):
+                pairs = pairs[:-1]
+                controls = _controls(fit, pairs, trunk.suspected, random)
+            if not pairs:
                 return
-            figures = yield from self._round(log, [*(pair for pairs in chosen for pair in pairs), *controls], len(controls))
-            usable = [pair for pair in controls if figures[pair].speed and figures[pair].backward]
-            for trunk, pairs in zip(waiting, chosen, strict=True):
-                measured = [pair for pair in pairs if figures[pair].speed and figures[pair].backward]
-                if measured and usable:
-                    trunk.trials.append(_trial(fit, trunk.contrast, measured, usable, figures))
-                    trunk.pairs.append(len(measured))
-        for trunk in trunks:
-            if len(trunk.trials) >= _LEAST_ROUNDS and trunk.slowdown < LEVEL.least and room >= _FULL_ROUNDS:
-                room -= _FULL_ROUNDS
-                for _ in range(_FULL_ROUNDS):
-                    pairs = self._between(fit, trunk.contrast, used, set(), random)
-                    if len(pairs) <= max(trunk.pairs):
-                        break
-                    figures = yield from self._round(log, pairs, 0)
-                    values = [
-                        value
-                        for pair in pairs
-                        if figures[pair].speed
-                        for value in _log_speeds(fit, trunk.contrast, pair, figures[pair]).values()
-                    ]
-                    if values:
-                        trunk.full.append((len(pairs), fit.reference(*trunk.contrast.groups) - fmean(values)))
+            used.update(place for pair in pairs for place in pair)
+            figures = yield from _round(log, pairs, controls)
+            measured, usable = ([pair for pair in those if figures[pair].speed and figures[pair].backward] for those in (pairs, controls))
+            if measured and usable:
+                trunk.trials.append(_trial(fit, trunk.contrast, measured, usable, figures))
+                trunk.pairs.append(len(measured))
 
-    def _round(
-        self, log: HuntLog, pairs: Sequence[tuple[int, int]], controls: int
-    ) -> Generator[RoundRequest, RoundResult, Mapping[tuple[int, int], GroupFigure]]:
-        why = f"{plural(len(pairs) - controls, 'pair')} between groups again, {controls} as controls"
-        answer = yield from log.request(RoundRequest(PAIRS, tuple(pairs), why, _STAGE, pause_s=_PAUSE_S))
-        return dict(zip(pairs, answer.figures, strict=True))
-
-    def _chosen(self, fit: BlockFit, trunks: Sequence[_Trunk], used: Counter[int], random: draws.Random) -> list[list[tuple[int, int]]]:
-        """Return the pairs of each path, as many as leave enough control pairs."""
-        chosen: list[list[tuple[int, int]]] = [[] for _ in trunks]
-        busy: set[int] = set()
-        for turn in range(len(fit.group_of)):
-            for place in range(len(trunks)):
-                trunk = trunks[(place + len(trunks[0].trials)) % len(trunks)]
-                pairs = self._between(fit, trunk.contrast, used, busy, random)
-                index = trunks.index(trunk)
-                if len(chosen[index]) > turn or not pairs:
-                    continue
-                left = self._controls(fit, busy | set(pairs[0]), trunks, random)
-                if len(left) < (_CONTROLS if any(chosen) else 1):
-                    continue
-                chosen[index].append(pairs[0])
-                busy |= set(pairs[0])
-                used.update(pairs[0])
-        return chosen
-
-    def _between(
-        self, fit: BlockFit, contrast: Contrast, used: Counter[int], busy: set[int], random: draws.Random
-    ) -> list[tuple[int, int]]:
-        """Return disjoint pairs between two groups, of places that are not slow by themselves, those that were used least first."""
-        taken = fit.slow_places() | busy
-        sides = []
-        for group in contrast.groups:
-            places = [int(place) for place in np.flatnonzero(fit.group_of == group) if place not in taken]
-            sides.append(sorted(random.sample(places, len(places)), key=lambda place: used[place]))
-        return [pair_of(a, b) for a, b in zip(*sides, strict=False)]
-
-    def _controls(self, fit: BlockFit, busy: set[int], trunks: Sequence[_Trunk], random: draws.Random) -> list[tuple[int, int]]:
-        """Return disjoint pairs that no suspected path is between: between other groups, and then inside groups."""
-        suspected = {trunk.contrast.groups for trunk in trunks}
-        slow = fit.slow_places()
-        free = [place for place in range(len(fit.group_of)) if fit.group_of[place] >= 0 and place not in busy and place not in slow]
-        free = random.sample(free, len(free))
-        controls: list[tuple[int, int]] = []
-        for is_inside in (False, True):
-            for a, b in combinations(free, 2):
-                groups = pair_of(int(fit.group_of[a]), int(fit.group_of[b]))
-                taken = {place for pair in controls for place in pair}
-                known = bool(np.isfinite(fit.levels[groups]))
-                if not taken & {a, b} and (groups[0] == groups[1]) == is_inside and groups not in suspected and known:
-                    controls.append(pair_of(a, b))
-        return controls
+    def _measure_full(self, log: HuntLog, fit: BlockFit, trunk: _Trunk, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
+        """Measure a path that was not slow again with as many pairs as there are, without control pairs."""
+        for _ in range(_FULL_ROUNDS):
+            pairs = _between(fit, trunk.contrast, Counter(), random)
+            if len(pairs) <= max(trunk.pairs):
+                return
+            figures = yield from _round(log, pairs, ())
+            measured = [pair for pair in pairs if figures[pair].speed and figures[pair].backward]
+            of_pairs = [_log_speeds(fit, trunk.contrast, pair, figures[pair]) for pair in measured]
+            if of_pairs:
+                usual = fit.reference(*trunk.contrast.groups)
+                trunk.full.append((len(pairs), usual - fmean(speed for speeds in of_pairs for speed in speeds.values())))
 
     def _suspect(self, log: HuntLog, fit: BlockFit, trunk: _Trunk) -> Suspect:
         """Return the suspect with its state and evidence."""
@@ -283,8 +243,9 @@ class Stage:
         busy = {place for pair in tested.values() for place in pair} | {
             suspect.places[0] for suspect in suspects if len(suspect.places) == 1
         }
-        trunks = [_Trunk(contrast, 0.0) for contrast in fit.contrasts()]
-        controls = self._controls(fit, busy, trunks, draws.Random(options.seed))
+        suspected = {contrast.groups for contrast in fit.contrasts()}
+        slow = [(place, place) for place in busy]
+        controls = _controls(fit, slow, suspected, draws.Random(options.seed))
         why_not = ""
         if not options.nics:
             why_not = "the nodes have no interface in common"
@@ -334,6 +295,43 @@ class Stage:
             results.append(facts.SourcePorts(log.names[sender], log.names[receiver], len(measured), slow, unclear))
         fact = max(results, key=lambda result: (len(result.slow), result.unclear))
         return fact if fact.ports else facts.PortsNotMeasured("no stream gave a rate")
+
+
+def _round(
+    log: HuntLog, pairs: Sequence[tuple[int, int]], controls: Sequence[tuple[int, int]]
+) -> Generator[RoundRequest, RoundResult, Mapping[tuple[int, int], GroupFigure]]:
+    """Return the figures of pairs between groups and of control pairs, measured at the same time."""
+    why = f"{plural(len(pairs), 'pair')} between groups again, {len(controls)} as controls"
+    answer = yield from log.request(RoundRequest(PAIRS, (*pairs, *controls), why, _STAGE, pause_s=_PAUSE_S))
+    return dict(zip((*pairs, *controls), answer.figures, strict=True))
+
+
+def _between(fit: BlockFit, contrast: Contrast, used: Mapping[int, int], random: draws.Random) -> list[tuple[int, int]]:
+    """Return disjoint pairs between two groups, of places that are not slow by themselves, those that were used least first."""
+    slow = fit.slow_places()
+    sides = []
+    for group in contrast.groups:
+        places = [int(place) for place in np.flatnonzero(fit.group_of == group) if place not in slow]
+        sides.append(sorted(random.sample(places, len(places)), key=lambda place: used.get(place, 0)))
+    return [pair_of(a, b) for a, b in zip(*sides, strict=False)]
+
+
+def _controls(
+    fit: BlockFit, pairs: Sequence[tuple[int, int]], suspected: Collection[tuple[int, int]], random: draws.Random
+) -> list[tuple[int, int]]:
+    """Return disjoint pairs of other places that no suspected path is between: between other groups, and then inside groups."""
+    taken = fit.slow_places() | {place for pair in pairs for place in pair}
+    free = [place for place in range(len(fit.group_of)) if fit.group_of[place] >= 0 and place not in taken]
+    free = random.sample(free, len(free))
+    controls: list[tuple[int, int]] = []
+    for is_inside in (False, True):
+        for a, b in combinations(free, 2):
+            groups = pair_of(int(fit.group_of[a]), int(fit.group_of[b]))
+            is_kind = (groups[0] == groups[1]) == is_inside and groups not in suspected and bool(np.isfinite(fit.levels[groups]))
+            if is_kind and not taken & {a, b}:
+                controls.append(pair_of(a, b))
+                taken |= {a, b}
+    return controls
 
 
 def _log_speeds(fit: BlockFit, contrast: Contrast, pair: tuple[int, int], figure: GroupFigure) -> dict[str, float]:

@@ -118,6 +118,7 @@ def test_hosts_in_one_group_are_not_an_error(source):
 
 def test_nvlink_cliques_and_scontrol(monkeypatch):
     assert groups_of("nvlink", HOSTS, {}, HALVES).of_host == HALVES
+    assert set(groups_of("nvlink", HOSTS, {}, None).of_host.values()) == {""}
     with pytest.raises(UsageError):
         groups_of("nvlink", HOSTS, {}, {})
     monkeypatch.setattr(sources, "run_here", lambda words, env: CommandOutcome(0, SCONTROL))
