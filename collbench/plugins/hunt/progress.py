@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import RunFailed, UsageError
 from collbench.plugin import hooks_of
+from collbench.plugins.hunt.managers import node_names
 from collbench.plugins.hunt.protocol import GroupStage, HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
 from collbench.plugins.hunt.records import HuntRound, PairRound, StoredHunt, StoredPairs, matrix_of, place_hosts
 from collbench.reason import as_json
@@ -252,7 +253,7 @@ def _group_stage(source: str, options: Options, about: Mapping[str, Any]) -> Gro
     makers = hooks_of("hunt_groups")
     if not makers:
         raise UsageError("--groups needs the plug-in 'groups', which this installation lacks: omit the option")
-    stage: GroupStage = makers[0](source, place_hosts(about), dict(about.get("nodes", ())), about.get("cliques"))
+    stage: GroupStage = makers[0](source, place_hosts(about), node_names(about.get("nodes", ())), about.get("cliques"))
     return stage
 
 
