@@ -77,7 +77,7 @@ def test_a_stored_path_is_a_line_of_the_table_and_marks_no_link():
 
     assert list(HUNT.slow_links(MaterialOfOne())) == []
     (concern,) = HUNT.concerns(MaterialOfOne())
-    assert SENTENCE in concern.sentence
+    assert SENTENCE in concern.what
 
 
 def test_the_plug_in_needs_the_hunt_alone():

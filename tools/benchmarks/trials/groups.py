@@ -1,40 +1,74 @@
-"""python -m tools.benchmarks.trials.groups FOLDER [SECONDS]   checks that `collbench hunt --groups` names a slow trunk, and no node.
+"""python -m tools.benchmarks.trials.groups FOLDER [SECONDS]   checks that a hunt with groups names a slow trunk, and no node.
 
-Eight hosts on two bridges that a trunk joins, `srun -N8 collbench hunt` over plain TCP, seeded trials of each kind:
-    trunk    the trunk carries 0.5 to 1.4 times the rate of a host, in each direction  -> only the trunk is confirmed
-    equal    the trunk has no limit                                                   -> nothing is confirmed or inconclusive
+Eight hosts (network namespaces) on two bridges that a trunk joins, four and four. The strategy of `collbench hunt --groups` requests the
+rounds, and small processes on the hosts measure them: streams of plain TCP, both ways at once, 0.2 s each. So a hunt takes seconds.
+Kinds of seeded trials:
+    trunk    the trunk carries 0.4 to 1.4 times the rate of a host, in each direction  -> only the trunk is confirmed
+    equal    the trunk has no limit                                                   -> nothing is confirmed
     node     the trunk has no limit, and the link of one host has half the rate       -> only that host is confirmed
-The trunk joins 4 and 4 hosts, or 3 and 5. Writes to FOLDER trials.jsonl (a line per trial) and README.md (a table). SECONDS: no trial
-begins later. A trial that has a line is not repeated, so an interrupted series continues.
+Writes to FOLDER trials.jsonl (a line per trial) and README.md (a table). SECONDS: no trial begins later. A trial that has a line is not
+repeated, so an interrupted series continues.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.testbeds import Bottleneck, SlurmBed
-from tools.benchmarks.trials.series import bucket, keep, shape, span, srun, trials_in
+from collbench.plugins.groups.stage import group_stage
+from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE, TRUNK, GroupFigure, HuntVerdict, Options, RoundRequest, RoundResult
+from collbench.plugins.hunt.strategy import hunt
+from tests.testbeds import Bottleneck
+from tools.benchmarks.trials.series import bucket, keep, shape, span, trials_in
 
-HOSTS, RATE_MBIT, BURST = 8, 200, "64kb"
-# A sample of 256 KiB takes 11 ms, or 88 ms if four pairs share a trunk of half the rate.
-MEASURE = ["--backend", "socket", "--size", "128K", "--window", "2", "-n", "8", "--max-time", "0.25"]
+HOSTS, NEAR, RATE_MBIT, BURST = 8, 4, 200, "64kb"
+SECONDS, PORT = 0.2, 7000
 COUNTS = {"trunk": 40, "equal": 34, "node": 6}
 WHAT = {
-    "trunk": "the trunk carries 0.5 to 1.4 times the rate of a host",
+    "trunk": "the trunk carries 0.4 to 1.4 times the rate of a host",
     "equal": "none",
     "node": "the link of one host has half the rate",
 }
-NEAR = (4, 3, 5)  # hosts on the first bridge
-PORTS_EVERY = 10  # trials, of which the first also measures source ports and confirmed hosts alone
+# On each host: for a line with an address and seconds it sends to that address and receives from any, both for so many seconds, and prints
+# the received bytes per second without the first third of the time.
+AGENT = """
+import socket, sys, threading, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+def send(address):
+    try:
+        with socket.create_connection((address, int(sys.argv[2])), 5) as connection:
+            while True:
+                connection.send(bytes(65536))
+    except OSError:
+        pass
+print("ready", flush=True)
+for line in sys.stdin:
+    address, seconds = line.split()
+    threading.Thread(target=send, args=(address,), daemon=True).start()
+    listener.settimeout(5)
+    with listener.accept()[0] as connection:
+        connection.settimeout(5)
+        buffer = bytearray(65536)
+        begin = time.monotonic()
+        counted = 0
+        since = None
+        while (now := time.monotonic()) < begin + float(seconds):
+            got = connection.recv_into(buffer)
+            if since is not None:
+                counted += got
+            elif now > begin + float(seconds) / 3:
+                since = time.monotonic()
+    print(counted / (time.monotonic() - since), flush=True)
+"""
 
 
 class TwoLeaves(Bottleneck):
@@ -51,85 +85,119 @@ class TwoLeaves(Bottleneck):
     def _shape(self, device: str, senders: Sequence[str]) -> None:
         """Do not limit the trunk."""
 
-    def set_up(self, near: int, trunk_mbit: int | None, slow: int | None = None) -> None:
-        """Put so many hosts on the first bridge, limit the trunk (None: not), and give one host half the rate (None: none)."""
-        for index, name in enumerate(self.names):
-            self.must("ip", "link", "set", f"{name}p", "master", self.bridge if index < near else self.far_bridge)
+    def set_up(self, trunk_mbit: int | None, slow: int | None = None) -> None:
+        """Limit the trunk (None: not), and give one host half the rate (None: none)."""
+        for index in range(self.count):
             rate = RATE_MBIT // 2 if index == slow else RATE_MBIT
             shape(self, index, rate, rate, BURST)
         for device in self.trunk_ends:
             self.must("tc", "qdisc", "replace", "dev", device, *bucket(trunk_mbit or 100_000, BURST if trunk_mbit else "4mb"))
 
 
+class Agents:
+    """The processes on the hosts. They measure the rounds of a hunt."""
+
+    def __init__(self, hosts: TwoLeaves, stack: ExitStack) -> None:
+        self.hosts = hosts
+        self.processes = [
+            hosts.start(index, [sys.executable, "-S", "-c", AGENT, address, str(PORT)]) for index, address in enumerate(hosts.addresses)
+        ]
+        for process in self.processes:
+            stack.callback(self._end, process)
+        assert [self._line(place) for place in range(hosts.count)] == ["ready"] * hosts.count
+
+    def answer(self, request: RoundRequest) -> RoundResult:
+        """Measure a round of pairs, both ways at once."""
+        for a, b in request.groups:
+            for place, other in ((a, b), (b, a)):
+                pipe = self.processes[place].stdin
+                assert pipe
+                pipe.write(f"{self.hosts.addresses[other]} {SECONDS}\n")
+                pipe.flush()
+        rates = {place: float(self._line(place)) for group in request.groups for place in group}
+        return RoundResult(tuple(GroupFigure(rates[b], rates[a]) for a, b in request.groups))
+
+    def hunt(self, file: Path, seed: int) -> tuple[HuntVerdict, int]:
+        """Return the verdict of a hunt with the groups of a file, and the number of its rounds."""
+        names = self.hosts.names
+        stage = group_stage(str(file), names, {}, None)
+        rounds = hunt(names, Options(group_stage=stage, leaf_of=stage.leaf_of, growing=False, isolate=False, seed=seed))
+        number = 0
+        request = next(rounds)
+        while True:
+            number += 1
+            try:
+                request = rounds.send(self.answer(request))
+            except StopIteration as stop:
+                return stop.value, number
+
+    def _line(self, place: int) -> str:
+        pipe = self.processes[place].stdout
+        assert pipe
+        return pipe.readline().strip()
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.wait()
+
+
 @dataclass(frozen=True)
 class Trial:
-    """One hunt. trunk_mbit: the limit of the trunk, 0: none; suspects: [state, kind, part or places] of each that is not cleared."""
+    """One hunt. trunk_mbit: the limit of the trunk, 0: none; suspects: [state, kind, places] of each that is not cleared."""
 
     kind: str
     seed: int
-    near: int
     trunk_mbit: int
     slow: str
     suspects: list[list[Any]]
     ratio: float | None
+    rounds: int
     seconds: float
     load: float
     date: str
 
     @property
     def right(self) -> bool:
-        """Whether exactly the fault was confirmed, and no other place is confirmed or inconclusive as slow by its messages."""
-        named = [[kind, places] for state, kind, places in self.suspects if state == "confirmed"]
-        truth = {"trunk": [["trunk", []]], "equal": [], "node": [["node", [self.slow]]]}[self.kind]
+        """Whether exactly the fault was confirmed."""
+        named = [[kind, places] for state, kind, places in self.suspects if state == CONFIRMED]
+        truth = {"trunk": [[TRUNK, []]], "equal": [], "node": [["node", [self.slow]]]}[self.kind]
         return named == truth
 
     @property
+    def accused(self) -> int:
+        """How many healthy places were confirmed as slow."""
+        return sum(kind not in (TRUNK, "path") and places != [self.slow] and state == CONFIRMED for state, kind, places in self.suspects)
+
+    @property
     def doubts(self) -> int:
-        """How many trunks are inconclusive."""
-        return sum((state, kind) == ("inconclusive", "trunk") for state, kind, _ in self.suspects)
+        """How many suspects are inconclusive."""
+        return sum(state == INCONCLUSIVE for state, _, _ in self.suspects)
 
 
-def run_trial(hosts: TwoLeaves, bed: SlurmBed, kind: str, seed: int) -> Trial:
+def run_trial(agents: Agents, kind: str, seed: int) -> Trial:
     """Set the links, hunt, and read the verdict."""
+    hosts = agents.hosts
     drawn = random.Random(f"groups {kind} {seed}")
-    near = drawn.choice(NEAR)
-    trunk_mbit = round(RATE_MBIT * drawn.uniform(0.5, 1.4)) if kind == "trunk" else 0
+    trunk_mbit = round(RATE_MBIT * drawn.uniform(0.4, 1.4)) if kind == "trunk" else 0
     slow = drawn.randrange(HOSTS) if kind == "node" else None
-    hosts.set_up(near, trunk_mbit or None, slow)
+    hosts.set_up(trunk_mbit or None, slow)
     names = hosts.names
     began = time.monotonic()
     with TemporaryDirectory() as folder:
         file = Path(folder) / "topology.conf"
-        lines = [f"SwitchName=leaf1 Nodes={','.join(names[:near])}", f"SwitchName=leaf2 Nodes={','.join(names[near:])}"]
-        file.write_text("\n".join([*lines, "SwitchName=spine Switches=leaf[1-2]", ""]))
-        alone = [] if seed % PORTS_EVERY == 0 else ["--no-isolation"]
-        words = [
-            "hunt",
-            *MEASURE,
-            *alone,
-            "--groups",
-            str(file),
-            "--seed",
-            str(seed),
-            "--out",
-            f"{folder}/run",
-            "--format",
-            "json",
-            "--quiet",
-        ]
-        done = srun(bed, [f"-N{HOSTS}"], words, codes=(0, 1, 3), timeout=200)
-    verdict = json.loads(done.stdout.splitlines()[-1])
-    suspects = []
-    ratio = None
-    for suspect in verdict["suspects"]:
-        if suspect["state"] == "cleared":
-            continue
-        is_trunk = suspect["kind"] == "trunk"
-        suspects.append([suspect["state"], suspect["kind"], [] if is_trunk else [names[place] for place in suspect["places"]]])
-        ratio = suspect["ratio"] if is_trunk else ratio
+        leaves = [f"SwitchName=leaf1 Nodes={','.join(names[:NEAR])}", f"SwitchName=leaf2 Nodes={','.join(names[NEAR:])}"]
+        file.write_text("\n".join([*leaves, "SwitchName=spine Switches=leaf[1-2]", ""]))
+        verdict, rounds = agents.hunt(file, seed)
+    suspects = [
+        [suspect.state, suspect.kind, [] if suspect.kind == TRUNK else [names[place] for place in suspect.places]]
+        for suspect in verdict.suspects
+        if suspect.state in (CONFIRMED, INCONCLUSIVE)
+    ]
+    ratios = [suspect.ratio for suspect in verdict.suspects if suspect.kind == TRUNK]
     return Trial(
-        kind, seed, near, trunk_mbit, "" if slow is None else names[slow], suspects, ratio, round(time.monotonic() - began, 1),
-        round(os.getloadavg()[0], 1), time.strftime("%Y-%m-%d"),
+        kind, seed, trunk_mbit, "" if slow is None else names[slow], suspects, ratios[0] if ratios else None, rounds,
+        round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1), time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
 
@@ -144,24 +212,24 @@ def readme(trials: Sequence[Trial]) -> str:
     lines = [
         "# Faults between groups",
         "",
-        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 200 Mbit/s on two",
-        "bridges, and a trunk between them; `collbench hunt --groups topology.conf` over plain TCP, 4 and 4 hosts or 3 and 5.",
-        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on a machine with 2 cores that other work used too.",
+        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 200 Mbit/s on two bridges,",
+        "four and four, and a trunk between them. The strategy of `collbench hunt --groups topology.conf` requests rounds of pairs, which small",
+        "processes on the hosts measure with streams of plain TCP (0.2 s). Then up to two pairs cross the trunk at once, so that a trunk of 1.4",
+        f"times a host's rate carries 70 % of theirs. Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on a machine with 2 cores",
+        "that other work used too.",
         "",
-        "| fault | trials | exactly that was confirmed | nodes accused wrongly | trunk inconclusive | seconds each | load |",
-        "|---|---|---|---|---|---|---|",
+        "| fault | trials | exactly that was confirmed | healthy nodes confirmed as slow | with an inconclusive suspect | rounds | seconds each | load |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for kind, what in WHAT.items():
         those = [trial for trial in trials if trial.kind == kind]
-        accused = sum(
-            len(places) == 1 and places != [trial.slow] and state == "confirmed" for trial in those for state, _, places in trial.suspects
-        )
         cells = [
-            what, len(those), sum(trial.right for trial in those), accused, sum(trial.doubts > 0 for trial in those),
-            span([trial.seconds for trial in those]), span([trial.load for trial in those]),
+            what, len(those), sum(trial.right for trial in those), sum(trial.accused for trial in those),
+            sum(trial.doubts > 0 for trial in those), span([trial.rounds for trial in those]), span([trial.seconds for trial in those]),
+            span([trial.load for trial in those]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    wrong = [f"- {trial.kind}, seed {trial.seed}: {trial.suspects}" for trial in trials if not trial.right]
+    wrong = [f"- {trial.kind}, seed {trial.seed}, trunk {trial.trunk_mbit} Mbit/s: {trial.suspects}" for trial in trials if not trial.right]
     return "\n".join([*lines, *([""] if wrong else []), *wrong, ""])
 
 
@@ -170,11 +238,12 @@ def main(folder: Path, seconds: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + seconds
     done = {(trial.kind, trial.seed) for trial in trials_in(folder, Trial)}
-    with TwoLeaves() as hosts, SlurmBed(hosts) as bed:
+    with TwoLeaves() as hosts, ExitStack() as stack:
+        agents = Agents(hosts, stack)
         for kind, seed in (case for case in wanted() if case not in done):
             if time.monotonic() > until:
                 break
-            trial = run_trial(hosts, bed, kind, seed)
+            trial = run_trial(agents, kind, seed)
             keep(folder, trial, readme)
             print(f"{kind} {seed}: {'right' if trial.right else 'WRONG'} {trial.suspects} {trial.seconds} s", flush=True)
     print(readme(trials_in(folder, Trial)))
