@@ -212,13 +212,13 @@ def readme(trials: Sequence[Trial]) -> str:
     lines = [
         "# Faults between groups",
         "",
-        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 200 Mbit/s on two bridges,",
-        "four and four, and a trunk between them. The strategy of `collbench hunt --groups topology.conf` requests rounds of pairs, which small",
-        "processes on the hosts measure with streams of plain TCP (0.2 s). Then up to two pairs cross the trunk at once, so that a trunk of 1.4",
-        f"times a host's rate carries 70 % of theirs. Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on a machine with 2 cores",
-        "that other work used too.",
+        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 200 Mbit/s on two",
+        "bridges, four and four, and a trunk between them. The strategy of `collbench hunt --groups topology.conf` requests rounds of",
+        "pairs, which small processes on the hosts measure with streams of plain TCP (0.2 s). A path is confirmed with two pairs at once,",
+        "so a trunk of 1.4 times a host's rate carries 70 % of theirs.",
+        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on a machine with 2 cores that other work used too.",
         "",
-        "| fault | trials | exactly that was confirmed | healthy nodes confirmed as slow | with an inconclusive suspect | rounds | seconds each | load |",
+        "| fault | trials | exactly it was confirmed | healthy nodes confirmed | with an inconclusive suspect | rounds | seconds | load |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind, what in WHAT.items():
