@@ -99,9 +99,14 @@ class Agents:
 
     def __init__(self, hosts: TwoLeaves, stack: ExitStack) -> None:
         self.hosts = hosts
+        pipe = subprocess.PIPE
         self.processes = [
-            hosts.start(index, [sys.executable, "-S", "-c", AGENT, address, str(PORT)]) for index, address in enumerate(hosts.addresses)
-        ]
+            subprocess.Popen(
+                hosts.on(index, [sys.executable, "-S", "-c", AGENT, address, str(PORT)]),
+                stdin=pipe, stdout=pipe, text=True, env=hosts.environment(),
+            )
+            for index, address in enumerate(hosts.addresses)
+        ]  # fmt: skip
         for process in self.processes:
             stack.callback(self._end, process)
         assert [self._line(place) for place in range(hosts.count)] == ["ready"] * hosts.count
