@@ -54,11 +54,13 @@ class Contrast:
 class BlockFit:
     """The fit.
 
-    group_of  by place its group, -1: none; levels [group × group]: NaN if no pair was measured; senders, receivers: effects of the places
+    group_of  by place its group, -1: none; hosts: by place
+    levels    [group × group], NaN if no pair was measured; senders, receivers: effects of the places
     noise     the scale of a pair inside a group
     """
 
     group_of: NDArray[np.int64]
+    hosts: tuple[str, ...]
     log_speeds: Figures
     levels: Figures
     senders: Figures
@@ -116,10 +118,12 @@ class BlockFit:
         return block[np.isfinite(block)]
 
 
-def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64]) -> BlockFit:
-    """Return the fit of speeds [n × n], as logarithms; NaN: unknown, or another kind of path."""
+def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64], hosts: Sequence[str]) -> BlockFit:
+    """Return the fit of speeds [n × n] between places on these hosts, as logarithms; NaN: unknown. Pairs inside a host do not count."""
     number = int(group_of.max(initial=-1)) + 1
-    known = np.where((group_of >= 0)[:, None] & (group_of >= 0)[None, :], log_speeds, np.nan)
+    _, host_of = np.unique(np.array(hosts), return_inverse=True)
+    judged = (group_of >= 0)[:, None] & (group_of >= 0)[None, :] & (host_of[:, None] != host_of[None, :])
+    known = np.where(judged, log_speeds, np.nan)
     residuals = known.copy()
     levels = np.zeros((number, number))
     senders = np.zeros(len(group_of))
@@ -139,7 +143,7 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64]) -> BlockFit:
         receivers = receivers + by_receiver
     # pairs over a slow path are slower the more of them a round has, which is no noise
     inside = np.where(group_of[:, None] == group_of[None, :], residuals, np.nan)
-    return BlockFit(group_of, known, levels, senders, receivers, noise_scale(inside))
+    return BlockFit(group_of, tuple(hosts), known, levels, senders, receivers, noise_scale(inside))
 
 
 def _effects(residuals: Figures) -> Figures:

@@ -113,7 +113,7 @@ class Stage:
     def judge(self, log: HuntLog, room: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         """Return a suspect for each path between groups that was slow in the sweep, after its further rounds."""
         matrix = log.matrix(level=False)
-        several_hosts = len(set(log.hosts)) > 1
+        hosts = log.hosts if len(set(log.hosts)) > 1 else log.names
         if not self.leaf_of:
             self.leaf_of = groups_by_latency(matrix.latency_s)
             members = [
@@ -124,10 +124,7 @@ class Stage:
         group_of, self._names = numbered(self.leaf_of or ("",) * len(log.names))
         if len(self._names) < 2 or len(log.names) < LEAST_PLACES:
             return []
-        log_speeds = np.log(matrix.bandwidth)
-        if several_hosts:
-            log_speeds[matrix.inside] = np.nan
-        fit = self._fit = fit_blocks(log_speeds, group_of)
+        fit = self._fit = fit_blocks(np.log(matrix.bandwidth), group_of, hosts)
         self._note_structure(log, fit)
         contrasts = fit.contrasts()
         suspected = frozenset(contrast.groups for contrast in contrasts)
@@ -307,30 +304,36 @@ def _round(
 
 
 def _between(fit: BlockFit, contrast: Contrast, used: Mapping[int, int], random: draws.Random) -> list[tuple[int, int]]:
-    """Return disjoint pairs between two groups, of places that are not slow by themselves, those that were used least first."""
+    """Return disjoint pairs between two groups, of places that are not slow by themselves, those that were used least first.
+
+    A host has one place in a round at most, so that no pair shares its links with another.
+    """
     slow = fit.slow_places()
     sides = []
     for group in contrast.groups:
         places = [int(place) for place in np.flatnonzero(fit.group_of == group) if place not in slow]
-        sides.append(sorted(random.sample(places, len(places)), key=lambda place: used.get(place, 0)))
+        by_use = sorted(random.sample(places, len(places)), key=lambda place: used.get(place, 0))
+        sides.append(list({fit.hosts[place]: place for place in reversed(by_use)}.values())[::-1])
     return [pair_of(a, b) for a, b in zip(*sides, strict=False)]
 
 
 def _controls(
     fit: BlockFit, pairs: Sequence[tuple[int, int]], suspected: Collection[tuple[int, int]], random: draws.Random
 ) -> list[tuple[int, int]]:
-    """Return disjoint pairs of other places that no suspected path is between: between other groups, and then inside groups."""
-    taken = fit.slow_places() | {place for pair in pairs for place in pair}
-    free = [place for place in range(len(fit.group_of)) if fit.group_of[place] >= 0 and place not in taken]
+    """Return disjoint pairs of other hosts that no suspected path is between: between other groups, and then inside groups."""
+    slow = fit.slow_places()
+    taken = {fit.hosts[place] for pair in pairs for place in pair}
+    free = [place for place in range(len(fit.group_of)) if fit.group_of[place] >= 0 and place not in slow]
     free = random.sample(free, len(free))
     controls: list[tuple[int, int]] = []
     for is_inside in (False, True):
         for a, b in combinations(free, 2):
             groups = pair_of(int(fit.group_of[a]), int(fit.group_of[b]))
             is_kind = (groups[0] == groups[1]) == is_inside and groups not in suspected and bool(np.isfinite(fit.levels[groups]))
-            if is_kind and not taken & {a, b}:
+            hosts = {fit.hosts[a], fit.hosts[b]}
+            if is_kind and len(hosts) == 2 and not taken & hosts:
                 controls.append(pair_of(a, b))
-                taken |= {a, b}
+                taken |= hosts
     return controls
 
 
@@ -386,7 +389,7 @@ def _cleared(log: HuntLog, fit: BlockFit, groups: tuple[int, int]) -> list[set[i
     fast: set[int] = set()
     for _, (a, b), figure in log.figures():
         over = {int(fit.group_of[a]), int(fit.group_of[b])}
-        if over != set(groups) and min(figure.speed or 0.0, figure.backward or 0.0) >= least:
+        if over != set(groups) and fit.hosts[a] != fit.hosts[b] and min(figure.speed or 0.0, figure.backward or 0.0) >= least:
             fast |= {a, b}
     return [{place for place in fast if fit.group_of[place] == group} for group in groups]
 

@@ -27,6 +27,7 @@ from collbench.plugins.hunt.protocol import (
     GROUPS,
     INCONCLUSIVE,
     PAIRS,
+    TRUNK,
     Hunt,
     HuntLog,
     HuntVerdict,
@@ -343,7 +344,7 @@ def notes(log: HuntLog, suspects: Sequence[Suspect], found: SweepResult) -> list
     """Return the undecided questions, and the properties that all places share."""
     names = log.names
     n = len(names)
-    suspected = {place for suspect in suspects for place in suspect.places}
+    suspected = {place for suspect in suspects if suspect.kind != TRUNK for place in suspect.places}
     # wrong data in at least half of a place's measurements; or in any if there is no such place
     wrong = wrong_data(log)
     mostly_wrong = [place for place, (bad, measured) in wrong.items() if 2 * bad >= measured] or list(wrong)

@@ -132,6 +132,28 @@ def test_places_without_a_group_and_single_groups_judge_no_path():
         assert not any(suspect.kind == "trunk" for suspect in verdict.suspects)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("trunk", [None, (0, 1)])
+def test_ranks_of_one_host_are_no_comparison(trunk, seed):
+    """Two ranks on each of eight hosts: their pairs inside a host are four times as fast."""
+    made, leaf_of = cluster((8, 8), seed, trunk, 0.5)
+    hosts = tuple(f"host{place // 2}" for place in range(16))
+    made.hosts = hosts
+    plain = made._message
+
+    def faster_inside(sender, receiver, nic):
+        return plain(sender, receiver, nic) * (4.0 if hosts[sender] == hosts[receiver] else 1.0)
+
+    made._message = faster_inside
+    options = Options(group_stage=Stage(leaf_of, ()), leaf_of=leaf_of, growing=False, isolate=False, seed=seed)
+    played = play(hunt(made.names, options, hosts), made)
+    assert by_state(played.result, CONFIRMED) == ([("trunk", ())] if trunk else [])
+    for ask in played.asks:
+        if ask.stage == "groups":
+            used = [hosts[place] for group in ask.groups for place in group]
+            assert len(used) == len(set(used))
+
+
 class TestPorts:
     """The double has two equal interfaces, and slow source ports on the path between the groups."""
 
@@ -208,7 +230,7 @@ def test_a_fit_separates_nodes_from_paths():
     log_speeds[1] -= 0.4
     log_speeds[:, 1] -= 0.4
     np.fill_diagonal(log_speeds, np.nan)
-    fit = fit_blocks(log_speeds, group_of)
+    fit = fit_blocks(log_speeds, group_of, tuple("abcdef"))
     (contrast,) = fit.contrasts()
     assert names == ("a", "b") and contrast.groups == (0, 1) and contrast.log_slowdown == pytest.approx(0.7)
     assert (contrast.slow, contrast.pairs) == (9, 9) and fit.slow_places() == {1}
