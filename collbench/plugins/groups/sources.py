@@ -25,21 +25,21 @@ _LABELS = ("/gpu.clique", "/accelerator", "/block", "/leaf", "/switch", "/rack",
 
 
 @dataclass(frozen=True)
-class Groups:
+class HostGroups:
     """The groups of a hunt. of_host: by host the name of its group, "" if it is in none; sentences: their origin, what is missing."""
 
     of_host: Mapping[str, str]
     sentences: tuple[str, ...]
 
 
-def groups_of(source: str, hosts: Sequence[str], nodes: Mapping[str, str], cliques: Mapping[str, str] | None) -> Groups:
+def groups_of(source: str, hosts: Sequence[str], nodes: Mapping[str, str], cliques: Mapping[str, str] | None) -> HostGroups:
     """Return the groups of these hosts. Raises UsageError, one sentence, for a source that cannot be read or has none of the hosts.
 
     nodes: by host the scheduler's name of its node, where it is known; cliques: by host the NVLink clique of its GPUs, None: not asked for.
     """
     if source == NVLINK:
         if cliques is None:  # of a plan
-            return Groups(dict.fromkeys(hosts, ""), ("the NVLink cliques are read when the ranks start",))
+            return HostGroups(dict.fromkeys(hosts, ""), ("the NVLink cliques are read when the ranks start",))
         if not any(cliques.values()):
             raise UsageError("--groups nvlink: no host of this job has GPUs of one NVLink clique: use slurm, latency or a file")
         return _chosen([("NVLink clique", dict(cliques))], "the GPUs", hosts, {})
@@ -56,7 +56,7 @@ def groups_of(source: str, hosts: Sequence[str], nodes: Mapping[str, str], cliqu
     return _read(text, name, hosts, nodes)
 
 
-def _read(text: str, name: str, hosts: Sequence[str], nodes: Mapping[str, str]) -> Groups:
+def _read(text: str, name: str, hosts: Sequence[str], nodes: Mapping[str, str]) -> HostGroups:
     try:
         levels = _labels(text) if text.lstrip().startswith("{") else read_levels(text)
         return _chosen(levels, name, hosts, nodes)
@@ -79,7 +79,7 @@ def _labels(text: str) -> Levels:
     return [(f"label {printable(label)}", by_label[label]) for label in order]
 
 
-def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str, str]) -> Groups:
+def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str, str]) -> HostGroups:
     """Return the groups of the finest level at which two groups have two hosts each; else of the finest one."""
     of_level = []
     for what, owners in levels:
@@ -97,7 +97,7 @@ def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str,
         sentences.append(f"{_listed(missing)}: in no group of {name}, so their pairs judge no path between groups")
     if len(_large(of_host)) < _LEAST_HOSTS:
         sentences.append("paths between groups are not judged: that needs two groups of two hosts")
-    return Groups(of_host, tuple(sentences))
+    return HostGroups(of_host, tuple(sentences))
 
 
 def _large(of_host: Mapping[str, str]) -> list[str]:

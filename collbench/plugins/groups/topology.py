@@ -24,7 +24,7 @@ _MOST_LEVELS = 20
 
 
 @dataclass
-class Unit:
+class DeclaredGroup:
     """A switch, block or group as it is declared at `line`: host lists of its nodes, and of the switches below it."""
 
     name: str
@@ -37,8 +37,8 @@ class Unit:
 class Topology:
     """The switches or blocks of a topology, and the sizes of aggregated blocks (text) with their line."""
 
-    switches: list[Unit] = field(default_factory=list)
-    blocks: list[Unit] = field(default_factory=list)
+    switches: list[DeclaredGroup] = field(default_factory=list)
+    blocks: list[DeclaredGroup] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
     line: int = 0
     is_default: bool = False
@@ -69,13 +69,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _plain(lines: Sequence[tuple[int, str]]) -> list[Unit]:
+def _plain(lines: Sequence[tuple[int, str]]) -> list[DeclaredGroup]:
     """Return the groups of lines "NAME: HOSTS"."""
     matches = [(number, line.strip(), _NAMED_LINE.fullmatch(line.strip())) for number, line in lines]
     wrong = [f"line {number}: '{printable(line, 60)}' is not NAME: HOSTS" for number, line, match in matches if match is None]
     if wrong or not matches:
         raise ValueError(f"{wrong[0] if wrong else 'it is empty'}: write lines such as leaf1: node[01-16]")
-    return [Unit(match[1], number, match[2]) for number, _, match in matches if match]
+    return [DeclaredGroup(match[1], number, match[2]) for number, _, match in matches if match]
 
 
 def _slurm(lines: Sequence[tuple[int, str]]) -> Topology:
@@ -87,9 +87,9 @@ def _slurm(lines: Sequence[tuple[int, str]]) -> Topology:
         if not all(words.values()):
             raise ValueError(f"line {number}: '{printable(line.strip(), 60)}' is not a list of NAME=VALUE: correct it")
         if "switchname" in words:
-            topology.switches.append(Unit(words["switchname"], number, words.get("nodes", ""), words.get("switches", "")))
+            topology.switches.append(DeclaredGroup(words["switchname"], number, words.get("nodes", ""), words.get("switches", "")))
         elif "blockname" in words:
-            topology.blocks.append(Unit(words["blockname"], number, words.get("nodes", "")))
+            topology.blocks.append(DeclaredGroup(words["blockname"], number, words.get("nodes", "")))
         elif "blocksizes" in words:
             topology.sizes, topology.line = words["blocksizes"].split(","), number
         elif "aggregatedblock" not in words:  # several blocks, as scontrol combines them
@@ -118,9 +118,9 @@ def _slurm_yaml(lines: Sequence[tuple[int, str]]) -> Topology:
         if name == "cluster_default":
             topology.is_default = value == "true"
         elif name == "switch":
-            topology.switches.append(Unit(value, number))
+            topology.switches.append(DeclaredGroup(value, number))
         elif name == "block" and value:
-            topology.blocks.append(Unit(value, number))
+            topology.blocks.append(DeclaredGroup(value, number))
         elif name == "block_sizes":
             topology.sizes += [size for size in re.split(r"[\[\],\s]+", value) if size]
         elif name in ("nodes", "children"):
@@ -134,7 +134,7 @@ def _slurm_yaml(lines: Sequence[tuple[int, str]]) -> Topology:
     return next((topology for topology in named if topology.is_default), named[0])
 
 
-def _hosts(text: str, unit: Unit, what: str) -> list[str]:
+def _hosts(text: str, unit: DeclaredGroup, what: str) -> list[str]:
     """Return the names in a host list: "node[01-03],login" has four. Raises ValueError."""
     from hostlist import BadHostlist, expand_hostlist
 
@@ -145,10 +145,10 @@ def _hosts(text: str, unit: Unit, what: str) -> list[str]:
         raise ValueError(f"{where}: '{printable(text)}' is not a valid host list ({error}): use e.g. node[01-16],node20") from error
 
 
-def _owners(units: Sequence[Unit], what: str) -> dict[str, str]:
+def _owners(units: Sequence[DeclaredGroup], what: str) -> dict[str, str]:
     """Return by host the name of its unit. Raises ValueError for contradictions, and a unit without hosts."""
-    owners: dict[str, Unit] = {}
-    names: dict[str, Unit] = {}
+    owners: dict[str, DeclaredGroup] = {}
+    names: dict[str, DeclaredGroup] = {}
     for unit in units:
         where = f"line {unit.line}: {what} '{printable(unit.name)}'"
         other = names.setdefault(unit.name, unit)
@@ -167,7 +167,7 @@ def _owners(units: Sequence[Unit], what: str) -> dict[str, str]:
     return {host: unit.name for host, unit in owners.items()}
 
 
-def _switch_levels(switches: Sequence[Unit]) -> Levels:
+def _switch_levels(switches: Sequence[DeclaredGroup]) -> Levels:
     """Return the leaf switches, then the switches above them; a switch of several higher ones counts below the first."""
     levels: Levels = [("leaf switch", _owners(switches, "switch"))]
     names = {switch.name for switch in switches}
