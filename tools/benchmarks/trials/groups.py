@@ -30,7 +30,7 @@ from collbench.plugins.hunt.strategy import hunt
 from tests.testbeds import Bottleneck
 from tools.benchmarks.trials.series import bucket, keep, shape, span, trials_in
 
-HOSTS, NEAR, RATE_MBIT, BURST = 8, 4, 200, "64kb"
+HOSTS, NEAR, RATE_MBIT, BURST = 8, 4, 100, "32kb"
 SECONDS, PORT = 0.3, 7000
 COUNTS = {"trunk": 40, "equal": 34, "node": 6}
 WHAT = {
@@ -38,11 +38,14 @@ WHAT = {
     "equal": "none",
     "node": "the link of one host has half the rate",
 }
+# A receiver takes so many bytes before the sender must wait: then a queue of 200 ms never drops packets, whose repetition takes 200 ms.
+WINDOW, QUEUE_MS = 1 << 17, 200
 # On each host: for a line with an address and seconds it sends to that address and receives from any, both for so many seconds, and prints
-# the received bytes per second without the first third of the time.
+# the received bytes per second: the median over windows of 20 ms, without the first third of the time.
 AGENT = """
-import socket, sys, threading, time
+import socket, statistics, sys, threading, time
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, int(sys.argv[3]))
 def send(address):
     try:
         with socket.create_connection((address, int(sys.argv[2])), 5) as connection:
@@ -57,17 +60,20 @@ for line in sys.stdin:
     listener.settimeout(5)
     with listener.accept()[0] as connection:
         connection.settimeout(5)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 16384)  # fewer system calls
         buffer = bytearray(65536)
-        begin = time.monotonic()
+        begin = edge = time.monotonic()
         counted = 0
-        since = None
-        while (now := time.monotonic()) < begin + float(seconds):
-            got = connection.recv_into(buffer)
-            if since is not None:
-                counted += got
-            elif now > begin + float(seconds) / 3:
-                since = time.monotonic()
-    print(counted / (time.monotonic() - since), flush=True)
+        rates = []
+        while edge < begin + float(seconds):
+            counted += connection.recv_into(buffer)
+            now = time.monotonic()
+            if now >= edge + 0.02:
+                if edge > begin + float(seconds) / 3:
+                    rates.append(counted / (now - edge))
+                counted = 0
+                edge = now
+    print(statistics.median(rates), flush=True)
 """
 
 
@@ -89,9 +95,9 @@ class TwoLeaves(Bottleneck):
         """Limit the trunk (None: not), and give one host half the rate (None: none)."""
         for index in range(self.count):
             rate = RATE_MBIT // 2 if index == slow else RATE_MBIT
-            shape(self, index, rate, rate, BURST)
+            shape(self, index, rate, rate, BURST, queue_ms=QUEUE_MS)
         for device in self.trunk_ends:
-            self.must("tc", "qdisc", "replace", "dev", device, *bucket(trunk_mbit or 100_000, BURST if trunk_mbit else "4mb"))
+            self.must("tc", "qdisc", "replace", "dev", device, *bucket(trunk_mbit or 100_000, BURST if trunk_mbit else "4mb", QUEUE_MS))
 
 
 class Agents:
@@ -102,7 +108,7 @@ class Agents:
         pipe = subprocess.PIPE
         self.processes = [
             subprocess.Popen(
-                hosts.on(index, [sys.executable, "-S", "-c", AGENT, address, str(PORT)]),
+                hosts.on(index, [sys.executable, "-S", "-c", AGENT, address, str(PORT), str(WINDOW)]),
                 stdin=pipe, stdout=pipe, text=True, env=hosts.environment(),
             )
             for index, address in enumerate(hosts.addresses)
@@ -217,7 +223,7 @@ def readme(trials: Sequence[Trial]) -> str:
     lines = [
         "# Faults between groups",
         "",
-        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 200 Mbit/s on two",
+        "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 100 Mbit/s on two",
         "bridges, four and four, and a trunk between them. The strategy of `collbench hunt --groups topology.conf` requests rounds of",
         "pairs, which small processes on the hosts measure with streams of plain TCP (0.3 s). A path is confirmed with two pairs at once,",
         "so a trunk of 1.4 times a host's rate carries 70 % of theirs.",
