@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.plugins.hunt.pair_statistics import (
-    LEAST_CELLS,
     MEDIANS_DEGREES,
+    Mask,
     NamingLevel,
     noise_scale,
     quantile,
@@ -30,6 +30,8 @@ from collbench.plugins.hunt.trials import BANDWIDTH_WAYS
 
 LEVEL = NamingLevel(0.10, 0.001)  # the smallest slowdown of a path between groups that is reported, and the false-alarm rate per hunt
 _SWEEPS = 10
+_LEAST_CELLS = 2  # of the upper one of two both must be slow
+_CLEAR = 4.0  # an effect, in scales of its noise
 _FAR_APART = 0.15  # ln: smaller steps between latencies are one group
 _STEP = 2.0  # the step between latencies inside and between groups, in steps between others
 
@@ -56,7 +58,7 @@ class BlockFit:
 
     group_of  by place its group, -1: none; hosts: by place
     levels    [group × group], NaN if no pair was measured; senders, receivers: effects of the places
-    noise     the scale of a pair inside a group
+    noise     the scale of a pair that is not over a slow path
     """
 
     group_of: NDArray[np.int64]
@@ -77,8 +79,9 @@ class BlockFit:
 
     def slow_places(self) -> set[int]:
         """Return the places that are noticeably slow by themselves, which must not show the rate of a path."""
-        slow = np.minimum(self.senders, self.receivers) < -LEVEL.least / 2
-        return {int(place) for place in np.flatnonzero(slow)}
+        cells = np.isfinite(self.log_speeds).sum(axis=1).astype(np.float64)
+        limit = np.maximum(LEVEL.least / 2, _CLEAR * scale_of_medians(self.noise, cells))
+        return {int(place) for place in np.flatnonzero(np.minimum(self.senders, self.receivers) < -limit)}
 
     def contrasts(self) -> list[Contrast]:
         """Return the slow paths between groups, the slowest first; the limit is loose, since they are measured again."""
@@ -104,12 +107,7 @@ class BlockFit:
 
     def reference(self, first: int, second: int) -> float:
         """Return the level to compare the paths between two groups with; NaN if a group has no measured pair inside."""
-        inside = float(np.minimum(self.levels[first, first], self.levels[second, second]))
-        others = [
-            self.levels[pair] for a, b in combinations(range(len(self.levels)), 2) if (a, b) != (first, second) for pair in ((a, b), (b, a))
-        ]
-        between = _upper_median(np.array(others))
-        return inside if np.isnan(between) else min(inside, between)
+        return _reference(self.levels, first, second)
 
     def _block(self, sender: int, receiver: int) -> Figures:
         """Return the known speeds from one group to another, as logarithms, without the effects of the places."""
@@ -135,20 +133,45 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64], hosts: Sequence
                 level = _upper_median(residuals[block])
                 levels[first, second] += level
                 residuals[block] -= level
-        by_sender = _effects(residuals)
+        # pairs over a slow path are slower the more of them a round has: they show neither the effect of a place nor the noise
+        usable = np.where(_over_slow_path(levels, group_of), np.nan, 0.0)
+        by_sender = _effects(residuals + usable)
         residuals -= by_sender[:, None]
-        by_receiver = _effects(residuals.T)
+        by_receiver = _effects((residuals + usable).T)
         residuals -= by_receiver[None, :]
         senders = senders + by_sender
         receivers = receivers + by_receiver
-    # pairs over a slow path are slower the more of them a round has, which is no noise
-    inside = np.where(group_of[:, None] == group_of[None, :], residuals, np.nan)
-    return BlockFit(group_of, tuple(hosts), known, levels, senders, receivers, noise_scale(inside))
+        for group in range(number):  # the upper one of the middle places of a group has no effect
+            members = group_of == group
+            shift = _upper_median(senders[members])
+            senders[members] -= shift
+            levels[group] += shift
+            shift = _upper_median(receivers[members])
+            receivers[members] -= shift
+            levels[:, group] += shift
+    return BlockFit(group_of, tuple(hosts), known, levels, senders, receivers, noise_scale(residuals + usable))
+
+
+def _over_slow_path(levels: Figures, group_of: NDArray[np.int64]) -> Mask:
+    """Return [n × n] which pairs are between groups with a level that is noticeably below the reference."""
+    over = np.zeros((len(group_of), len(group_of)), bool)
+    for first, second in permutations(range(len(levels)), 2):
+        if levels[first, second] < _reference(levels, min(first, second), max(first, second)) - LEVEL.least:
+            over |= (group_of == first)[:, None] & (group_of == second)[None, :]
+    return over
+
+
+def _reference(levels: Figures, first: int, second: int) -> float:
+    """Return the slower inside of two groups; with other groups also the usual level between these, and the lower of both."""
+    inside = float(np.minimum(levels[first, first], levels[second, second]))
+    pairs = [pair for pair in permutations(range(len(levels)), 2) if {*pair} != {first, second}]
+    between = _upper_median(np.array([levels[pair] for pair in pairs]))
+    return inside if np.isnan(between) else min(inside, between)
 
 
 def _effects(residuals: Figures) -> Figures:
-    """Return the upper median of each row, 0 for a row of fewer than LEAST_CELLS cells."""
-    return np.where(np.isfinite(residuals).sum(axis=1) >= LEAST_CELLS, upper_medians(residuals), 0.0)
+    """Return the upper median of each row, 0 for a row of fewer than two cells."""
+    return np.where(np.isfinite(residuals).sum(axis=1) >= _LEAST_CELLS, upper_medians(residuals), 0.0)
 
 
 def _upper_median(values: Figures) -> float:

@@ -47,7 +47,6 @@ from collbench.units import plural
 _STAGE = "groups"
 _PAUSE_S = 0.25  # between rounds, so that a burst of other work affects only one of them
 _MOST_TRUNKS = 4  # that are measured again, the slowest first
-_CONTROLS = 2  # pairs at least in a round, if there are so many
 _LEAST_ROUNDS = 3
 _LEAST_CLEARED = 2  # endpoints of each group
 _FULL_ROUNDS = 2
@@ -153,13 +152,13 @@ class Stage:
     def _measure(
         self, log: HuntLog, fit: BlockFit, trunk: _Trunk, room: int, random: draws.Random
     ) -> Generator[RoundRequest, RoundResult, None]:
-        """Measure the rounds of a path: as many pairs as leave enough control pairs."""
+        """Measure the rounds of a path: as many pairs as leave a control pair, since a path may be slow only with many."""
         used: Counter[int] = Counter()
         while room > 0 and trunk.needs_round:
             room -= 1
             pairs = _between(fit, trunk.contrast, used, random)
             controls = _controls(fit, pairs, trunk.suspected, random)
-            while pairs and len(controls) < (_CONTROLS if len(pairs) > 1 else 1):
+            while pairs and not controls:
                 pairs = pairs[:-1]
                 controls = _controls(fit, pairs, trunk.suspected, random)
             if not pairs:

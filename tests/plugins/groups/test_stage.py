@@ -70,6 +70,25 @@ def test_a_healthy_path_is_never_accused_and_a_slow_node_is(sizes, slow, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("capacity", [0.5, 1.4])
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (8, 8)])
+def test_a_path_that_many_pairs_share_is_slower_the_more_of_them_use_it(sizes, capacity, seed):
+    made, leaf_of = cluster(sizes, seed)
+    answer = made.answer
+
+    def shared(ask):
+        pairs = sum(leaf_of[a] != leaf_of[b] for a, b in ask.groups)
+        for a in range(sizes[0]):
+            for b in range(sizes[0], made.n):
+                made.paths[a, b] = min(1.0, capacity / max(1, pairs))
+        return answer(ask)
+
+    made.answer = shared
+    verdict = hunted(made, leaf_of, seed, isolate=False).result
+    assert by_state(verdict, CONFIRMED) == [("trunk", ())] and not by_state(verdict, INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_slow_node_is_named_besides_a_slow_path(seed):
     made, leaf_of = cluster((4, 4, 4), seed, (0, 1), 0.5, slow=0)
     assert by_state(hunted(made, leaf_of, seed).result, CONFIRMED) == [("node", (0,)), ("trunk", ())]
