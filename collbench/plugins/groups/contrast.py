@@ -164,8 +164,10 @@ def _over_slow_path(levels: Figures, group_of: NDArray[np.int64]) -> Mask:
 def _reference(levels: Figures, first: int, second: int) -> float:
     """Return the slower inside of two groups; with other groups also the usual level between these, and the lower of both."""
     inside = float(np.minimum(levels[first, first], levels[second, second]))
-    pairs = [pair for pair in permutations(range(len(levels)), 2) if {*pair} != {first, second}]
-    between = _upper_median(np.array([levels[pair] for pair in pairs]))
+    others = levels.copy()
+    np.fill_diagonal(others, np.nan)
+    others[[first, second], [second, first]] = np.nan
+    between = _upper_median(others)
     return inside if np.isnan(between) else min(inside, between)
 
 
