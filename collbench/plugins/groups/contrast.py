@@ -87,7 +87,7 @@ class BlockFit:
         """Return the slow paths between groups, the slowest first; the limit is loose, since they are measured again."""
         tests = max(1, len(self.levels) * (len(self.levels) - 1))
         rate = sqrt(LEVEL.false_alarm_rate / tests)
-        found = []
+        contrasts = []
         for first, second in combinations(range(len(self.levels)), 2):
             slowdowns: dict[str, float] = {}
             cells = []
@@ -102,8 +102,8 @@ class BlockFit:
                 mean = float(np.mean(list(slowdowns.values())))
                 pairs = np.concatenate(cells)
                 slow = int((pairs < self.reference(first, second) - mean / 2).sum())
-                found.append(Contrast((first, second), tuple(slowdowns), mean, slow // len(cells), len(pairs) // len(cells)))
-        return sorted(found, key=lambda contrast: -contrast.log_slowdown)
+                contrasts.append(Contrast((first, second), tuple(slowdowns), mean, slow // len(cells), len(pairs) // len(cells)))
+        return sorted(contrasts, key=lambda contrast: -contrast.log_slowdown)
 
     def reference(self, first: int, second: int) -> float:
         """Return the level to compare the paths between two groups with; NaN if a group has no measured pair inside."""
@@ -121,8 +121,8 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64], hosts: Sequence
     number = int(group_of.max(initial=-1)) + 1
     _, host_of = np.unique(np.array(hosts), return_inverse=True)
     judged = (group_of >= 0)[:, None] & (group_of >= 0)[None, :] & (host_of[:, None] != host_of[None, :])
-    known = np.where(judged, log_speeds, np.nan)
-    residuals = known.copy()
+    speeds = np.where(judged, log_speeds, np.nan)
+    residuals = speeds.copy()
     levels = np.zeros((number, number))
     senders = np.zeros(len(group_of))
     receivers = np.zeros(len(group_of))
@@ -149,7 +149,7 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64], hosts: Sequence
             shift = _upper_median(receivers[members])
             receivers[members] -= shift
             levels[:, group] += shift
-    return BlockFit(group_of, tuple(hosts), known, levels, senders, receivers, noise_scale(residuals + usable))
+    return BlockFit(group_of, tuple(hosts), speeds, levels, senders, receivers, noise_scale(residuals + usable))
 
 
 def _over_slow_path(levels: Figures, group_of: NDArray[np.int64]) -> Mask:
@@ -177,8 +177,8 @@ def _effects(residuals: Figures) -> Figures:
 
 
 def _upper_median(values: Figures) -> float:
-    known = np.sort(values[np.isfinite(values)], axis=None)
-    return float(known[len(known) // 2]) if len(known) else float("nan")
+    ordered = np.sort(values[np.isfinite(values)], axis=None)
+    return float(ordered[len(ordered) // 2]) if len(ordered) else float("nan")
 
 
 def groups_by_latency(latency_s: Figures) -> tuple[str, ...]:

@@ -88,8 +88,10 @@ def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str,
     what, of_host = next((level for level in of_level if len(_large(level[1])) > 1), of_level[0])
     missing = [host for host, group in of_host.items() if not group]
     if len(missing) == len(of_host):
-        known = _listed(list(levels[0][1])) or "none"
-        raise UsageError(f"{name} has none of the hosts of this job ({_listed(missing)}); its hosts: {known}. Use the file of this cluster")
+        others = _listed(list(levels[0][1])) or "none"
+        raise UsageError(
+            f"{name} has none of the hosts of this job ({_listed(missing)}); its hosts: {others}. Use the file of this cluster"
+        )
     sizes = Counter(group for group in of_host.values() if group)
     members = [f"{printable(group)} {count}" for group, count in sorted(sizes.items())]
     sentences = [f"{plural(len(sizes), 'group')} by {what} from {name}, with their hosts: {_listed(members)}"]

@@ -208,8 +208,8 @@ class HuntTask(RoundsTask):
             "nodes": nodes_of(self.request, world),
         }  # fmt: skip
         cliques = nvlink_cliques(world) if self.request.groups == "nvlink" else None
-        known = {**self.about, "cliques": cliques}
-        own = at_rank_0(world, lambda: dict(self.listener.plan(known)) if self.listener else None, "planning the hunt")
+        about = {**self.about, "cliques": cliques}
+        own = at_rank_0(world, lambda: dict(self.listener.plan(about)) if self.listener else None, "planning the hunt")
         self.about |= world.broadcast(own or {}, "planning the hunt")
         return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
 
