@@ -133,7 +133,7 @@ def fit_blocks(log_speeds: Figures, group_of: NDArray[np.int64], hosts: Sequence
                 level = _upper_median(residuals[block])
                 levels[first, second] += level
                 residuals[block] -= level
-        # pairs over a slow path are slower the more of them a round has: they show neither the effect of a place nor the noise
+        # pairs over a slow path are slower the more of them a round has: they show no effect of a place, and no noise
         usable = np.where(_over_slow_path(levels, group_of), np.nan, 0.0)
         by_sender = _effects(residuals + usable)
         residuals -= by_sender[:, None]

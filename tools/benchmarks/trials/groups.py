@@ -1,7 +1,7 @@
 """python -m tools.benchmarks.trials.groups FOLDER [SECONDS]   checks that a hunt with groups names a slow trunk, and no node.
 
 Eight hosts (network namespaces) on two bridges that a trunk joins, four and four. The strategy of `collbench hunt --groups` requests the
-rounds, and small processes on the hosts measure them: streams of plain TCP, both ways at once, 0.3 s each. So a hunt takes seconds.
+rounds, and small processes on the hosts measure them: streams of plain TCP, both ways at once, 0.2 s each. So a hunt takes seconds.
 Kinds of seeded trials:
     trunk    the trunk carries 0.4 to 1.4 times the rate of a host, in each direction  -> only the trunk is confirmed
     equal    the trunk has no limit                                                   -> nothing is confirmed
@@ -31,7 +31,7 @@ from tests.testbeds import Bottleneck
 from tools.benchmarks.trials.series import bucket, keep, shape, span, trials_in
 
 HOSTS, NEAR, RATE_MBIT, BURST = 8, 4, 100, "32kb"
-SECONDS, PORT = 0.3, 7000
+SECONDS, PORT = 0.2, 7000
 COUNTS = {"trunk": 40, "equal": 34, "node": 6}
 WHAT = {
     "trunk": "the trunk carries 0.4 to 1.4 times the rate of a host",
@@ -83,6 +83,7 @@ class TwoLeaves(Bottleneck):
     def __init__(self) -> None:
         super().__init__(HOSTS)
         self.rate, self.burst = f"{RATE_MBIT}mbit", BURST
+        self.rates: dict[int, int] = {}
 
     @property
     def trunk_ends(self) -> tuple[str, str]:
@@ -95,7 +96,9 @@ class TwoLeaves(Bottleneck):
         """Limit the trunk (None: not), and give one host half the rate (None: none)."""
         for index in range(self.count):
             rate = RATE_MBIT // 2 if index == slow else RATE_MBIT
-            shape(self, index, rate, rate, BURST, queue_ms=QUEUE_MS)
+            if self.rates.get(index) != rate:
+                shape(self, index, rate, rate, BURST, queue_ms=QUEUE_MS)
+                self.rates[index] = rate
         for device in self.trunk_ends:
             self.must("tc", "qdisc", "replace", "dev", device, *bucket(trunk_mbit or 100_000, BURST if trunk_mbit else "4mb", QUEUE_MS))
 
@@ -225,7 +228,7 @@ def readme(trials: Sequence[Trial]) -> str:
         "",
         "Made by `python -m tools.benchmarks.trials.groups FOLDER`: eight hosts (network namespaces) with links of 100 Mbit/s on two",
         "bridges, four and four, and a trunk between them. The strategy of `collbench hunt --groups topology.conf` requests rounds of",
-        "pairs, which small processes on the hosts measure with streams of plain TCP (0.3 s). A path is confirmed with two pairs at once,",
+        "pairs, which small processes on the hosts measure with streams of plain TCP (0.2 s). A path is confirmed with two pairs at once,",
         "so a trunk of 1.4 times a host's rate carries 70 % of theirs.",
         f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on a machine with 2 cores that other work used too.",
         "",
