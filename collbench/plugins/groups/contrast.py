@@ -80,7 +80,7 @@ class BlockFit:
     def slow_places(self) -> set[int]:
         """Return the places that are noticeably slow by themselves, which must not show the rate of a path."""
         cells = np.isfinite(self.log_speeds).sum(axis=1).astype(np.float64)
-        limit = np.maximum(LEVEL.least / 2, _CLEAR * scale_of_medians(self.noise, cells))
+        limit = np.maximum(LEVEL.least, _CLEAR * scale_of_medians(self.noise, cells))
         return {int(place) for place in np.flatnonzero(np.minimum(self.senders, self.receivers) < -limit)}
 
     def contrasts(self) -> list[Contrast]:
