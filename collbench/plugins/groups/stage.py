@@ -218,8 +218,16 @@ class Stage:
         if len(contrast.ways) == 1:
             one_way = f"from {first} to {second}" if contrast.ways[0] == SENDS else f"from {second} to {first}"
         part = facts.BetweenGroups(
-            first, second, state, ratio, contrast.slow, contrast.pairs, one_way, len(cleared), len(places) - len(cleared)
-        )  # type: ignore[arg-type]
+            first,
+            second,
+            state,  # type: ignore[arg-type]
+            ratio,
+            contrast.slow,
+            contrast.pairs,
+            one_way,
+            len(cleared),
+            len(places) - len(cleared),
+        )
         return Suspect(TRUNK, tuple(places), state, ratio, *counts.interval, evidence=tuple(evidence), part=part)
 
     # Several TCP source ports: of equal paths (ECMP) a switch chooses by addresses and ports.
