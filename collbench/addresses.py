@@ -108,9 +108,9 @@ def route_to(address: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
-def listen_at(address: str, backlog: int | None = None) -> socket.socket:
-    """Return a TCP socket that listens at one address of this host, on a free port. Raises OSError."""
-    return socket.create_server((address, 0), family=_number(address), backlog=backlog)
+def listen_at(address: str, backlog: int | None = None, port: int = 0) -> socket.socket:
+    """Return a TCP socket that listens at one address of this host, on this port, or on a free one (0). Raises OSError."""
+    return socket.create_server((address, port), family=_number(address), backlog=backlog)
 
 
 def free_port(address: str) -> int:

@@ -25,7 +25,7 @@ GROUP = "collbench.plugins"
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
     "libraries", "plot", "selftest", "joblogs", "serve", "mpibench", "drawings",
-    "alternatives", "tune",
+    "alternatives", "tune", "groups",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -323,6 +323,7 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     answer_remark(table)              -> a sentence below the answer of a run with its rows; "" for none
     record_kinds()                    -> kinds of records besides those of kinds of runs, whose columns `explain` has
     compared_load(cases)              -> sentences of `compare` about cases under load
+    hunt_groups(source, hosts, nodes, cliques) -> `GroupStage` of the plug-in hunt, for --groups
     figure_kinds()                    -> by name of a kind of figure a function of the runs that returns its panels (of the plug-in plot)
     """
     return list(loaded_parts(plugin.hooks[hook] for plugin in plugins().values() if hook in plugin.hooks))

@@ -47,6 +47,7 @@ def attempt(task: Callable[[], Any]) -> Reply:
 
 
 KEY_BYTES = 16
+LISTENING_PORT = 61100  # of streams with a fixed source port: above the ports that Linux gives to clients
 _CHUNK = 1 << 20
 _WARM = 0.2  # of the time: windows grow, and traffic shapers use up their burst; this data is compared byte by byte
 _WINDOWS = 24
@@ -96,13 +97,13 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
     return StreamReport(_rates(arrivals), None if at is None else f"byte {at} of a TCP stream is not the one that was sent")
 
 
-def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
+def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: tuple[str, int] = ("", 0)) -> None:
     """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
 
-    source: the local address of the streams; "": the kernel's choice. Raises OSError when the place cannot be reached.
+    source: the local address and port of the streams; "" and 0: the kernel's choice. Raises OSError when the place cannot be reached.
     """
     seconds, patience_s = times
-    end = (source, 0) if source else None
+    end = source if source[0] else None
     with ExitStack() as stack:
         connections = [stack.enter_context(socket.create_connection(place, patience_s, end)) for _ in range(streams)]
         for connection in connections:
@@ -193,6 +194,8 @@ class TcpStream(msgspec.Struct, frozen=True):
     address   at which the target listens
     nic       the interface with the counters that are read at both ends; "": none
     count     how many streams
+    port      the TCP port of the only stream at its source, which sends to LISTENING_PORT; 0: any ports. With equal ports and addresses a
+              switch chooses the same path each time
     """
 
     source: Member
@@ -201,11 +204,12 @@ class TcpStream(msgspec.Struct, frozen=True):
     source_address: str = ""
     nic: str = ""
     count: int = 1
+    port: int = 0
 
     @property
     def reversed(self) -> TcpStream:
         """The stream in the other direction."""
-        return TcpStream(self.target, self.source, self.source_address, self.address, self.nic, self.count)
+        return TcpStream(self.target, self.source, self.source_address, self.address, self.nic, self.count, self.port)
 
     def why(self, offer: Reply, source: Reply, target: Reply) -> str | None:
         """Return which end failed, and why, from the reports: of the target before the stream, and of both ends after it."""
@@ -226,7 +230,7 @@ def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> l
         listeners: list[socket.socket] = []
 
         def listen(address: str) -> list[Any]:
-            listeners.append(stack.enter_context(listen_at(address)))
+            listeners.append(stack.enter_context(listen_at(address, port=LISTENING_PORT if own and own.port else 0)))
             return [listeners[0].getsockname()[1], secrets.token_hex(KEY_BYTES)]
 
         awaited = own is not None and own.target == world.me
@@ -254,7 +258,7 @@ def _run_ends(own: TcpStream, world: World, offer: Reply, listeners: Sequence[so
 
     def sent() -> int | None:
         before = _counted(own.nic, "tx_bytes")
-        send((own.address, port), bytes.fromhex(key), own.count, (seconds, waits), source=own.source_address)
+        send((own.address, port), bytes.fromhex(key), own.count, (seconds, waits), source=(own.source_address, own.port))
         return _grown(before, _counted(own.nic, "tx_bytes"))
 
     def taken() -> list[Any]:

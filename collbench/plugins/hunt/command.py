@@ -17,6 +17,7 @@ from collbench.cli.request import request_of
 from collbench.errors import UsageError
 from collbench.measuring.request import Placement
 from collbench.operations.sweep import Sweep
+from collbench.plugin import plugins
 from collbench.plugins.channels.probe import tools_option
 from collbench.units import parse_size, plural
 
@@ -69,7 +70,9 @@ class HuntOptions(SomePairsOptions):
     rounds: int | None = option("--rounds", "most rounds of the sweep (default: by the number of endpoints)", "N", positive)
     cover_links: Path | None = option("--cover-links", "choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed",
         "FILE", Path)
-    no_isolation: bool = option("--no-isolation", "do not measure confirmed suspects alone (inside, and per interface)")
+    groups: str | None = option("--groups", "also judge the paths between groups of hosts, such as leaf switches: slurm, nvlink, latency, "
+        "or a FILE (topology.conf, topology.yaml, kubectl's JSON, or lines NAME: HOSTS)", "SOURCE")
+    no_isolation: bool = option("--no-isolation", "do not measure confirmed suspects alone (inside, per interface, per TCP source port)")
     no_growing: bool = option("--no-growing", "do not search for faults that only larger groups show")
     apply: bool = option("--apply", "drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it "
         "(default: print and store the lines only)")
@@ -103,12 +106,13 @@ PAIRS: Layout = {
     ],
     "launch and output": in_folder("pairs", "the rounds, their pairs and the estimated time"),
 }  # fmt: skip
+_GROUPS = "groups" if "groups" in plugins() else ""
 HUNT: Layout = {
     "what to measure": some(
         f"{_MESSAGES} backend device", HuntOptions, window=_WINDOW, backend=ONE_BACKEND,
         by={"help": _BY.format("what is compared")},
     ),
-    "how to hunt": some("method rounds budget cover_links no_isolation no_growing", HuntOptions),
+    "how to hunt": some(f"method rounds budget cover_links {_GROUPS} no_isolation no_growing", HuntOptions),
     "how to measure": [
         *_SAMPLES,
         *_CHECKS,
@@ -234,7 +238,7 @@ def hunt_request(options: HuntOptions, argv: Sequence[str], info: LaunchInfo | N
     return HuntRequest(
         launch, options.by, parse_size(options.size), parse_size(options.latency_size), budget_s=options.budget, method=options.method,
         rounds=options.rounds, growing=not options.no_growing, isolate=not options.no_isolation, node=node_here(os.environ),
-        cover_links=options.cover_links, apply=options.apply, max_drain=options.max_drain,
+        cover_links=options.cover_links, groups=options.groups, apply=options.apply, max_drain=options.max_drain,
     )  # fmt: skip
 
 

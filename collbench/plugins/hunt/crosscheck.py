@@ -189,6 +189,7 @@ class CrossCheck:
         fast = [place for place in check.candidate.fast_with if place not in tried]
         others = [other.place for other in self.places if other is not check and other.slow_with_all and other.place not in tried]
         elsewhere = [place for place in others if self.hosts[place] != self.hosts[check.place]]
+        elsewhere = [place for place in elsewhere if pair_of(place, check.place) not in self.log.avoided]
         nearest = sorted(elsewhere, key=lambda place: not self._same_leaf(place, check.place))
         return next((place for place in fast or nearest if place not in busy), None)
 
@@ -198,6 +199,7 @@ class CrossCheck:
             tried = check.tried(place)
         inside = check.candidate.inside
         partners = [other for other in free if other not in tried and (self.hosts[other] == self.hosts[place]) == inside]
+        partners = [other for other in partners if pair_of(place, other) not in self.log.avoided]
         if not partners:
             return None
         on_other_leaf = (len(tried) or len(check.trials)) % 2 == 1
@@ -207,7 +209,7 @@ class CrossCheck:
     def _controls(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return pairs of free healthy places, of each measured kind of path; of other kinds if none of that kind are available."""
         taken = {place for pair in pairs for place in pair}
-        slow = {path.places for path in self.paths}
+        slow = {path.places for path in self.paths} | self.log.avoided
         free = [place for place in self.found.healthy if place not in taken]
         free = self.random.sample(free, len(free))
         kinds: list[Hashable] = list(dict.fromkeys(self.path_kind(*pair) for pair in pairs))

@@ -14,7 +14,7 @@ from collbench.plugins.hunt.drain import lines_of
 from collbench.plugins.hunt.facts import InsideHost, SlowInterfaces, WayToNetwork
 from collbench.plugins.hunt.pair_statistics import INSIDE_HOST
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
-from collbench.plugins.hunt.protocol import BY_MESSAGES, CLEARED, CONFIRMED
+from collbench.plugins.hunt.protocol import BY_MESSAGES, CLEARED, CONFIRMED, TRUNK
 from collbench.plugins.hunt.recommendation import lines, read
 from collbench.plugins.hunt.records import (
     NO_VERDICT,
@@ -94,7 +94,8 @@ class HuntKind(ResultKind):
         figures = []
         for suspect in confirmed[: MOST_FIGURES - 1]:
             if suspect.ratio is not None:
-                names = short(f"of the others: {' and '.join(hunt.places[place] for place in suspect.places)}", 80)
+                places = " and ".join(hunt.places[place] for place in suspect.places)
+                names = short(f"of the others: {suspect.part if suspect.kind == TRUNK else places}", 80)
                 figures.append(LargeFigure(format_percent(100 * suspect.ratio), names))
         figures.append(LargeFigure(str(len(hunt.places)), f"{hunt.by}s searched"))
         if len(sentences) > 2:

@@ -212,7 +212,7 @@ class HuntRequest(PairsRequest, frozen=True):
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
     growing  whether growing groups are measured; isolate: whether confirmed places are measured alone
     node     the scheduler's name of this rank's node, if known
-    cover_links  the file with the links that pairs must cross, or None
+    cover_links  the file with the links that pairs must cross, or None; groups: where the groups of hosts come from, or None
     apply    whether confirmed nodes are drained; max_drain: the most of them, "2" or "2%"
     """
 
@@ -222,6 +222,7 @@ class HuntRequest(PairsRequest, frozen=True):
     isolate: bool = True
     node: str | None = None
     cover_links: Path | None = None
+    groups: str | None = None
     apply: bool = False
     max_drain: str = "2%"
 
@@ -229,7 +230,8 @@ class HuntRequest(PairsRequest, frozen=True):
     def options(self) -> dict[str, Any]:
         """Return the options for run.json: a run is resumed only with the same ones."""
         own = {"--method": self.method, "--rounds": self.rounds, "--no-growing": not self.growing, "--no-isolation": not self.isolate}
-        return {**super().options, **own}
+        groups = {"--groups": self.groups} if self.groups else {}
+        return {**super().options, **own, **groups}
 
     @property
     def cases(self) -> Request:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
+from collbench.plugin import hooks_of
+from collbench.plugins.hunt.managers import node_names
+from collbench.plugins.hunt.protocol import GroupStage, HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
 from collbench.plugins.hunt.records import HuntRound, PairRound, StoredHunt, StoredPairs, matrix_of, place_hosts
 from collbench.reason import as_json
 from collbench.report.dry_run import MEASUREMENTS
@@ -228,15 +230,32 @@ def options_of(request: HuntRequest, about: Mapping[str, Any]) -> tuple[Options,
         can_inside=can_reduce and about["ranks_per_place"] > 1,
         nics=tuple(about["nics"]),
     )
+    crossed: list[str] = []
+    if request.groups:
+        stage = _group_stage(request.groups, options, about)
+        options = replace(options, group_stage=stage, leaf_of=stage.leaf_of or None)
+        crossed += stage.sentences
     if not request.cover_links:
-        return options, {}
+        return options, {"crossed": crossed} if crossed else {}
     from collbench.plugins.hunt.cover import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")
     cover = cover_links(request.cover_links, place_hosts(about))
-    crossed = {"crossed": [cover.sentence(), *cover.notes], "uncovered": list(cover.uncovered)}
-    return replace(options, leaf_of=cover.leaf_of, cover=cover.pairs), crossed
+    crossed += [cover.sentence(), *cover.notes]
+    options = replace(options, leaf_of=options.leaf_of or cover.leaf_of, cover=cover.pairs)
+    return options, {"crossed": crossed, "uncovered": list(cover.uncovered)}
+
+
+def _group_stage(source: str, options: Options, about: Mapping[str, Any]) -> GroupStage:
+    """Return the stage of the plug-in groups. Raises UsageError without the plug-in, without pairs, and for an invalid source."""
+    if options.method == "groups":
+        raise UsageError("--groups needs pairs, which --method groups does not measure: omit one of them")
+    makers = hooks_of("hunt_groups")
+    if not makers:
+        raise UsageError("--groups needs the plug-in 'groups', which this installation lacks: omit the option")
+    stage: GroupStage = makers[0](source, place_hosts(about), node_names(about.get("nodes", ())), about.get("cliques"))
+    return stage
 
 
 def planned_stages(request: HuntRequest, placement: Placement) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:

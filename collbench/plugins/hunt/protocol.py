@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from math import isfinite
-from typing import Any
+from random import Random
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ class RoundRequest(msgspec.Struct, frozen=True):
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
     pause_s seconds to wait before the round, so that a short disturbance affects only one of several repetitions
     number  from 0; the task counts the rounds
+    port    of NIC, the TCP source port of each stream; 0: any
     """
 
     kind: str
@@ -43,6 +45,7 @@ class RoundRequest(msgspec.Struct, frozen=True):
     nic: str | None = None
     pause_s: float = 0.0
     number: int = 0
+    port: int = 0
 
 
 class GroupFigure(msgspec.Struct, frozen=True):
@@ -134,6 +137,7 @@ class Options(msgspec.Struct, frozen=True):
     can_inside  whether places have several ranks; nics: interface names that all places have (for NIC)
     leaf_of     by place its switch, if known: some partners are chosen from other switches
     cover       pairs that the schedule must contain, so that every link of the fabric is crossed (`--cover-links`); None: not requested
+    group_stage judges the paths between groups (`--groups`); None: not requested
     """
 
     method: str = "auto"
@@ -146,26 +150,55 @@ class Options(msgspec.Struct, frozen=True):
     nics: tuple[str, ...] = ()
     leaf_of: tuple[str, ...] | None = None
     cover: tuple[tuple[int, int], ...] | None = None
+    group_stage: GroupStage | None = None
 
 
 Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
 
 
 CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
+TRUNK = "trunk"
+AT_BOTH_ENDS = ("path", TRUNK)  # kinds of suspects whose places are healthy: the fault is between them
+
+
+class GroupStage(Protocol):
+    """The stage that judges the paths between groups of places: what the hook `hunt_groups` returns.
+
+    leaf_of    by place the name of its group, "" if unknown; (): they are found from the pairs of the sweep
+    sentences  where the groups come from, and which hosts are in none
+    """
+
+    leaf_of: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+    def most_rounds(self, options: Options) -> int:
+        """Return the largest number of rounds of `judge` and `measure_ports` together."""
+        ...
+
+    def judge(self, log: HuntLog, room: int, random: Random) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+        """Return a suspect for each path between groups that was slow in the sweep; `log.avoided` gets the pairs over those not cleared."""
+        ...
+
+    def measure_ports(
+        self, log: HuntLog, suspects: Sequence[Suspect], options: Options, room: int
+    ) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+        """Return the suspects, the slow paths with the evidence of several TCP source ports."""
+        ...
 
 
 class Suspect(msgspec.Struct, frozen=True):
     """A place, or a path between two, that was slow in the sweep.
 
     kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
-              only), "scale" (slow in larger groups only): each has a code, see `recommendation.CODES`
-    places    one, or two of a path
+              only), "scale" (slow in larger groups only), "trunk" (the paths between two groups): each has a code, see
+              `recommendation.CODES`
+    places    one, or two of a path; those of both groups of a trunk, which are not accused
     state     CONFIRMED: slow with each of at least two healthy partners; CLEARED: as fast as these with each other; INCONCLUSIVE: neither
     ratio     its speed relative to the others, below 1 if it is slow (for a latency the inverse of the ratio of times)
     low, high its 95 % interval
     partners  the partners of the repeated measurement
     evidence  the measurements, with their partners and controls
-    part      the slow part that the isolation found; None if unknown
+    part      the slow part that the isolation found, or the sentence about a trunk; None if unknown
     """
 
     kind: str
@@ -244,12 +277,14 @@ class HuntLog(msgspec.Struct):
     exchanges  every request with its result, in order
     hosts      the host of each place; (): each place is its own host
     notes      what the stages left undecided
+    avoided    pairs, the lower place first, that judge no place: the path between their groups is slow
     """
 
     names: tuple[str, ...]
     exchanges: list[tuple[RoundRequest, RoundResult]] = msgspec.field(default_factory=list)
     hosts: tuple[str, ...] = ()
     notes: list[Fact] = msgspec.field(default_factory=list)
+    avoided: set[tuple[int, int]] = msgspec.field(default_factory=set)
 
     def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.
@@ -275,12 +310,15 @@ class HuntLog(msgspec.Struct):
                     yield number, group, figure
 
     def matrix(self, level: bool = True) -> PairMatrix:
-        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round."""
+        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round.
+
+        Pairs that are avoided are absent.
+        """
         n = len(self.names)
         latency, raw, low, high, wrong = (np.full((n, n), np.nan) for _ in range(5))
         turns = np.full((n, n), -1, np.int64)  # by directed pair: the two directions are measured one after the other
         for number, (a, b), figure in self.figures():
-            if figure.speed is None or turns[a, b] >= 0:
+            if figure.speed is None or turns[a, b] >= 0 or (a, b) in self.avoided:
                 continue
             slower = min(filter(None, (figure.speed, figure.backward)))  # the interval is that of the slower direction
             for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):

@@ -29,7 +29,7 @@ from collbench.plugins.hunt.managers import (
     reason_of,
     undo_command,
 )
-from collbench.plugins.hunt.protocol import BY_MESSAGES, CONFIRMED, HuntVerdict, Suspect
+from collbench.plugins.hunt.protocol import AT_BOTH_ENDS, BY_MESSAGES, CONFIRMED, TRUNK, HuntVerdict, Suspect
 from collbench.reason import CommandText
 from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
@@ -43,6 +43,7 @@ CODES: dict[str, Any] = {
     "path": "CB6105",
     "inside": "CB6106",
     "scale": "CB6107",
+    TRUNK: "CB6108",
 }
 SCHEMA, FILE = 1, "recommendation.json"
 _PATH = "path"
@@ -66,7 +67,7 @@ def _means(text: str, **limits: Any) -> Meta:
     return Meta(description=text, **limits)
 
 
-_Code = Literal["CB6101", "CB6102", "CB6103", "CB6104", "CB6105", "CB6106", "CB6107"]
+_Code = Literal["CB6101", "CB6102", "CB6103", "CB6104", "CB6105", "CB6106", "CB6107", "CB6108"]
 _NodeCode = Literal["CB6101", "CB6102", "CB6103", "CB6104", "CB6106", "CB6107"]
 _Time = Annotated[str, _means("UTC, ISO 8601.", extra_json_schema={"format": "date-time"})]
 
@@ -74,15 +75,15 @@ _Time = Annotated[str, _means("UTC, ISO 8601.", extra_json_schema={"format": "da
 class RecommendedSuspect(_Part):
     """A suspect with what to do about it."""
 
-    places: Annotated[list[str], _means('"node07" or "rank 3 (node07)"; two of a path.', min_length=1)]
+    places: Annotated[list[str], _means('"node07" or "rank 3 (node07)"; two of a path; of a trunk those of both groups.', min_length=1)]
     hosts: Annotated[list[str], _means("The hosts of the places.", min_length=1)]
     state: Literal["confirmed", "cleared", "inconclusive"]
     code: Annotated[_Code, _means("`collbench explain CODE` has the page.")]
-    kind: Literal["node", "sender", "receiver", "latency", "path", "inside", "scale"]
+    kind: Literal["node", "sender", "receiver", "latency", "path", "inside", "scale", "trunk"]
     ratio: Annotated[float | None, _means("The rate as a share of that of the others; for a latency, the inverse of the ratio of times.")]
     low: Annotated[float | None, _means("The ratio's 95 % interval.")]
     high: float | None
-    part: Annotated[str, _means('The part that isolation found; "": none.')]
+    part: Annotated[str, _means('The part that isolation found, or the sentence about a trunk; "": none.')]
     partners: Annotated[list[str], _means("The partners of the control measurements.")]
     evidence: Annotated[list[str], _means("What was measured, a sentence each.")]
     advice: str
@@ -208,7 +209,7 @@ def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
                 advice=_advice(suspect, places),
             )
         )
-        if suspect.state == CONFIRMED and suspect.kind != _PATH:
+        if suspect.state == CONFIRMED and suspect.kind not in AT_BOTH_ENDS:
             for place in suspect.places:
                 drain = _drain(hosts[place], suspect, about)
                 drains.setdefault(drain.node or f"host {drain.host}", drain)
@@ -355,6 +356,8 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
     names = " and ".join(places)
     if suspect.state != CONFIRMED:
         return f"{names} {'is' if len(places) == 1 else 'are'} {suspect.state}: no action needed"
+    if suspect.kind == TRUNK:
+        return f"check the switches, ports and cables {suspect.part}; do not drain these nodes"
     if suspect.kind == _PATH:
         return f"check the cable and the switch ports between {names}; do not drain them: both are healthy with other partners"
     where = ""

@@ -319,7 +319,7 @@ class RoundRunner(msgspec.Struct, frozen=True):
         """Return the figures of each pair: the interval of its slower direction, and no speed if one direction has none."""
         seconds, nic = self.request.launch.budget.max_time_s, request.nic or ""
         firsts, addresses = leaders(self.world, self.places), (self.rails or {})[nic]
-        streams = [TcpStream(firsts[a], firsts[b], addresses[b], addresses[a], nic) for a, b in request.groups]
+        streams = [TcpStream(firsts[a], firsts[b], addresses[b], addresses[a], nic, port=request.port) for a, b in request.groups]
         both_ways = []
         for those in (streams, [stream.reversed for stream in streams]):
             reports = run_streams(self.world, those, seconds)

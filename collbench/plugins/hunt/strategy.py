@@ -27,6 +27,7 @@ from collbench.plugins.hunt.protocol import (
     GROUPS,
     INCONCLUSIVE,
     PAIRS,
+    TRUNK,
     Hunt,
     HuntLog,
     HuntVerdict,
@@ -83,9 +84,10 @@ def stages(n: int, options: Options) -> dict[str, int]:
         )
     most_growing = growing.most_rounds(n, options) if options.growing else 0
     most_isolation = isolation.most_rounds(options)
+    most_groups = options.group_stage.most_rounds(options) if options.group_stage else 0
     most = options.most_rounds
     if most is None:
-        most = sweep_rounds + cross_check_rounds(n) + most_growing + most_isolation
+        most = sweep_rounds + cross_check_rounds(n) + most_groups + most_growing + most_isolation
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
             f"{most} rounds are too few for {n} endpoints: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
@@ -94,8 +96,11 @@ def stages(n: int, options: Options) -> dict[str, int]:
     swept = max(least, min(sweep_rounds, most - cross_check_rounds(n)))
     left = most - swept
     checked = min(cross_check_rounds(n), left)
-    isolated = min(most_isolation, left - checked)
-    return {"sweep": swept, "cross-check": checked, "growing": min(most_growing, left - checked - isolated), "isolation": isolated}
+    grouped = min(most_groups, left - checked)
+    isolated = min(most_isolation, left - checked - grouped)
+    grown = min(most_growing, left - checked - grouped - isolated)
+    most_rounds = {"sweep": swept, "cross-check": checked, "growing": grown, "isolation": isolated}
+    return {**most_rounds, "groups": grouped} if options.group_stage else most_rounds
 
 
 def rounds(n: int) -> int:
@@ -110,7 +115,7 @@ def cross_check_rounds(n: int) -> int:
 
 def _is_by_groups(n: int, options: Options) -> bool:
     """Return whether the sweep measures groups, which cannot decide among few places, nor cross all links."""
-    if n < sweep.LEAST_PLACES or options.cover or options.method == "pairs":
+    if n < sweep.LEAST_PLACES or options.cover or options.group_stage or options.method == "pairs":
         return False
     fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
     return options.method == "groups" or not fits
@@ -128,6 +133,11 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
     most_rounds = stages(n, options)
     random = draws.Random(f"hunt, {options.seed}")
     found = yield from _sweep(log, options, most_rounds["sweep"], random)
+    trunks: list[Suspect] = []
+    if options.group_stage:
+        trunks = yield from options.group_stage.judge(log, most_rounds["groups"], random)
+        options = replace(options, leaf_of=options.group_stage.leaf_of or options.leaf_of)
+        found = candidates.find_candidates(log.matrix(), _unknown_speeds(log, options))
     # no place can be judged if healthy places are not a majority
     no_verdict: facts.TooFewMeasured | facts.TooManySuspects | None = None
     measured = n - len(_unknown_speeds(log, options))
@@ -140,13 +150,17 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
         judged = [_not_retested(candidate, no_verdict) for candidate in found.places]
     else:
         judged = yield from _cross_check(log, found, options, most_rounds["cross-check"], random)
-        if options.growing and not any(suspect.state == CONFIRMED for suspect in judged):
+        if options.growing and not log.avoided and not any(suspect.state == CONFIRMED for suspect in judged):
             healthy = _not_suspects(judged, n)
             if _fits(log, "growing", growing.most_rounds(len(healthy), options), most_rounds):
                 judged += yield from growing.measure_growing(log, healthy, options, random)
-        isolated = options.isolate and any(suspect.state == CONFIRMED for suspect in judged)
+        isolated = options.isolate and not log.avoided and any(suspect.state == CONFIRMED for suspect in judged)
         if isolated and _fits(log, "isolation", isolation.most_rounds(options), most_rounds):
             judged = yield from isolation.measure_isolation(log, judged, _not_suspects(judged, n), options)
+    judged = [*judged, *trunks]
+    if options.group_stage:
+        room = most_rounds["groups"] - log.rounds().get("groups", 0)
+        judged = yield from options.group_stage.measure_ports(log, judged, options, room)
     return HuntVerdict(
         names=log.names,
         suspects=_ordered(log, judged, options.leaf_of or ()),
@@ -330,7 +344,7 @@ def notes(log: HuntLog, suspects: Sequence[Suspect], found: SweepResult) -> list
     """Return the undecided questions, and the properties that all places share."""
     names = log.names
     n = len(names)
-    suspected = {place for suspect in suspects for place in suspect.places}
+    suspected = {place for suspect in suspects if suspect.kind != TRUNK for place in suspect.places}
     # wrong data in at least half of a place's measurements; or in any if there is no such place
     wrong = wrong_data(log)
     mostly_wrong = [place for place, (bad, measured) in wrong.items() if 2 * bad >= measured] or list(wrong)

@@ -18,6 +18,7 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageErr
 from collbench.measuring.memory import check_memory
 from collbench.measuring.monitored import state_probe
 from collbench.measuring.open_backends import PlannedCase, members_of, ranks_by_host
+from collbench.measuring.probing import probed
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0
 from collbench.measuring.verification import wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -207,7 +208,9 @@ class HuntTask(RoundsTask):
             "no_groups": self.no_groups, "nics": list(self.rails), "rounds": None, "ceiling": None, "verdict": None,
             "nodes": nodes_of(self.request, world),
         }  # fmt: skip
-        own = at_rank_0(world, lambda: dict(self.listener.plan(self.about)) if self.listener else None, "planning the hunt")
+        cliques = nvlink_cliques(world) if self.request.groups == "nvlink" else None
+        about = {**self.about, "cliques": cliques}
+        own = at_rank_0(world, lambda: dict(self.listener.plan(about)) if self.listener else None, "planning the hunt")
         self.about |= world.broadcast(own or {}, "planning the hunt")
         return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
 
@@ -274,6 +277,12 @@ def nodes_of(request: HuntRequest, world: World) -> list[tuple[str, str]]:
     """Return the distinct (host, the scheduler's name of the node) of all ranks that know it; at rank 0."""
     replies = world.gather((world.me.host, request.node or ""), "asking for the nodes' names") or []
     return sorted({(host, node) for host, node in replies if node})
+
+
+def nvlink_cliques(world: World) -> dict[str, str]:
+    """Return by host the NVLink clique of its GPUs, at rank 0, of hosts with exactly one. All ranks must call it."""
+    cliques = [{gpu.clique for gpu in machine.gpus} for machine in probed(world) or ()]
+    return {host: next(iter(of_host)) or "" for host, of_host in zip(world.hosts, cliques, strict=False) if len(of_host) == 1}
 
 
 def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, TRUNK
 from collbench.plugins.hunt.recommendation import CODES, what
 from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredHunt, StoredSuspect, StoredVerdict, SuspectRow
 from collbench.reason import CommandText
@@ -93,6 +93,8 @@ def sentence(suspect: StoredSuspect, places: Sequence[str]) -> str:
 
 def finding(suspect: StoredSuspect, places: Sequence[str]) -> str:
     """Return the sentence without the suspect's state."""
+    if suspect.kind == TRUNK:
+        return suspect.part
     subject = " and ".join(places[place] for place in suspect.places)
     if len(suspect.places) > 1:
         subject = f"the path between {subject}"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from collbench.addresses import listen_at
+from collbench.addresses import free_port, listen_at
 from collbench.plugins.channels import tcp_streams
-from collbench.plugins.channels.tcp_streams import receive, send
+from collbench.plugins.channels.tcp_streams import StreamReport, receive, send
 
 KEY = b"0123456789abcdef"
 PATTERN = tcp_streams._PATTERN.tobytes()
@@ -111,6 +111,24 @@ def test_a_stream_leaves_from_the_given_address() -> None:
 
         taking = threading.Thread(target=take)
         taking.start()
-        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source="127.0.0.2")
+        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source=("127.0.0.2", 0))
         taking.join()
     assert came == ["127.0.0.2"]
+
+
+def test_a_stream_leaves_from_the_given_port_again_and_again() -> None:
+    """A second stream with the same addresses and ports follows the first one at once."""
+    port = free_port("127.0.0.2")
+    for _ in range(2):
+        with listen_at("127.0.0.1", port=tcp_streams.LISTENING_PORT) as listener:
+            taken: list[tuple[StreamReport, object]] = []
+
+            def take(listener: socket.socket = listener, taken: list[tuple[StreamReport, object]] = taken) -> None:
+                taken.append((receive(listener, KEY, 1, 0.1, 2.0), listener.getsockname()))
+
+            taking = threading.Thread(target=take)
+            taking.start()
+            send(listener.getsockname(), KEY, 1, (0.1, 2.0), source=("127.0.0.2", port))
+            taking.join()
+        ((report, place),) = taken
+        assert report.why is None and report.rates.size and place == ("127.0.0.1", tcp_streams.LISTENING_PORT)
