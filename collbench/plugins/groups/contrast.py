@@ -9,10 +9,10 @@ paths between other groups, and the lower level counts. So a network that is slo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 from math import sqrt
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +36,7 @@ _FAR_APART = 0.15  # ln: smaller steps between latencies are one group
 _STEP = 2.0  # the step between latencies inside and between groups, in steps between others
 
 
-@dataclass(frozen=True)
-class Contrast:
+class Contrast(msgspec.Struct, frozen=True):
     """The slow paths between two groups, by their numbers, the lower first.
 
     ways          BANDWIDTH_WAYS: from the first group to the second, and back
@@ -52,8 +51,7 @@ class Contrast:
     pairs: int
 
 
-@dataclass(frozen=True)
-class BlockFit:
+class BlockFit(msgspec.Struct, frozen=True):
     """The fit.
 
     group_of  by place its group, -1: none; hosts: by place

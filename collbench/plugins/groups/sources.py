@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
@@ -24,8 +25,7 @@ _LEAST_HOSTS = 2  # of a group whose paths are judged
 _LABELS = ("/gpu.clique", "/accelerator", "/block", "/leaf", "/switch", "/rack", "/spine", "/zone")
 
 
-@dataclass(frozen=True)
-class HostGroups:
+class HostGroups(msgspec.Struct, frozen=True):
     """The groups of a hunt. of_host: by host the name of its group, "" if it is in none; sentences: their origin, what is missing."""
 
     of_host: Mapping[str, str]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random as draws
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import exp
 from math import log as ln
 from statistics import fmean, median
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from collbench.plugins.groups import facts
 from collbench.plugins.groups.contrast import LEVEL, BlockFit, Contrast, fit_blocks, groups_by_latency, numbered
@@ -56,8 +57,7 @@ _TIMES = 2  # each port
 _MOST_PATHS = 3  # whose ports are measured
 
 
-@dataclass
-class _Trunk:
+class _Trunk(msgspec.Struct):
     """A suspected path between two groups, and its rounds.
 
     suspected  the groups of all suspected paths; rate: the false-alarm rate of this one
@@ -68,9 +68,9 @@ class _Trunk:
     contrast: Contrast
     suspected: frozenset[tuple[int, int]]
     rate: float
-    trials: list[Trial] = field(default_factory=list)
-    pairs: list[int] = field(default_factory=list)
-    full: list[tuple[int, float]] = field(default_factory=list)
+    trials: list[Trial] = msgspec.field(default_factory=list)
+    pairs: list[int] = msgspec.field(default_factory=list)
+    full: list[tuple[int, float]] = msgspec.field(default_factory=list)
 
     @property
     def slowdown(self) -> float:

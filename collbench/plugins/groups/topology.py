@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from collbench.machine.readers.text import printable
 
@@ -23,8 +24,7 @@ _YAML_WORDS = frozenset(
 _MOST_LEVELS = 20
 
 
-@dataclass
-class DeclaredGroup:
+class DeclaredGroup(msgspec.Struct):
     """A switch, block or group as it is declared at `line`: host lists of its nodes, and of the switches below it."""
 
     name: str
@@ -33,13 +33,12 @@ class DeclaredGroup:
     children: str = ""
 
 
-@dataclass
-class Topology:
+class Topology(msgspec.Struct):
     """The switches or blocks of a topology, and the sizes of aggregated blocks (text) with their line."""
 
-    switches: list[DeclaredGroup] = field(default_factory=list)
-    blocks: list[DeclaredGroup] = field(default_factory=list)
-    sizes: list[str] = field(default_factory=list)
+    switches: list[DeclaredGroup] = msgspec.field(default_factory=list)
+    blocks: list[DeclaredGroup] = msgspec.field(default_factory=list)
+    sizes: list[str] = msgspec.field(default_factory=list)
     line: int = 0
     is_default: bool = False
 
