@@ -24,7 +24,7 @@ GROUP = "collbench.plugins"
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
     "libraries", "plot", "selftest", "joblogs", "serve", "mpibench", "drawings",
-    "alternatives", "tune",
+    "alternatives", "tune", "certify",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
