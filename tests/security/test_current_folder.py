@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plot": ("plot", FIRST),
     "compare": ("compare", str(stored_reports() / "link-1gbit/allreduce"), str(stored_reports() / "link-2gbit/allreduce")),
     "tune": ("tune", str(ROOT / "reports/first-run")),
+    "certify": ("certify", "--from", FIRST),
     "predict": ("predict", str(stored_reports() / "stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -11,10 +12,14 @@ from collbench.columns import PERCENT, column
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT
 from collbench.records import Record
 
-SCHEMA = 1
-PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
-VETTED, ACCUSED, NOT_VETTED = "vetted", "accused", "not vetted"
-EXIT_CODES = {PASS: FINE, FAIL: NEGATIVE, INCOMPLETE: NO_VERDICT}
+SCHEMA: Final = 1
+PASS: Final = "PASS"
+FAIL: Final = "FAIL"
+INCOMPLETE: Final = "INCOMPLETE"
+VETTED: Final = "vetted"
+ACCUSED: Final = "accused"
+NOT_VETTED: Final = "not vetted"
+EXIT_CODES: Mapping[str, int] = {PASS: FINE, FAIL: NEGATIVE, INCOMPLETE: NO_VERDICT}
 Word = Literal["PASS", "FAIL", "INCOMPLETE"]
 
 
@@ -31,8 +36,8 @@ class Judgement(Record, frozen=True, kw_only=True):
     measured_bytes_per_s: Annotated[float | None, column("The measured rate.", title="GB/s", drop=3)] = None
     expected_bytes_per_s: Annotated[float | None, column("The expected rate.", title="expected GB/s", drop=3)] = None
     case: Annotated[str, column("Of several figures of a criterion: which of them, such as an operation and a size.")] = ""
-    hosts: Annotated[tuple[str, ...], column("The hosts that took part.", value=lambda judgement: " ".join(judgement.hosts))] = ()
-    accused: Annotated[tuple[str, ...], column("The hosts that the evidence names.", value=lambda judgement: " ".join(judgement.accused))] = ()
+    hosts: Annotated[tuple[str, ...], column("The hosts that took part.", value=lambda record: " ".join(record.hosts))] = ()
+    accused: Annotated[tuple[str, ...], column("The hosts that the evidence names.", value=lambda record: " ".join(record.accused))] = ()
     source: Annotated[str, column("The run or file with the evidence.")] = ""
     evidence: Annotated[str, column("The evidence, or what is missing.", title="evidence", wrap=True)] = ""
     command: Annotated[str, column("Where evidence is missing: the command that measures it.")] = ""

@@ -33,15 +33,17 @@ def judge(criteria: Criteria, evidence: EvidenceSet) -> tuple[list[Judgement], l
     """Return the judgements, in the order of the criteria, and the verdict about each host."""
     judgements: list[Judgement] = []
     accused: list[str] = []
-    for name, criterion in criteria.criteria.items():
-        if not criterion.used:
-            continue
+    used = {name: criterion for name, criterion in criteria.criteria.items() if criterion.used}
+    for name, criterion in used.items():
         made = [_judgement(name, **fields) for fields in _JUDGES[criterion.evidence](criterion, evidence, accused)]
-        if criterion.required:
-            made += _missing(name, criterion, criteria, made, evidence.hosts)
         judgements += made
         accused += [host for judgement in made for host in judgement.accused if host not in accused]
-    required = [name for name, criterion in criteria.criteria.items() if criterion.used and criterion.required]
+    required = [name for name, criterion in used.items() if criterion.required]
+    others = [host for host in evidence.hosts if host not in accused]
+    for name in required:
+        judgements += _missing(name, criteria, judgements, others)
+    order = list(used)
+    judgements.sort(key=lambda judgement: order.index(judgement.criterion))
     return judgements, [_host_verdict(host, required, judgements, accused) for host in evidence.hosts]
 
 
@@ -50,14 +52,16 @@ def _judgement(criterion: str, *, verdict: Word, hosts: Sequence[str], source: o
     return Judgement(criterion=criterion, verdict=verdict, subject=subject, hosts=tuple(hosts), source=str(source), **fields)
 
 
-def _missing(name: str, criterion: Criterion, criteria: Criteria, made: Sequence[Judgement], hosts: Sequence[str]) -> Iterator[Judgement]:
+def _missing(name: str, criteria: Criteria, judgements: Sequence[Judgement], hosts: Sequence[str]) -> Iterator[Judgement]:
     """Yield what no evidence covers: hosts, and of operations each that was not measured on them."""
+    criterion = criteria.criteria[name]
     for operation in criterion.operations or ("",):
-        covered = {host for judgement in made if judgement.case.startswith(operation) for host in judgement.hosts}
-        lacking = [host for host in hosts if host not in covered]
-        if lacking or not hosts:
+        same = [judgement for judgement in judgements if judgement.criterion == name and judgement.case.startswith(operation)]
+        lacking = [host for host in hosts if not any(host in judgement.hosts for judgement in same)]
+        if lacking or not same:
             command = f"collbench {criteria.steps[criterion.step]}" if criterion.step else ""
-            yield _judgement(name, verdict=INCOMPLETE, hosts=lacking, case=operation, evidence=f"{operation} not measured".strip(), command=command)
+            text = f"{operation} not measured".strip()
+            yield _judgement(name, verdict=INCOMPLETE, hosts=lacking, case=operation, evidence=text, command=command)
 
 
 def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judgement], accused: Sequence[str]) -> HostVerdict:
@@ -73,7 +77,8 @@ def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judge
     reasons = [f"{name}: measured only with a host that failed" for name in required if name not in {made.criterion for made in counting}]
     for case in grouped(counting, lambda judgement: (judgement.criterion, judgement.case)).values():
         failed = [judgement for judgement in case if judgement.verdict == FAIL]
-        if failed or not any(judgement.verdict == PASS for judgement in case):
+        is_open = case[0].criterion in required and not any(judgement.verdict == PASS for judgement in case)
+        if failed or is_open:
             worst = (failed or case)[0]
             reasons.append(f"{worst.criterion}: {worst.evidence}")
     return HostVerdict(host=host, verdict=NOT_VETTED if reasons else VETTED, reasons=tuple(dict.fromkeys(reasons)))
@@ -135,7 +140,7 @@ def _losses(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str])
         yield {"verdict": FAIL, "hosts": [host], "accused": (host,), "evidence": text}
     fine: dict[str, str] = {}
     for figure in figures:
-        groups = list(figure.pairs.items()) or [tuple(figure.counts)]
+        groups: list[tuple[str, ...]] = list(figure.pairs.items()) or [tuple(figure.counts)]
         fine |= {host: figure.source for group in groups if figure.is_clean(group) for host in group}
         if figure.lossy and not {*accused, *named} & set(figure.counts):
             text = f"packets of {listed(figure.lossy)} are lost, and no host is named: measure with other partners"
@@ -165,29 +170,41 @@ def _operations(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[s
 
 def _of_row(row: Row, share: float) -> tuple[Word, str]:
     """Return the verdict about a row, and why."""
-    quality, ceiling = quality_of(row), row.ceiling
     low, high = interval_of_percent(row)
     if row.wrong:
         return FAIL, f"wrong data: {row.wrong_detail or plural(row.wrong, 'element')}"
-    if not row.checked:
-        return INCOMPLETE, "the data was not verified"
-    if ceiling is None or ceiling.kind in ("given", "simulated") or row.percent_of_ceiling is None:
-        return INCOMPLETE, "the expected bandwidth of this hardware is unknown"
-    if quality is None or quality.word == UNRELIABLE or row.n < FEWEST_SAMPLES or low is None or high is None:
-        return INCOMPLETE, f"unreliable: {', '.join(row.flags)}"
-    is_measured = ceiling.kind == "measured"
-    if is_measured and row.percent_of_ceiling > 100 * MOST_OF_MEASURED:
-        return INCOMPLETE, "more than the measured reference, which was disturbed"
+    unusable = _why_unusable(row)
+    if unusable or low is None or high is None or row.ceiling is None:
+        return INCOMPLETE, unusable or "no interval"
     if low >= 100 * share:
-        return PASS, f"limited by {ceiling.limited_by}"
-    if high >= 100 * share:
-        return INCOMPLETE, "the interval is on both sides of the required share"
-    of_library = is_measured and row.operation in LIBRARY_BOUND
-    if of_library or (row.backend in TCP_BACKENDS and (ceiling.bytes_per_s or 0.0) > MOST_OF_TCP):
-        return INCOMPLETE, "the library does not reach what this hardware carries: measure with another backend"
-    if set(quality.remedies) - {"network"}:
-        return INCOMPLETE, "noise may explain it: measure longer on idle hosts"
-    return FAIL, f"limited by {ceiling.limited_by}"
+        return PASS, f"limited by {row.ceiling.limited_by}"
+    undecided = "the interval is on both sides of the required share" if high >= 100 * share else _why_not_slow(row)
+    return (INCOMPLETE, undecided) if undecided else (FAIL, f"limited by {row.ceiling.limited_by}")
+
+
+def _why_unusable(row: Row) -> str:
+    """Return why a row shows nothing about this hardware; "" if it does."""
+    quality, ceiling, percent = quality_of(row), row.ceiling, row.percent_of_ceiling
+    if not row.checked:
+        return "the data was not verified"
+    if ceiling is None or ceiling.kind in ("given", "simulated") or percent is None:
+        return "the expected bandwidth of this hardware is unknown"
+    if quality is None or quality.word == UNRELIABLE or row.n < FEWEST_SAMPLES:
+        return f"unreliable: {', '.join(row.flags)}"
+    if ceiling.kind == "measured" and percent > 100 * MOST_OF_MEASURED:
+        return "more than the measured reference, which was disturbed"
+    return ""
+
+
+def _why_not_slow(row: Row) -> str:
+    """Return why a row below the share does not show slow hardware; "" if it does."""
+    quality, ceiling = quality_of(row), row.ceiling
+    over_tcp = row.backend in TCP_BACKENDS and ceiling is not None and (ceiling.bytes_per_s or 0.0) > MOST_OF_TCP
+    if over_tcp or (row.operation in LIBRARY_BOUND and ceiling is not None and ceiling.kind == "measured"):
+        return "the library does not reach what this hardware carries: measure with another backend"
+    if quality is None or set(quality.remedies) - {"network"}:
+        return "noise may explain it: measure longer on idle hosts"
+    return ""
 
 
 def _check(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:

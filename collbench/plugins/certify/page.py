@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collbench.plugins.certify.certificate import ACCUSED, FAIL, INCOMPLETE, PASS, Certificate, HostVerdict, InputDigest, Judgement, MeasuredRun
+from collbench.plugins.certify import certificate as declared
+from collbench.plugins.certify.certificate import ACCUSED, FAIL, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement
 from collbench.records import RecordKind
 from collbench.report import forms
 from collbench.report.html.chart import Section, Table
@@ -18,7 +19,7 @@ from collbench.report.html.page import static_page
 from collbench.report.screen import wants_color
 from collbench.results.store import to_page
 
-_STYLES = {FAIL: "wrong", ACCUSED: "wrong", INCOMPLETE: "doubtful", "not vetted": "doubtful"}
+_STYLES = {FAIL: "wrong", ACCUSED: "wrong", INCOMPLETE: "doubtful", NOT_VETTED: "doubtful"}
 _COLORS = {PASS: GOOD, FAIL: BAD, INCOMPLETE: DOUBT}
 JUDGEMENTS = RecordKind("certify", Judgement, style=lambda record: _STYLES.get(record.verdict, ""))
 
@@ -45,10 +46,10 @@ def page(certificate: Certificate) -> str:
     repeat += [f"Criteria of {name}: SHA-256 {digest}." for name, digest in certificate.criteria_files.items()]
     repeat += [f"{name}: {json.dumps(values)}" for name, values in certificate.criteria.items()]
     sections = [
-        Section("hosts", "Hosts", tables=[_table("Hosts", HostVerdict, certificate.hosts)]),
+        Section("hosts", "Hosts", tables=[_table("Hosts", declared.HostVerdict, certificate.hosts)]),
         Section("criteria", "Criteria", tables=[_table("Figures and verdicts", Judgement, certificate.judgements)]),
-        Section("runs", "Runs", tables=[_table("Runs, with the command of each", MeasuredRun, certificate.runs)]),
-        Section("repeat", "Repeat it", repeat, [_table("Inputs: sha256sum prints the same", InputDigest, certificate.inputs)]),
+        Section("runs", "Runs", tables=[_table("Runs, with the command of each", declared.MeasuredRun, certificate.runs)]),
+        Section("repeat", "Repeat it", repeat, [_table("Inputs: sha256sum prints the same", declared.InputDigest, certificate.inputs)]),
     ]
     badge = (_COLORS[certificate.verdict], certificate.verdict)
     template = Path(__file__).with_name("certificate.html.j2")
@@ -56,5 +57,5 @@ def page(certificate: Certificate) -> str:
 
 
 def _table(caption: str, kind: type[Any], records: Sequence[Any]) -> tuple[str, Table]:
-    declared = RecordKind(caption, kind, style=lambda record: _STYLES.get(getattr(record, "verdict", ""), ""))
-    return caption, Table.of(forms.frame_of(declared, records))
+    of_caption = RecordKind(caption, kind, style=lambda record: _STYLES.get(getattr(record, "verdict", ""), ""))
+    return caption, Table.of(forms.frame_of(of_caption, records))

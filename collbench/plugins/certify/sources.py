@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -90,8 +91,11 @@ class EvidenceSet:
 
     def _digest(self, files: Iterable[Path]) -> None:
         for file in files:
+            digest = hashlib.sha256()
             try:
                 with open_file(file) as content:
-                    self.inputs.append(InputDigest(file=str(file), sha256=hashlib.file_digest(content, "sha256").hexdigest()))
+                    for part in iter(partial(content.read, 1 << 20), b""):
+                        digest.update(part)
+                self.inputs.append(InputDigest(file=str(file), sha256=digest.hexdigest()))
             except OSError as error:
                 raise UsageError(f"--from {file} cannot be read ({error.strerror or error}): check its permissions") from error
