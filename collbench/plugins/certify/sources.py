@@ -72,7 +72,7 @@ class EvidenceSet:
         for run in self.runs:
             versions = [f"collbench {run.info.get('collbench')}"]
             for libraries in dict_of(run.info.get("backends")).values():
-                versions += [str(version) for version in dict_of(libraries).values()]
+                versions += [f"{name} {version}" for name, version in dict_of(libraries).items()]
             command = shlex.join(list_of(run.info.get("command"), str))
             began = str(run.info.get("started_utc", ""))
             described.append(MeasuredRun(run=str(run.path), began=began, command=command, versions=", ".join(dict.fromkeys(versions))))
