@@ -1,4 +1,4 @@
-"""certificate.json: figures against their criteria, the verdict about each host, and what anyone needs to repeat them."""
+"""certificate.json: figures against their criteria, the verdict about each host, and what repeats them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCOMPLETE: Final = "INCOMPLETE"
 VETTED: Final = "vetted"
-ACCUSED: Final = "accused"
+FAULTY: Final = "faulty"
 NOT_VETTED: Final = "not vetted"
 EXIT_CODES: Mapping[str, int] = {PASS: FINE, FAIL: NEGATIVE, INCOMPLETE: NO_VERDICT}
 Word = Literal["PASS", "FAIL", "INCOMPLETE"]
@@ -37,7 +37,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     expected_bytes_per_s: Annotated[float | None, column("The expected rate.", title="expected GB/s", drop=3)] = None
     case: Annotated[str, column("Of several figures of a criterion: which of them, such as an operation and a size.")] = ""
     hosts: Annotated[tuple[str, ...], column("The hosts that took part.", value=lambda record: " ".join(record.hosts))] = ()
-    accused: Annotated[tuple[str, ...], column("The hosts that the evidence names.", value=lambda record: " ".join(record.accused))] = ()
+    faulty: Annotated[tuple[str, ...], column("The hosts that the evidence names.", value=lambda record: " ".join(record.faulty))] = ()
     source: Annotated[str, column("The run or file with the evidence.")] = ""
     evidence: Annotated[str, column("The evidence, or what is missing.", title="evidence", wrap=True)] = ""
     command: Annotated[str, column("Where evidence is missing: the command that measures it.")] = ""
@@ -47,7 +47,7 @@ class HostVerdict(Record, frozen=True, kw_only=True):
     """The verdict about a host."""
 
     host: Annotated[str, column("The host.", title="host")]
-    verdict: Annotated[Literal["vetted", "accused", "not vetted"], column("The verdict.", title="verdict")]
+    verdict: Annotated[Literal["vetted", "faulty", "not vetted"], column("The verdict.", title="verdict")]
     reasons: Annotated[tuple[str, ...], column("Why it is not vetted.", title="why", text=lambda host: "; ".join(host.reasons), wrap=True)]
 
 
@@ -90,8 +90,8 @@ class Certificate(Record, frozen=True, kw_only=True):
     def answer(self) -> str:
         """Return the result in a sentence."""
         counts = f"{len(self.vetted)} of {len(self.hosts)} hosts vetted"
-        accused = ", ".join(host.host for host in self.hosts if host.verdict == ACCUSED)
-        return f"{self.title}: {self.verdict}; {counts}{f'; failed: {accused}' if accused else ''}"
+        faulty = ", ".join(host.host for host in self.hosts if host.verdict == FAULTY)
+        return f"{self.title}: {self.verdict}; {counts}{f'; failed: {faulty}' if faulty else ''}"
 
 
 @cache

@@ -11,7 +11,7 @@ from collbench.analysis.launches import grouped, together
 from collbench.gating.verdict import PASSED, UNDECIDED
 from collbench.machine.doctor.finding import SEVERITIES
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
-from collbench.plugins.certify.certificate import ACCUSED, FAIL, INCOMPLETE, NOT_VETTED, PASS, VETTED, HostVerdict, Judgement, Word
+from collbench.plugins.certify.certificate import FAULTY, FAIL, INCOMPLETE, NOT_VETTED, PASS, VETTED, HostVerdict, Judgement, Word
 from collbench.plugins.certify.criteria import Criteria, Criterion
 from collbench.plugins.certify.losses import losing_hosts, loss_figures
 from collbench.plugins.certify.sources import EvidenceSet
@@ -32,19 +32,19 @@ Fields = dict[str, Any]
 def judge(criteria: Criteria, evidence: EvidenceSet) -> tuple[list[Judgement], list[HostVerdict]]:
     """Return the judgements, in the order of the criteria, and the verdict about each host."""
     judgements: list[Judgement] = []
-    accused: list[str] = []
+    faulty: list[str] = []
     used = {name: criterion for name, criterion in criteria.criteria.items() if criterion.used}
     for name, criterion in used.items():
-        made = [_judgement(name, **fields) for fields in _JUDGES[criterion.evidence](criterion, evidence, accused)]
+        made = [_judgement(name, **fields) for fields in _JUDGES[criterion.evidence](criterion, evidence, faulty)]
         judgements += made
-        accused += [host for judgement in made for host in judgement.accused if host not in accused]
+        faulty += [host for judgement in made for host in judgement.faulty if host not in faulty]
     required = [name for name, criterion in used.items() if criterion.required]
-    others = [host for host in evidence.hosts if host not in accused]
+    others = [host for host in evidence.hosts if host not in faulty]
     for name in required:
         judgements += _missing(name, criteria, judgements, others)
     order = list(used)
     judgements.sort(key=lambda judgement: order.index(judgement.criterion))
-    return judgements, [_host_verdict(host, required, judgements, accused) for host in evidence.hosts]
+    return judgements, [_host_verdict(host, required, judgements, faulty) for host in evidence.hosts]
 
 
 def _judgement(criterion: str, *, verdict: Word, hosts: Sequence[str], source: object = "", **fields: Any) -> Judgement:
@@ -64,16 +64,16 @@ def _missing(name: str, criteria: Criteria, judgements: Sequence[Judgement], hos
             yield _judgement(name, verdict=INCOMPLETE, hosts=lacking, case=operation, evidence=text, command=command)
 
 
-def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judgement], accused: Sequence[str]) -> HostVerdict:
+def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judgement], faulty: Sequence[str]) -> HostVerdict:
     """Return the verdict: vetted if each case of each required criterion passed, and none failed.
 
-    A group that fails with an accused host shows nothing about its other hosts.
+    A group that fails with a faulty host shows nothing about its other hosts.
     """
     about = [judgement for judgement in judgements if host in judgement.hosts]
-    if host in accused:
-        against = [f"{judgement.criterion}: {judgement.evidence}" for judgement in about if host in judgement.accused]
-        return HostVerdict(host=host, verdict=ACCUSED, reasons=tuple(against))
-    counting = [judgement for judgement in about if judgement.verdict != FAIL or not set(judgement.hosts) & set(accused)]
+    if host in faulty:
+        against = [f"{judgement.criterion}: {judgement.evidence}" for judgement in about if host in judgement.faulty]
+        return HostVerdict(host=host, verdict=FAULTY, reasons=tuple(against))
+    counting = [judgement for judgement in about if judgement.verdict != FAIL or not set(judgement.hosts) & set(faulty)]
     reasons = [f"{name}: measured only with a host that failed" for name in required if name not in {made.criterion for made in counting}]
     for case in grouped(counting, lambda judgement: (judgement.criterion, judgement.case)).values():
         failed = [judgement for judgement in case if judgement.verdict == FAIL]
@@ -84,7 +84,7 @@ def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judge
     return HostVerdict(host=host, verdict=NOT_VETTED if reasons else VETTED, reasons=tuple(dict.fromkeys(reasons)))
 
 
-def _doctor(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _doctor(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     bad = SEVERITIES[: SEVERITIES.index(criterion.severity) + 1]
     for examination in evidence.examinations:
         problems = [problem for problem in examination.findings if problem.severity in bad]
@@ -92,7 +92,7 @@ def _doctor(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str])
             hosts = [host for host in examination.hostnames if problem.hostname in (host, None)]
             text = f"{problem.code}: {problem.what} ({problem.evidence})"
             named = tuple(hosts) if problem.hostname else ()
-            yield {"verdict": FAIL, "hosts": hosts, "accused": named, "source": examination.source, "evidence": text}
+            yield {"verdict": FAIL, "hosts": hosts, "faulty": named, "source": examination.source, "evidence": text}
         names = {problem.hostname for problem in problems}
         fine = [host for host in examination.hostnames if host not in names and None not in names]
         if fine:
@@ -100,7 +100,7 @@ def _doctor(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str])
             yield {"verdict": PASS, "hosts": fine, "source": examination.source, "evidence": f"no {criterion.severity} finding{gaps}"}
 
 
-def _hunt(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _hunt(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     for run in evidence.runs:
         if HUNT.holds(run):
             yield from ({"source": run.path, **fields} for fields in _of_hunt(run))
@@ -127,29 +127,29 @@ def _of_hunt(run: Run) -> Iterator[Fields]:
         word = {CONFIRMED: FAIL, INCONCLUSIVE: INCOMPLETE, CLEARED: PASS}[suspect.state]
         suspects |= set(named)
         text = finding(suspect, hunt.places)
-        yield {"verdict": word, "hosts": named, "accused": named if word == FAIL and suspect.kind != "path" else (), "evidence": text}
+        yield {"verdict": word, "hosts": named, "faulty": named if word == FAIL and suspect.kind != "path" else (), "evidence": text}
     others = [host for host in dict.fromkeys(hosts) if host in measured - suspects]
     if others:
         yield {"verdict": INCOMPLETE if verdict.result == NO_VERDICT else PASS, "hosts": others, "evidence": headline(verdict)}
 
 
-def _losses(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _losses(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     figures = [figure for run in evidence.runs if "slowed" not in run.info for figure in loss_figures(run)]
     named = losing_hosts(figures)
     for host, text in named.items():
-        yield {"verdict": FAIL, "hosts": [host], "accused": (host,), "evidence": text}
+        yield {"verdict": FAIL, "hosts": [host], "faulty": (host,), "evidence": text}
     fine: dict[str, str] = {}
     for figure in figures:
         groups: list[tuple[str, ...]] = list(figure.pairs.items()) or [tuple(figure.counts)]
         fine |= {host: figure.source for group in groups if figure.is_clean(group) for host in group}
-        if figure.lossy and not {*accused, *named} & set(figure.counts):
+        if figure.lossy and not {*faulty, *named} & set(figure.counts):
             text = f"packets of {listed(figure.lossy)} are lost, and no host is named: measure with other partners"
             yield {"verdict": FAIL, "hosts": list(figure.counts), "source": figure.source, "evidence": text}
     for source, hosts in grouped([host for host in fine if host not in named], lambda host: fine[host]).items():
         yield {"verdict": PASS, "hosts": hosts, "source": source, "evidence": "no packets lost beyond what full queues explain"}
 
 
-def _operations(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     least = parse_size(criterion.least_size)
     for table in together([run for run in evidence.runs if read_check(run.path) is None])[0]:
         rows = [row for row in table.rows if row.operation in criterion.operations and row.group == "all" and row.size_bytes >= least]
@@ -207,7 +207,7 @@ def _why_not_slow(row: Row) -> str:
     return ""
 
 
-def _check(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _check(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     words = {CheckOutcome.OK: PASS, CheckOutcome.INCONCLUSIVE: INCOMPLETE}
     for run in evidence.runs:
         verdict = read_check(run.path)
@@ -215,7 +215,7 @@ def _check(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) 
             yield {"verdict": words.get(verdict.outcome, FAIL), "hosts": hosts_of(run), "source": run.path, "evidence": str(verdict)}
 
 
-def _gate(criterion: Criterion, evidence: EvidenceSet, accused: Sequence[str]) -> Iterator[Fields]:
+def _gate(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     for path, verdict in evidence.verdicts:
         word = {PASSED: PASS, UNDECIDED: INCOMPLETE}.get(verdict.result, FAIL)
         text = "; ".join(map(str, verdict.reasons)) or "no case is slower than its limit"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.plugins.certify import certificate as declared
-from collbench.plugins.certify.certificate import ACCUSED, FAIL, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement
+from collbench.plugins.certify.certificate import FAULTY, FAIL, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement
 from collbench.records import RecordKind
 from collbench.report import forms
 from collbench.report.html.chart import Section, Table
@@ -19,7 +19,7 @@ from collbench.report.html.page import static_page
 from collbench.report.screen import wants_color
 from collbench.results.store import to_page
 
-_STYLES = {FAIL: "wrong", ACCUSED: "wrong", INCOMPLETE: "doubtful", NOT_VETTED: "doubtful"}
+_STYLES = {FAIL: "wrong", FAULTY: "wrong", INCOMPLETE: "doubtful", NOT_VETTED: "doubtful"}
 _COLORS = {PASS: GOOD, FAIL: BAD, INCOMPLETE: DOUBT}
 JUDGEMENTS = RecordKind("certify", Judgement, style=lambda record: _STYLES.get(record.verdict, ""))
 

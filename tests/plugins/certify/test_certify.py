@@ -106,7 +106,7 @@ def test_smaller_sizes_and_groups_of_a_split_are_not_judged(tmp_path: Path) -> N
     assert outcome(criteria(**OPERATIONS), evidence(store(tmp_path / "run", rows, hosts=HOSTS)))[0] == ["PASS"]
 
 
-def test_a_group_that_fails_accuses_no_host_and_vets_none(tmp_path: Path) -> None:
+def test_a_group_that_fails_names_no_host_and_vets_none(tmp_path: Path) -> None:
     run = store(tmp_path / "run", [make_row(**times(50))], hosts=HOSTS)
     assert outcome(criteria(**OPERATIONS), evidence(run)) == (["FAIL"], {"h1": "not vetted", "h2": "not vetted"})
 
@@ -144,7 +144,7 @@ def doctor(path: Path, hosts: Sequence[str], *findings: tuple[str, str | None]) 
 @pytest.mark.parametrize(
     ("finding", "hosts"),
     [
-        (("severe", "h2"), {"h1": "vetted", "h2": "accused"}),
+        (("severe", "h2"), {"h1": "vetted", "h2": "faulty"}),
         (("severe", None), {"h1": "not vetted", "h2": "not vetted"}),
         (("warning", "h2"), {"h1": "vetted", "h2": "vetted"}),
     ],
@@ -156,7 +156,7 @@ def test_a_severe_finding_names_its_host(tmp_path: Path, finding: tuple[str, str
 
 def test_a_hunt_names_its_confirmed_suspect_and_vouches_for_the_others() -> None:
     judged, hosts = outcome(criteria(evidence="hunt"), evidence(ROOT / "reports/hunt-host"))
-    assert hosts == {f"cb1h{number}": "accused" if number == 7 else "vetted" for number in range(1, 9)}
+    assert hosts == {f"cb1h{number}": "faulty" if number == 7 else "vetted" for number in range(1, 9)}
     assert sorted(judged) == ["FAIL", "PASS", "PASS"]
 
 
@@ -280,7 +280,7 @@ def test_the_stored_acceptance_names_both_faulty_hosts_and_vets_the_others(tmp_p
     code, document = certify(tmp_path, "--vetted", "hosts")
     assert (code, document["verdict"]) == (1, "FAIL")
     assert {host["host"]: host["verdict"] for host in document["hosts"]} == {
-        "cb1h1": "vetted", "cb1h2": "accused", "cb1h3": "accused", "cb1h4": "vetted",
+        "cb1h1": "vetted", "cb1h2": "faulty", "cb1h3": "faulty", "cb1h4": "vetted",
     }  # fmt: skip
     assert (tmp_path / "hosts").read_text() == "cb1h1\ncb1h4\n"
     page = (tmp_path / "out/certificate.html").read_text()

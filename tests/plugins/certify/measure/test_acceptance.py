@@ -34,7 +34,7 @@ def test_a_signature_is_valid_and_that_of_a_changed_certificate_is_not(tmp_path:
         return subprocess.run(command, cwd=tmp_path, input=certificate.read_bytes(), capture_output=True, check=False).returncode
 
     assert verified() == 0
-    certificate.write_text(certificate.read_text().replace('"accused"', '"vetted"', 1))
+    certificate.write_text(certificate.read_text().replace('"faulty"', '"vetted"', 1))
     assert verified() != 0
 
 
@@ -56,7 +56,7 @@ def test_an_acceptance_names_the_faulty_hosts_and_vets_the_others(faulty: bool, 
         command = f"{' '.join(PROGRAM)} certify --criteria {SAMPLE / 'bed.toml'} --out {out} --vetted {tmp_path / 'vetted'}"
         done = bed.sbatch(command, ["-N4"], timeout=400)
         document = json.loads((out / "certificate.json").read_text())
-        accused = [host["host"] for host in document["hosts"] if host["verdict"] == "accused"]
-        assert accused == (hosts.names[1:3] if faulty else [])
-        assert (tmp_path / "vetted").read_text().split() == [name for name in hosts.names if name not in accused]
+        faulty = [host["host"] for host in document["hosts"] if host["verdict"] == "faulty"]
+        assert faulty == (hosts.names[1:3] if faulty else [])
+        assert (tmp_path / "vetted").read_text().split() == [name for name in hosts.names if name not in faulty]
         assert done.returncode == (1 if faulty else 0)
