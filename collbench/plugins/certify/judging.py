@@ -11,7 +11,7 @@ from collbench.analysis.launches import grouped, together
 from collbench.gating.verdict import PASSED, UNDECIDED
 from collbench.machine.doctor.finding import SEVERITIES
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
-from collbench.plugins.certify.certificate import FAULTY, FAIL, INCOMPLETE, NOT_VETTED, PASS, VETTED, HostVerdict, Judgement, Word
+from collbench.plugins.certify.certificate import FAIL, FAULTY, INCOMPLETE, NOT_VETTED, PASS, VETTED, HostVerdict, Judgement, Word
 from collbench.plugins.certify.criteria import Criteria, Criterion
 from collbench.plugins.certify.losses import losing_hosts, loss_figures
 from collbench.plugins.certify.sources import EvidenceSet

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.plugins.certify import certificate as declared
-from collbench.plugins.certify.certificate import FAULTY, FAIL, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement
+from collbench.plugins.certify.certificate import FAIL, FAULTY, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement
 from collbench.records import RecordKind
 from collbench.report import forms
 from collbench.report.html.chart import Section, Table
