@@ -75,6 +75,7 @@ class Certificate(Record, frozen=True, kw_only=True):
     title: str
     collbench: str
     command: str
+    repeat: str
     criteria: dict[str, dict[str, Any]]
     criteria_files: dict[str, str]
     hosts: tuple[HostVerdict, ...]

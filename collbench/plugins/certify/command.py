@@ -18,7 +18,6 @@ from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.plugins.certify.certificate import Certificate
-    from collbench.plugins.certify.criteria import Criteria
     from collbench.plugins.certify.sources import EvidenceSet
 
 _SUMMARY = "accept a cluster or repaired nodes: a page, a certificate, and the hosts that passed"
@@ -76,7 +75,8 @@ def call_certify(arguments: argparse.Namespace, argv: list[str]) -> int:
             check_file(path, option)
     signer = _signer(arguments.sign)
     folder = arguments.resume or arguments.out or Path("runs") / run_name("certify")
-    certificate = _certificate(*_evidence(arguments, folder), argv)
+    kind, evidence = _evidence(arguments, folder)
+    certificate = _certificate(kind, evidence, argv)
     print_judgements(certificate, arguments.format, arguments.color)
     files = {arguments.html or folder / _PAGE: page(certificate)}
     if arguments.out or not (arguments.sources and arguments.html):
@@ -92,8 +92,8 @@ def call_certify(arguments: argparse.Namespace, argv: list[str]) -> int:
     return EXIT_CODES[certificate.verdict]
 
 
-def _evidence(arguments: argparse.Namespace, folder: Path) -> tuple[Criteria, EvidenceSet]:
-    """Return the criteria, and the evidence that is named or measured now. Raises UsageError."""
+def _evidence(arguments: argparse.Namespace, folder: Path) -> tuple[str, EvidenceSet]:
+    """Return the name of the criteria, and the evidence that is named or measured now. Raises UsageError."""
     from collbench.plugins.certify.criteria import read_criteria
     from collbench.plugins.certify.sources import EvidenceSet
     from collbench.plugins.certify.steps import StepLauncher, run_steps
@@ -101,17 +101,18 @@ def _evidence(arguments: argparse.Namespace, folder: Path) -> tuple[Criteria, Ev
     evidence = EvidenceSet()
     if not arguments.sources:
         launcher = StepLauncher.of(arguments.launcher, arguments.hosts, os.environ)
-        criteria = read_criteria(arguments.criteria or ("cpu-cluster" if len(launcher.hosts) > 1 else "host"))
+        kind = arguments.criteria or ("cpu-cluster" if len(launcher.hosts) > 1 else "host")
+        criteria = read_criteria(kind)
         if folder.exists() and not arguments.resume:
             raise UsageError(f"--out {folder} exists: use --resume {folder} to continue it, or another folder")
         _make(folder)
-        return criteria, run_steps(criteria, folder, launcher)
+        return kind, run_steps(criteria, folder, launcher)
     for path in arguments.sources:
         evidence.add(path)
     kind = "cpu-cluster" if len(evidence.hosts) > 1 else "host"
     if any(row.device == "cuda" for run in evidence.runs for row in run.rows):
         kind = "gpu-cluster"
-    return read_criteria(arguments.criteria or kind), evidence
+    return arguments.criteria or kind, evidence
 
 
 def _make(folder: Path) -> None:
@@ -121,19 +122,22 @@ def _make(folder: Path) -> None:
         raise UsageError(f"--out {folder} cannot be made ({error.strerror}): choose another folder") from error
 
 
-def _certificate(criteria: Criteria, evidence: EvidenceSet, argv: Sequence[str]) -> Certificate:
+def _certificate(kind: str, evidence: EvidenceSet, argv: Sequence[str]) -> Certificate:
     import msgspec
 
     from collbench import __version__
-    from collbench.plugins.certify.certificate import FAIL, INCOMPLETE, PASS, VETTED, Certificate
+    from collbench.plugins.certify.certificate import FAIL, INCOMPLETE, PASS, VETTED, Certificate, Word
+    from collbench.plugins.certify.criteria import read_criteria
     from collbench.plugins.certify.judging import judge
 
+    criteria = read_criteria(kind)
     judgements, hosts = judge(criteria, evidence)
-    verdict = PASS if hosts and all(host.verdict == VETTED for host in hosts) else INCOMPLETE
+    verdict: Word = PASS if hosts and all(host.verdict == VETTED for host in hosts) else INCOMPLETE
+    repeat = ["collbench", "certify", "--criteria", kind, "--from", *map(str, evidence.paths)]
     if any(judgement.verdict == FAIL for judgement in judgements):
         verdict = FAIL
     return Certificate(
-        verdict=verdict, title=criteria.title, collbench=__version__, command=f"collbench {shlex.join(argv)}",
+        verdict=verdict, title=criteria.title, collbench=__version__, command=f"collbench {shlex.join(argv)}", repeat=shlex.join(repeat),
         criteria=msgspec.to_builtins(criteria.criteria), criteria_files=criteria.files, hosts=tuple(hosts), judgements=tuple(judgements),
         runs=evidence.measured(), inputs=tuple(evidence.inputs),
     )  # fmt: skip

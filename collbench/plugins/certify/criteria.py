@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.units import parse_size
 from collbench.untrusted import parse_toml, read_file
 
-HOST_STEPS = ("doctor", "hunt", "pairs", "rings")  # on all hosts; the other steps run on the hosts that passed so far
+GROUP_STEPS = ("operations", "check")  # on the hosts that passed so far; the other steps run on all hosts
 _KINDS = Path(__file__).parent / "kinds"
 _LARGEST, _MOST_FILES = 1 << 20, 8
 
@@ -43,9 +42,9 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: dict[str, str] = {}
     files: dict[str, str] = {}
 
-    def of_steps(self, steps: Sequence[str]) -> Criteria:
-        """Return the criteria that these steps measure."""
-        chosen = {name: criterion for name, criterion in self.criteria.items() if criterion.step in steps}
+    def of_hosts(self) -> Criteria:
+        """Return the criteria of single hosts, which steps on all hosts measure."""
+        chosen = {name: criterion for name, criterion in self.criteria.items() if criterion.step not in GROUP_STEPS}
         return msgspec.structs.replace(self, criteria=chosen)
 
 

@@ -42,7 +42,10 @@ def remarks(certificate: Certificate) -> list[str]:
 
 def page(certificate: Certificate) -> str:
     """Return the page, which needs no network."""
-    repeat = [f"To repeat this page: `{certificate.command}`, with collbench {certificate.collbench}."]
+    repeat = [
+        f"To judge the same files again: `{certificate.repeat}`, with collbench {certificate.collbench}.",
+        f"This page is of `{certificate.command}`.",
+    ]
     repeat += [f"Criteria of {name}: SHA-256 {digest}." for name, digest in certificate.criteria_files.items()]
     repeat += [f"{name}: {json.dumps(values)}" for name, values in certificate.criteria.items()]
     sections = [

@@ -42,6 +42,7 @@ class EvidenceSet:
     examinations: list[Examination] = field(default_factory=list)
     verdicts: list[tuple[Path, Verdict]] = field(default_factory=list)
     inputs: list[InputDigest] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)  # of what was read: naming them again gives the same evidence
 
     @property
     def hosts(self) -> list[str]:
@@ -57,6 +58,7 @@ class EvidenceSet:
             runs = runs_in(path)
             self.runs += runs
             check_once(self.runs)
+            self.paths.append(path)
             self._digest(file for run in runs for file in sorted(run.path.iterdir()) if file.is_file())
         else:
             parts = sorted(path.iterdir()) if path.is_dir() else []
@@ -87,6 +89,7 @@ class EvidenceSet:
                 self.examinations.append(msgspec.convert({**document, "source": str(path)}, Examination))
         except (OSError, ValueError) as error:
             raise UsageError(f"--from {path} is not evidence ({getattr(error, 'strerror', None) or error}): {_WANTED}") from error
+        self.paths.append(path)
         self._digest([path])
 
     def _digest(self, files: Iterable[Path]) -> None:

@@ -16,7 +16,7 @@ from collbench.launch.slurm import hosts_of as slurm_hosts
 from collbench.machine.doctor.finding import same_host
 from collbench.measuring.probing import launched
 from collbench.plugins.certify.certificate import VETTED
-from collbench.plugins.certify.criteria import HOST_STEPS, Criteria
+from collbench.plugins.certify.criteria import GROUP_STEPS, Criteria
 from collbench.plugins.certify.judging import judge
 from collbench.plugins.certify.sources import DOCTOR, EvidenceSet
 from collbench.report.screen import write_line
@@ -65,8 +65,8 @@ def run_steps(criteria: Criteria, folder: Path, launcher: StepLauncher) -> Evide
     evidence = EvidenceSet()
     for step, command in criteria.steps.items():
         hosts = launcher.hosts
-        if step not in HOST_STEPS and len(hosts) > 1:
-            passed = [host.host for host in judge(criteria.of_steps(HOST_STEPS), evidence)[1] if host.verdict == VETTED]
+        if step in GROUP_STEPS and len(hosts) > 1:
+            passed = [host.host for host in judge(criteria.of_hosts(), evidence)[1] if host.verdict == VETTED]
             hosts = tuple(host for host in hosts if any(same_host(host, name) for name in passed))
         if command and len(hosts) < min(2, len(launcher.hosts)):
             write_line(sys.stderr, f"step {step} is left out: {len(hosts)} of {len(launcher.hosts)} hosts passed so far")

@@ -295,6 +295,15 @@ def test_a_certificate_fits_its_schema_and_has_the_digest_of_each_file(tmp_path:
         hashlib.sha256(path.read_bytes()).hexdigest() for path in SAMPLE.rglob("*.json*")
     }
     assert document["command"] == "collbench certify --from certify --criteria certify/bed.toml --out out"
+    parts = ("doctor.json", "hunt", "operations", "pairs", "rings")
+    assert document["repeat"] == f"collbench certify --criteria certify/bed.toml --from {' '.join(f'certify/{part}' for part in parts)}"
+
+
+def test_the_same_files_give_the_same_certificate(tmp_path: Path) -> None:
+    _, first = certify(tmp_path)
+    words = [*first["repeat"].split()[1:], "--format", "json", "--html", "page.html"]
+    again = json.loads(run_here(tmp_path, *words).stdout)
+    assert {**again, "command": ""} == {**first, "command": ""}
 
 
 def test_the_schema_file_is_that_of_the_certificate() -> None:
