@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from collbench.measuring.crossing import MovedBytes
 from collbench.measuring.disturbances import PORT_ERRORS, HostNetwork, NetworkCounts
 from collbench.results.reader import Run
 from collbench.untrusted import list_of
@@ -18,14 +19,16 @@ _ALL_SEND = ("allreduce", "allgather", "alltoall", "reducescatter", "sendrecv", 
 class LossFigure(NamedTuple):
     """The counters of all hosts while a case was measured.
 
-    pairs   by host its only partner; empty where hosts had several
-    damage  whether a port that carried data counted errors
+    pairs    by host its only partner; empty where hosts had several
+    damage   whether a port that carried data counted errors
+    by_rdma  whether the counters of RDMA ports show that these carried the data, of which TCP sent little then
     """
 
     source: str
     counts: Mapping[str, NetworkCounts]
     pairs: Mapping[str, str]
     damage: bool
+    by_rdma: bool = False
 
     @property
     def lossy(self) -> list[str]:
@@ -39,8 +42,9 @@ class LossFigure(NamedTuple):
         return {host: errors[0].render() for host, errors in ports.items() if errors}
 
     def is_clean(self, hosts: Collection[str]) -> bool:
-        """Return whether these hosts lost nothing, counted no errors, and sent enough packets to show that."""
-        return not set(hosts) & {*self.lossy, *self.broken} and all(self.counts[host].tcp_sent >= _FEWEST_SEGMENTS for host in hosts)
+        """Return whether these hosts lost nothing, counted no errors, and sent enough to show that."""
+        enough = self.by_rdma or all(self.counts[host].tcp_sent >= _FEWEST_SEGMENTS for host in hosts)
+        return enough and not set(hosts) & {*self.lossy, *self.broken}
 
 
 def loss_figures(run: Run) -> Iterator[LossFigure]:
@@ -59,8 +63,10 @@ def loss_figures(run: Run) -> Iterator[LossFigure]:
             pairing = [(rank, (rank + half) % (2 * half)) for rank in range(2 * half)]
         if len(counts) < len(places):  # several ranks of a host have several partners
             pairing = []
+        moved = MovedBytes.of(row.evidence)
+        by_rdma = moved is not None and moved.path == "network" and any(host.ports for host in moved.hosts.values())
         if row.operation in _ALL_SEND and row.wrong == 0:
-            yield LossFigure(str(run.path), counts, {places[a]: places[b] for a, b in pairing}, PORT_ERRORS in row.flags)
+            yield LossFigure(str(run.path), counts, {places[a]: places[b] for a, b in pairing}, PORT_ERRORS in row.flags, by_rdma)
 
 
 def losing_hosts(figures: Sequence[LossFigure]) -> dict[str, str]:

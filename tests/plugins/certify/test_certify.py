@@ -198,6 +198,30 @@ def test_few_packets_show_nothing() -> None:
     assert losing_hosts([figure(FIRST, ["a"]), figure(SECOND, ["d"], sent=500)]) == {}
 
 
+@pytest.mark.parametrize(
+    ("errors", "flags", "hosts"),
+    [
+        (0, (), {"h1": "vetted", "h2": "vetted"}),
+        (40, ("port_errors",), {"h1": "vetted", "h2": "faulty"}),
+        (40, (), {"h1": "vetted", "h2": "vetted"}),  # of a port that carried no data
+    ],
+)
+def test_rdma_sends_no_tcp_and_a_port_with_errors_names_its_host(
+    tmp_path: Path, errors: int, flags: tuple[str, ...], hosts: dict[str, str]
+) -> None:
+    counts = {"h1": NetworkCounts(0, 40, 0, 0), "h2": NetworkCounts(0, 40, 0, 0, errors={"mlx5_0": {"symbol_error": errors}})}
+    moved = {
+        "iterations": 9, "at_least_bytes": 9, "hosts_left_out": 0, "inside": None, "other_path": None, "path": "network",
+        "copied_directly": None, "hosts": {"h1": {"ports": {"mlx5_0": {"port_xmit_data": 10**9}}}},
+    }  # fmt: skip
+    evidence_of_row = {"network": msgspec.to_builtins(counts), "moved": moved}
+    rows = [make_row(**times(90), evidence=evidence_of_row, flags=flags)]
+    other = [make_row(**times(90), evidence={"network": msgspec.to_builtins({"h1": counts["h1"]}), "moved": moved})]
+    place = {"hosts": HOSTS, "rank_map": [{"host": host} for host in HOSTS]}
+    runs = [store(tmp_path / "run", rows, **place), store(tmp_path / "other", other, **{**place, "hosts": ["h1"]})]
+    assert outcome(criteria(evidence="losses"), evidence(*runs))[1] == hosts
+
+
 @pytest.mark.parametrize(("lossy", "hosts"), [((), "vetted"), (("h1",), "not vetted")])
 def test_a_loss_without_a_named_host_fails_the_group(tmp_path: Path, lossy: tuple[str, ...], hosts: str) -> None:
     counts = figure({"h1": "h2", "h2": "h1"}, lossy).counts
