@@ -66,6 +66,7 @@ def call_certify(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure or read, judge, print and write; return the exit code. Raises UsageError."""
     from collbench.plugins.certify.certificate import EXIT_CODES
     from collbench.plugins.certify.page import page, print_judgements
+    from collbench.plugins.hunt.managers import is_name
     from collbench.report.writers import check_file, confirm_written, write_whole
     from collbench.results.folder import run_name
     from collbench.results.store import to_page
@@ -77,15 +78,15 @@ def call_certify(arguments: argparse.Namespace, argv: list[str]) -> int:
     folder = arguments.resume or arguments.out or Path("runs") / run_name("certify")
     kind, evidence = _evidence(arguments, folder)
     certificate = _certificate(kind, evidence, argv)
-    print_judgements(certificate, arguments.format, arguments.color)
     files = {arguments.html or folder / _PAGE: page(certificate)}
     if arguments.out or not (arguments.sources and arguments.html):
         _make(folder)
         files[folder / _NAME] = to_page(certificate.as_json())
     if arguments.vetted:
-        files[arguments.vetted] = "".join(f"{host}\n" for host in certificate.vetted)
+        files[arguments.vetted] = "".join(f"{host}\n" for host in certificate.vetted if is_name(host))
     for path, text in files.items():
         write_whole(path, text, "--out")
+    print_judgements(certificate, arguments.format, arguments.color)
     confirm_written(files, sys.stderr)
     if signer and folder / _NAME in files:
         _sign(signer, folder / _NAME)

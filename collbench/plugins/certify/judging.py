@@ -152,8 +152,9 @@ def _losses(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) 
 def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     least = parse_size(criterion.least_size)
     for table in together([run for run in evidence.runs if read_check(run.path) is None])[0]:
-        rows = [row for row in table.rows if row.operation in criterion.operations and row.group == "all" and row.size_bytes >= least]
-        rows = [row for row in rows if row.na is None and row.backend in (criterion.backends or (row.backend,))]
+        rows = [row for row in table.rows if row.operation in criterion.operations and row.size_bytes >= least and row.na is None]
+        rows = [row for row in rows if row.group == "all" or row.operation.startswith("p2p")]
+        rows = [row for row in rows if row.backend in (criterion.backends or (row.backend,))]
         cases = grouped(rows, lambda row: f"{row.operation} {format_size(row.size_bytes)} {row.backend if criterion.backends else ''}")
         for case, same in cases.items():
             wrong = [row for row in same if row.wrong]

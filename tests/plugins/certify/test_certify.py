@@ -245,6 +245,16 @@ def test_the_verdict_of_a_check_counts_and_its_rows_do_not(tmp_path: Path, cause
     assert outcome(criteria(**OPERATIONS), evidence(run))[0] == ["INCOMPLETE"]
 
 
+def test_texts_of_files_reach_no_terminal_and_no_hostfile(tmp_path: Path) -> None:
+    hosts = ["h1", "h2\x1b[2J", "h3\nh4", "h5"]
+    doctor(tmp_path / "doctor.json", hosts, ("severe", "h5"))
+    (tmp_path / "one.toml").write_text('schema = 1\ntitle = "one"\n[criteria.doctor]\nevidence = "doctor"\n')
+    words = ("--from", "doctor.json", "--criteria", "one.toml", "--html", "page.html", "--vetted", "vetted")
+    done = run_here(tmp_path, "certify", *words)
+    assert (done.returncode, (tmp_path / "vetted").read_text()) == (1, "h1\n")
+    assert "\x1b" not in done.stdout + (tmp_path / "page.html").read_text()
+
+
 # Criteria.
 
 
