@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from collbench.plugins.certify.judging import judge
 from collbench.plugins.certify.losses import LossFigure, losing_hosts
 from collbench.plugins.certify.sources import EvidenceSet
 from collbench.plugins.certify.steps import StepLauncher, run_steps
+from collbench.records import document
 from collbench.report.health import CheckAnswer, store_check
 from collbench.results.row import Times
+from collbench.results.store import to_page
 from tests.cli.command import ROOT, one_sentence, run_here
+from tests.gate.verdicts import verdict as gate_verdict
 from tests.results.rows import make_row, store
 
 SAMPLE = ROOT / "reports/certify"
@@ -160,6 +164,34 @@ def test_a_hunt_names_its_confirmed_suspect_and_vouches_for_the_others() -> None
     assert sorted(judged) == ["FAIL", "PASS", "PASS"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "hosts"),
+    [
+        ({"kind": "path", "places": [6, 7]}, {"cb1h7": "not vetted", "cb1h8": "not vetted"}),
+        ({"state": "inconclusive"}, {"cb1h7": "not vetted", "cb1h8": "vetted"}),
+        ({"state": "cleared"}, {"cb1h7": "vetted", "cb1h8": "vetted"}),
+    ],
+    ids=["path", "inconclusive", "cleared"],
+)
+def test_a_slow_path_and_an_undecided_suspect_name_no_host(tmp_path: Path, changes: dict[str, Any], hosts: dict[str, str]) -> None:
+    hunt = tmp_path / "hunt"
+    shutil.copytree(ROOT / "reports/hunt-host", hunt)
+    info = json.loads((hunt / "run.json").read_text())
+    info["hunt"]["verdict"]["suspects"][0] |= changes
+    (hunt / "run.json").write_text(json.dumps(info))
+    verdicts = outcome(criteria(evidence="hunt"), evidence(hunt))[1]
+    assert {host: verdicts[host] for host in hosts} == hosts
+
+
+def test_a_hunt_without_a_verdict_vouches_for_nobody(tmp_path: Path) -> None:
+    hunt = tmp_path / "hunt"
+    shutil.copytree(ROOT / "reports/hunt-host", hunt)
+    info = json.loads((hunt / "run.json").read_text())
+    info["hunt"]["verdict"] |= {"result": "no verdict", "suspects": []}
+    (hunt / "run.json").write_text(json.dumps(info))
+    assert set(outcome(criteria(evidence="hunt"), evidence(hunt))[1].values()) == {"not vetted"}
+
+
 @pytest.mark.contract
 def test_a_simulated_hunt_is_no_evidence(tmp_path: Path) -> None:
     assert run_here(tmp_path, "hunt", "--backend", "simulated", "--ranks", "8", "--out", "hunt").returncode == 0
@@ -253,6 +285,22 @@ def test_texts_of_files_reach_no_terminal_and_no_hostfile(tmp_path: Path) -> Non
     done = run_here(tmp_path, "certify", *words)
     assert (done.returncode, (tmp_path / "vetted").read_text()) == (1, "h1\n")
     assert "\x1b" not in done.stdout + (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("result", "verdict", "hosts"),
+    [("passed", "PASS", "vetted"), ("regression", "FAIL", "not vetted"), ("no verdict", "INCOMPLETE", "vetted")],
+)
+def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, result: str, verdict: str, hosts: str) -> None:
+    judged = gate_verdict(result=result)
+    (tmp_path / "verdict.json").write_text(to_page(document(judged)))
+    found = evidence(store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS), tmp_path / "verdict.json")
+    rules = Criteria(1, "test", {"gate": Criterion(evidence="gate", required=False)})
+    judgements, _ = judge(rules, found)
+    assert [judgement.verdict for judgement in judgements] == [verdict]
+    both = Criteria(1, "test", {**criteria(**OPERATIONS).criteria, **rules.criteria}, {"suite": "run quick"})
+    assert set(outcome(both, found)[1].values()) == {hosts}
+    assert judge(rules, EvidenceSet())[0] == []
 
 
 # Criteria.
