@@ -56,7 +56,8 @@ def _missing(name: str, criteria: Criteria, judgements: Sequence[Judgement], hos
     """Yield what no evidence covers: hosts, and of operations each that was not measured on them."""
     criterion = criteria.criteria[name]
     for operation in criterion.operations or ("",):
-        same = [judgement for judgement in judgements if judgement.criterion == name and judgement.case.startswith(operation)]
+        same = [judgement for judgement in judgements if judgement.criterion == name]
+        same = [judgement for judgement in same if operation in ("", judgement.case.partition(" ")[0])]
         lacking = [host for host in hosts if not any(host in judgement.hosts for judgement in same)]
         if lacking or not same:
             command = f"collbench {criteria.steps[criterion.step]}" if criterion.step else ""
@@ -139,12 +140,18 @@ def _losses(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) 
     for host, text in named.items():
         yield {"verdict": FAIL, "hosts": [host], "faulty": (host,), "evidence": text}
     fine: dict[str, str] = {}
+    lost: dict[tuple[str, ...], str] = {}
     for figure in figures:
         groups: list[tuple[str, ...]] = list(figure.pairs.items()) or [tuple(figure.counts)]
-        fine |= {host: figure.source for group in groups if figure.is_clean(group) for host in group}
-        if figure.lossy and not {*faulty, *named} & set(figure.counts):
-            text = f"packets of {listed(figure.lossy)} are lost, and no host is named: measure with other partners"
-            yield {"verdict": FAIL, "hosts": list(figure.counts), "source": figure.source, "evidence": text}
+        for group in groups:
+            senders = group[:1] if figure.pairs else group
+            if figure.is_clean(group):
+                fine |= dict.fromkeys(group, figure.source)
+            elif set(figure.lossy) & set(senders) and not {*faulty, *named} & set(group):
+                lost[group] = figure.source
+    for group, source in lost.items():
+        text = "packets between these hosts are lost, and none of them is named: measure with other partners"
+        yield {"verdict": FAIL, "hosts": group, "source": source, "evidence": text}
     for source, hosts in grouped([host for host in fine if host not in named], lambda host: fine[host]).items():
         yield {"verdict": PASS, "hosts": hosts, "source": source, "evidence": "no packets lost beyond what full queues explain"}
 
@@ -155,6 +162,7 @@ def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[st
         rows = [row for row in table.rows if row.operation in criterion.operations and row.size_bytes >= least and row.na is None]
         rows = [row for row in rows if row.group == "all" or row.operation.startswith("p2p")]
         rows = [row for row in rows if row.backend in (criterion.backends or (row.backend,))]
+        rows = [row for row in rows if row.wrong or not any(_broke_off(run) for run in table.runs)]
         cases = grouped(rows, lambda row: f"{row.operation} {format_size(row.size_bytes)} {row.backend if criterion.backends else ''}")
         for case, same in cases.items():
             wrong = [row for row in same if row.wrong]
@@ -167,6 +175,11 @@ def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[st
                 "percent": row.percent_of_ceiling, "low": low, "high": high, "required": 100 * criterion.share,
                 "measured_bytes_per_s": row.busbw_bytes_per_s, "expected_bytes_per_s": row.ceiling.bytes_per_s if row.ceiling else None,
             }  # fmt: skip
+
+
+def _broke_off(run: Run) -> bool:
+    """Return whether a run did not come to its end, or hung or crashed: its figures may be those of another state."""
+    return not run.finished or any(event.get("kind") in ("abort", "hang") for event in run.events)
 
 
 def _of_row(row: Row, share: float) -> tuple[Word, str]:

@@ -230,6 +230,25 @@ def test_few_packets_show_nothing() -> None:
     assert losing_hosts([figure(FIRST, ["a"]), figure(SECOND, ["d"], sent=500)]) == {}
 
 
+def test_a_lossy_path_is_not_excused_by_a_faulty_host_elsewhere(tmp_path: Path) -> None:
+    """Packets from a to c are lost, and doctor names b: neither a nor c is vetted, d is."""
+    hosts = ["a", "b", "c", "d"]
+    counts = {"network": msgspec.to_builtins(figure(FIRST, ["a"]).counts)}
+    row = make_row(**{**times(90), "operation": "p2p_bidirectional", "group": "0-2,1-3"}, evidence=counts)
+    ring = make_row(**{**times(90), "operation": "sendrecv"}, evidence={"network": msgspec.to_builtins(figure(FIRST, []).counts)})
+    run = store(tmp_path / "run", [row, ring], hosts=hosts, rank_map=[{"host": host} for host in hosts])
+    found = evidence(doctor(tmp_path / "doctor.json", hosts, ("severe", "b")), run)
+    rules = Criteria(1, "test", {"doctor": Criterion(evidence="doctor"), "losses": Criterion(evidence="losses")})
+    assert outcome(rules, found)[1] == {"a": "not vetted", "b": "faulty", "c": "not vetted", "d": "vetted"}
+
+
+def test_rows_of_a_run_that_broke_off_show_only_wrong_data(tmp_path: Path) -> None:
+    for wrong, verdict in ((0, "INCOMPLETE"), (3, "FAIL")):
+        run = store(tmp_path / verdict, [make_row(**times(90), wrong=wrong)], hosts=HOSTS)
+        (run / "events.jsonl").write_text('{"kind": "hang", "text": "rank 1 is missing"}\n')
+        assert outcome(criteria(**OPERATIONS), evidence(run))[0] == [verdict]
+
+
 @pytest.mark.parametrize(
     ("errors", "flags", "hosts"),
     [
