@@ -13,6 +13,7 @@ from collbench.results.reader import Run
 from collbench.untrusted import list_of
 
 _FEWEST_SEGMENTS = 1000  # of TCP, of a host that shows that it loses none: three losses would be 0.3 %
+_MOST_NAMED = 0.25  # of the hosts: more have a common cause, such as a switch, and none is named
 _ALL_SEND = ("allreduce", "allgather", "alltoall", "reducescatter", "sendrecv", "p2p_bidirectional", "p2p_latency")
 
 
@@ -84,6 +85,9 @@ def losing_hosts(figures: Sequence[LossFigure]) -> dict[str, str]:
             named[host] = f"packets to {host} from {' and from '.join(_losses(figures, senders))} are lost, and none from these to others"
         elif len(receivers) > 1 and not any(a == host for a, _ in fine):
             named[host] = f"packets to {' and '.join(receivers)} from {_losses(figures, [host])[0]} are lost, and none to these from others"
+    hosts = {host for figure in figures for host in figure.counts}
+    if len(named) > max(1, _MOST_NAMED * len(hosts)):
+        named = {}
     for figure in figures:
         named |= figure.broken
     return named

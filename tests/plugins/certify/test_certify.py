@@ -218,6 +218,8 @@ SECOND = {"a": "b", "b": "a", "c": "d", "d": "c"}
         (["a"], [], set()),  # one path: neither end is named
         (["a"], ["a"], {"a"}),
         (["a", "b", "c", "d"], ["a", "b", "c", "d"], set()),  # everywhere: a switch
+        (["a", "c"], ["d", "c"], {"c"}),  # both ways
+        (["a", "b"], ["d", "c"], set()),  # to c and to d: what both have in common, such as a switch
         ([], [], set()),
     ],
 )
