@@ -80,9 +80,7 @@ def _add_step(evidence: EvidenceSet, path: Path, words: list[str], launcher: Ste
     is_doctor = words[0] == "doctor"
     stored = path.with_name(DOCTOR) if is_doctor else path
     number = 1
-    while stored.exists() and not is_doctor:
-        if _is_complete(stored, words, hosts):
-            break
+    while stored.exists() and not is_doctor and not _is_complete(stored, words, hosts):
         number += 1
         stored = path.with_name(f"{path.name}-{number}")
     if _is_complete(stored, words, hosts):
