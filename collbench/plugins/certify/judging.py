@@ -201,6 +201,8 @@ def _why_unusable(row: Row) -> str:
     quality, ceiling, percent = quality_of(row), row.ceiling, row.percent_of_ceiling
     if not row.checked:
         return "the data was not verified"
+    if ceiling is not None and ceiling.disturbed:
+        return "the measured reference was disturbed"
     if ceiling is None or ceiling.kind in ("given", "simulated") or percent is None:
         return "the expected bandwidth of this hardware is unknown"
     if quality is None or quality.word == UNRELIABLE or row.n < FEWEST_SAMPLES:
