@@ -25,7 +25,7 @@ GROUP = "collbench.plugins"
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
     "libraries", "plot", "selftest", "joblogs", "serve", "mpibench", "drawings",
-    "alternatives", "tune", "groups",
+    "alternatives", "tune", "groups", "certify",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()

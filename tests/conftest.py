@@ -45,7 +45,7 @@ PLUGIN_OF = {
     "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
     "autopsy": "traces", "predict": "predict",
     "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy", "completion": "completion",
-    "gate --self-test": "selftest", "tune": "tune",
+    "gate --self-test": "selftest", "tune": "tune", "certify": "certify",
 }  # fmt: skip
 
 

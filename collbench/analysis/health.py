@@ -501,7 +501,7 @@ def _why_not_slow(row: Row) -> str:
 def _reach(row: Row, is_disturbed: bool) -> Reach:
     """Return what a row shows. `is_disturbed`: whether it cannot prove that something is slow."""
     share = share_of(row)
-    low, high = _interval(row)
+    low, high = interval_of_percent(row)
     if share is None:
         return Reach.NOISY if row.ceiling is not None and row.ceiling.disturbed else Reach.UNKNOWN
     if row.n < FEWEST_SAMPLES or _proves_nothing(row) or low is None or high is None or _exceeds_reference(row):
@@ -513,7 +513,7 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
     return Reach.UNKNOWN if _why_not_slow(row) else Reach.MISSED
 
 
-def _interval(row: Row) -> tuple[float | None, float | None]:
+def interval_of_percent(row: Row) -> tuple[float | None, float | None]:
     """Return the 95 % interval of the percentage, with that of a measured reference; (None, None) without one."""
     times, comparison = row.time_s, row.comparison
     if times is None or not times.ci_low or not times.ci_high or not times.p50 or comparison is None:
@@ -525,7 +525,7 @@ def _interval(row: Row) -> tuple[float | None, float | None]:
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
-    low, high = _interval(row)
+    low, high = interval_of_percent(row)
     quality = quality_of(row)
     check = SeriesCheck(
         row.operation, row.backend, reach, row.size_bytes, row.busbw_bytes_per_s, time_s=row.time_s.p50 if row.time_s else None,

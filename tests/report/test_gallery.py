@@ -21,7 +21,7 @@ from tests.conftest import needs_all_plugins, needs_plugin
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "tools" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
-EVERY = [*PAGES, *SCRIPT["AUTOPSIES"]]
+EVERY = [*PAGES, *SCRIPT["AUTOPSIES"], *SCRIPT["CERTIFICATES"]]
 GALLERY = ROOT / "reports" / "gallery"
 WORDS = runpy.run_path(str(ROOT / "tools" / "words"))["findings"]
 OFTEN = "slow-host"  # small; the others take their turn
@@ -52,6 +52,13 @@ def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsew
 def test_the_page_of_a_hang_is_what_the_command_makes_of_the_committed_dumps(elsewhere: Path) -> None:
     address = SCRIPT["address"]("autopsy")
     assert run_command(["autopsy", *SCRIPT["AUTOPSIES"]["autopsy"], "--html", address]) == 1
+    assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
+
+
+@needs_all_plugins
+def test_the_page_of_a_certificate_is_what_the_command_makes_of_the_committed_runs(elsewhere: Path) -> None:
+    address = SCRIPT["address"]("certificate")
+    assert run_command(["certify", *SCRIPT["CERTIFICATES"]["certificate"], "--html", address]) == 1
     assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
 
 
@@ -88,7 +95,7 @@ def test_a_page_shows_nothing_of_the_machine_that_made_it_and_its_links_lead_to_
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert not re.search(r"/(?:work|root|home|tmp)/", text)
     links = re.findall(r'<a [^>]*href="([^"#]+)"', text)
-    assert links or name in SCRIPT["AUTOPSIES"]
+    assert links or name in [*SCRIPT["AUTOPSIES"], *SCRIPT["CERTIFICATES"]]
     assert [link for link in links if not (GALLERY / link).is_file()] == []
 
 

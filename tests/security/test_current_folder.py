@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plot": ("plot", FIRST),
     "compare": ("compare", str(stored_reports() / "link-1gbit/allreduce"), str(stored_reports() / "link-2gbit/allreduce")),
     "tune": ("tune", str(ROOT / "reports/first-run")),
+    "certify": ("certify", "--from", FIRST),
     "predict": ("predict", str(stored_reports() / "stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),
@@ -129,7 +130,7 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     assert "Traceback" not in done.stderr
     assert done.returncode in (
         (0, 1, 2, 3)
-        if name in ("compare", "predict", "doctor", "import", "kernels", "history", "hunt", "gate", "autopsy", "trace", "load")
+        if name in ("compare", "predict", "doctor", "import", "kernels", "history", "hunt", "gate", "autopsy", "trace", "load", "certify")
         else (0,)
     ), done.stderr
 
