@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.plugins.certify import certificate as declared
 from collbench.plugins.certify.certificate import FAIL, FAULTY, INCOMPLETE, NOT_VETTED, PASS, Certificate, Judgement

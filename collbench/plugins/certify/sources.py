@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,15 +33,14 @@ class Examination(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-@dataclass
-class EvidenceSet:
+class EvidenceSet(msgspec.Struct):
     """The evidence, in the order in which it was named."""
 
-    runs: list[Run] = field(default_factory=list)
-    examinations: list[Examination] = field(default_factory=list)
-    verdicts: list[tuple[Path, Verdict]] = field(default_factory=list)
-    inputs: list[InputDigest] = field(default_factory=list)
-    paths: list[Path] = field(default_factory=list)  # of what was read: naming them again gives the same evidence
+    runs: list[Run] = msgspec.field(default_factory=list)
+    examinations: list[Examination] = msgspec.field(default_factory=list)
+    verdicts: list[tuple[Path, Verdict]] = msgspec.field(default_factory=list)
+    inputs: list[InputDigest] = msgspec.field(default_factory=list)
+    paths: list[Path] = msgspec.field(default_factory=list)  # of what was read: naming them again gives the same evidence
 
     @property
     def hosts(self) -> list[str]:

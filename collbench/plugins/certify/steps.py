@@ -7,8 +7,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from collbench.errors import UsageError
 from collbench.launch.explain import srun_line, waits_for_srun
@@ -27,8 +28,7 @@ _PROGRAM = (sys.executable, "-P", "-m", "collbench")
 _EXAMPLE = "--launcher 'mpirun -n {nodes} -host {hosts}' --hosts 'node[1-4]'"
 
 
-@dataclass(frozen=True)
-class StepLauncher:
+class StepLauncher(msgspec.Struct, frozen=True):
     """The words before a command, in which {hosts} and {nodes} are replaced, and the hosts."""
 
     words: Sequence[str]
