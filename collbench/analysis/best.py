@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,9 @@ from collbench.machine.peak.ceiling import LEAST_BYTES
 from collbench.operations.registry import operations
 from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, Row
-from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
+
+if TYPE_CHECKING:
+    from collbench.stats.launches import Ratio
 
 # The row that represents each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
@@ -138,7 +141,7 @@ def _judged(members: Sequence[Row]) -> JudgedChoice:
             losses.append(found)
         else:
             as_good.append(size)
-            ratios = [inverse(_ratio(other, own)) for other in others]
+            ratios = [_inverse_ratio(other, own) for other in others]
             within = max(within, *(1 - (each.value if each.low is None else each.low) for each in ratios))
     return JudgedChoice(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
 
@@ -148,16 +151,22 @@ def _loss(own: Row, others: Sequence[Row]) -> Loss | None:
     if not faster:
         return None
     better = min(faster, key=lambda row: median_of(row).value)
-    ratio = inverse(_ratio(better, own))
+    ratio = _inverse_ratio(better, own)
     if ratio.low is None or ratio.high is None or ratio.high >= 1:
         return None
     return Loss(better, 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
 
 
-def _ratio(before: Row, after: Row) -> Ratio:
-    """Return the ratio of both times, with an interval over launches where both have several, else within one."""
+def _inverse_ratio(before: Row, after: Row) -> Ratio:
+    """Return the time before divided by that after, with an interval over launches where both have several, else within one."""
+    from collbench.stats.launches import (  # a measurement without forced algorithms compares nothing
+        inverse,
+        ratio_of_launches,
+        ratio_of_medians,
+    )
+
     a, b = _launches(before), _launches(after)
-    return ratio_of_launches(a, b) if min(len(a), len(b)) > 1 else ratio_of_medians(median_of(before), median_of(after))
+    return inverse(ratio_of_launches(a, b) if min(len(a), len(b)) > 1 else ratio_of_medians(median_of(before), median_of(after)))
 
 
 def _launches(row: Row) -> list[float]:

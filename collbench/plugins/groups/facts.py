@@ -59,7 +59,7 @@ class NodesCleared(Fact, frozen=True):
 
 
 class OnlyTwoGroups(Fact, frozen=True):
-    """There are no paths between other groups to compare with."""
+    """Paths between other groups, to compare with, are missing."""
 
     text = "the pairs inside the two groups are the only comparison: a path that is narrower by design looks the same"
 
