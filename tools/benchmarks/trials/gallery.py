@@ -1,4 +1,4 @@
-"""python -m tools.benchmarks.trials.gallery DIR [sweep|links|two-hosts|hunt|training|kv|load …]   measures example runs through real Slurm.
+"""python -m tools.benchmarks.trials.gallery DIR [sweep|links|two-hosts|hunt|trunk|training|kv|load …]   measures example runs through real Slurm.
 
 All are over links of known rate; DIR is `reports`. Without names it measures all of them:
     sweep      `srun -N2 collbench allreduce --sizes 1K-64M` over 1 Gbit/s with --mpi=none, pmi2 and pmix (Open MPI's environment)
@@ -6,6 +6,7 @@ All are over links of known rate; DIR is `reports`. Without names it measures al
     two-hosts  `srun -N2 collbench run reports/suites/two-hosts.toml` over 1 Gbit/s. Then regression/before and regression/after: five
                launches each of a short sweep, the second five with the second host's sends limited to 800 Mbit/s
     hunt       `srun -N8 collbench hunt` over eight hosts; one of them, drawn by the seed, has a link of half the rate
+    trunk      `srun -N8 collbench hunt --groups` over two bridges, four hosts each; the link between them has less than a host's rate
     training   `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, with a step time of 180 ms
     kv         `srun -N2 collbench kv` over 1 Gbit/s
     load       `srun -N4 collbench load`: victims and aggressors share one link of 100 Mbit/s
@@ -18,6 +19,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from collbench.report.plan import in_print_order
 from collbench.results.reader import read_run
@@ -42,6 +44,7 @@ LARGE = {
 LAUNCHES = 5
 SHORT = ["allreduce", "--sizes", "256K-16M:x4", "--max-time", "3"]
 MBIT, SLOWED_MBIT = 1000, 800
+TRUNK_MBIT = 160
 SEED = 0
 TRAINING = ["data-parallel", "--model", "resnet50", "--backend", "gloo", "--step-time", "180ms", "--max-time", "30"]
 
@@ -116,6 +119,18 @@ def hunt(target: Path) -> None:
         srun(bed, [f"-N{pairs.HOSTS}"], words, codes=(1,))
 
 
+def trunk(target: Path) -> None:
+    """Hunt among eight hosts of two groups with a slow link between them; exit code 1 is expected."""
+    with Bottleneck(pairs.HOSTS, TRUNK_MBIT) as hosts, SlurmBed(hosts) as bed, TemporaryDirectory() as folder:
+        for index in range(pairs.HOSTS):
+            pairs.shape(hosts, index, pairs.RATE_MBIT)
+        groups = Path(folder) / "groups.txt"
+        half = pairs.HOSTS // 2
+        groups.write_text(f"rack1: {','.join(hosts.names[:half])}\nrack2: {','.join(hosts.names[half:])}\n", encoding="utf-8")
+        words = ["hunt", *pairs.MEASURE, "--groups", str(groups), "--seed", str(SEED), "--out", str(target / "hunt-trunk"), "--quiet"]
+        srun(bed, [f"-N{pairs.HOSTS}"], words, codes=(1,))
+
+
 def training(target: Path) -> None:
     """Measure a training step's exchanges between two hosts."""
     with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
@@ -135,7 +150,7 @@ def load(target: Path) -> None:
         srun(bed, ["-N4", "--mpi=pmi2"], words, env=OVER_THE_LINK["pmi2"])
 
 
-RUNS = {"sweep": sweep, "links": links, "two-hosts": two_hosts, "hunt": hunt, "training": training, "kv": kv, "load": load}
+RUNS = {"sweep": sweep, "links": links, "two-hosts": two_hosts, "hunt": hunt, "trunk": trunk, "training": training, "kv": kv, "load": load}
 
 
 if __name__ == "__main__":
