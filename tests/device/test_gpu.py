@@ -1,10 +1,8 @@
 """Whether a GPU can be used, in one sentence where not; and the room's work, on the double of driver and cupy."""
 
 import ctypes
-import importlib.metadata
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
@@ -53,18 +51,13 @@ def machine(monkeypatch):
                 raise CudaError(error or 100)
             return gpus
 
-        def version(name):
-            if name not in installed:
-                raise PackageNotFoundError(name)
-            return "14.2.0"
-
         runtime = SimpleNamespace(
             driverGetVersion=lambda: driver, runtimeGetVersion=lambda: needed, getDeviceCount=count, CUDARuntimeError=CudaError,
             deviceGetAttribute=lambda attribute, index: mode,
         )  # fmt: skip
         monkeypatch.setattr(ctypes, "CDLL", load)
         monkeypatch.setattr(unavailable, "find_spec", lambda name: name if cupy else None)
-        monkeypatch.setattr(importlib.metadata, "version", version)
+        monkeypatch.setattr(unavailable, "version_of", lambda name: "14.2.0" if name in installed else "")
         monkeypatch.setattr(unavailable, "cupy_runtime", lambda: runtime)
 
     return machine
