@@ -24,6 +24,13 @@ Sizes = int | str | Sequence[int | str]
 _END_S = 10.0  # for the ranks to end after an interruption
 _PREFIX = "collbench: "
 OPTIONS_OF_OPERATIONS = declared_options(OperationOptions)
+# Options that only the command has: `measure` prints nothing, and has `sizes` and `in_place` for several of them.
+OF_THE_COMMAND_LINE = frozenset(
+    {
+        "suite", "ranks_per_node", "gdr_check", "html", "resume", "resume_if_exists", "format", "color", "quiet", "columns", "verbose",
+        "dry_run", "minimum", "maximum", "factor", "increment", "out_of_place",
+    }
+)  # fmt: skip
 
 
 def measure(
@@ -73,21 +80,29 @@ def measure(
     trace: AnyPath | None = None,
     nvtx: bool = False,
     full: bool = False,
+    **others: Any,
 ) -> Runs:
     """Start ranks on this host, measure an operation, and return the stored run; with `launches` one run for each launch.
 
     operation  the command: "allreduce", "broadcast", "alltoall", "p2p" …
     only       of a command with several operations: "latency", "bandwidth" …
 
+    others     options of the command that are not listed here, such as those of a plug-in, by name
+
     The other arguments are the options of the command, with their units and defaults: `sizes="1K-1M"` or `[8, 1024]`, `backend="mpi"`,
     `ranks=2`, `max_time=2` (seconds per case), `precision=1` (percent), `ceiling=12.5` (GB/s). COLLBENCH_* variables and the
     configuration file apply, as for the command. The run is stored in `out`, else in runs/<time>-<operation>-<id>.
 
-    Raises UsageError for an invalid argument or a missing backend, and RunFailed for wrong data, a hang or a crash, with the sentence that
-    the command prints; rows that were measured stay in the folder. Also raises UsageError in a process that a launcher started (srun,
-    mpirun, torchrun): there, use the command, then `read`.
+    Raises TypeError for an unknown argument, UsageError for an invalid value or a missing backend, and RunFailed for wrong data, a hang
+    or a crash, with the sentence that the command prints; rows that were measured stay in the folder. Also raises UsageError in a process
+    that a launcher started (srun, mpirun, torchrun): there, use the command, then `read`.
     """
-    options = {name: value for name, value in locals().items() if name not in ("operation", "out")}
+    options = {name: value for name, value in locals().items() if name not in ("operation", "out", "others")}
+    allowed = OPTIONS_OF_OPERATIONS.keys() - OF_THE_COMMAND_LINE
+    for name in others:
+        if name not in allowed:
+            raise TypeError(f"measure() has no argument {name!r:.60}: {nearest(name, sorted(allowed))}")
+    options |= others
     if operation not in commands():
         raise UsageError(f"unknown operation {operation!r:.60}: {nearest(operation, sorted(commands()))}")
     refuse_launcher(operation, ranks)

@@ -9,15 +9,16 @@ import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import collbench
 from collbench.api import frames
-from collbench.api.measurement import option_words
+from collbench.api.measurement import OF_THE_COMMAND_LINE, OPTIONS_OF_OPERATIONS, option_words
 from collbench.api.runs import Runs
-from collbench.cli.options import COLLECTIVE, OPTIONS
+from collbench.cli.options import Option
 from collbench.plugin import api
 from site_pages import reference_pages
 from site_pages.api import FUNCTIONS
@@ -26,12 +27,6 @@ from tests.conftest import needs_all_plugins
 
 GOLDEN = {False: ROOT / "tests/golden/api.txt", True: ROOT / "tests/golden/api_of_plugins.txt"}  # by whether plug-ins add the names
 # Options of the command that make no sense in Python, or only for launchers and terminals.
-NOT_OF_THE_API = {
-    "minimum", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists",
-    "format", "color", "quiet", "columns", "verbose", "out",
-}  # fmt: skip
-
-
 PLAIN = (
     "report reports/first-run",
     "compare reports/regression/before reports/regression/after",
@@ -84,10 +79,21 @@ def test_all_names_are_listed_and_none_is_hidden_by_a_package() -> None:
 
 
 def test_each_option_of_the_command_is_an_argument() -> None:
-    options = {option.name for group in COLLECTIVE.values() for option in group}
-    arguments = set(inspect.signature(collbench.measure).parameters) - {"operation", "only", "full", "out"}
-    assert arguments == options - NOT_OF_THE_API
-    assert {"out", "full"} <= set(OPTIONS)
+    arguments = set(inspect.signature(collbench.measure).parameters) - {"operation", "others"}
+    assert arguments == OPTIONS_OF_OPERATIONS.keys() - OF_THE_COMMAND_LINE
+
+
+def test_an_option_without_an_argument_of_its_own_is_accepted_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A new option needs no change of the function."""
+    started: list[Sequence[str]] = []
+    monkeypatch.setitem(OPTIONS_OF_OPERATIONS, "settle", Option("--settle", "seconds before each case", "SECONDS"))  # type: ignore[arg-type]
+    monkeypatch.setattr("collbench.api.measurement.run_command", lambda argv, folder: started.append(argv))
+    monkeypatch.setattr("collbench.api.measurement.read", lambda folder: folder)
+    collbench.measure("allreduce", ranks=2, out=tmp_path / "run", settle=1.5)
+    assert "--settle=1.5" in started[0] and "--ranks=2" in started[0]
+    for name in ("sizs", "html", "minimum"):
+        with pytest.raises(TypeError, match=f"no argument '{name}'"):
+            collbench.measure("allreduce", **{name: 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [

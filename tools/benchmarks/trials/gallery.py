@@ -1,4 +1,4 @@
-"""python -m tools.benchmarks.trials.gallery DIR [sweep|links|two-hosts|hunt|trunk|training|kv|load …]   measures example runs through real Slurm.
+"""python -m tools.benchmarks.trials.gallery DIR [NAME …]   measures example runs through real Slurm.
 
 All are over links of known rate; DIR is `reports`. Without names it measures all of them:
     sweep      `srun -N2 collbench allreduce --sizes 1K-64M` over 1 Gbit/s with --mpi=none, pmi2 and pmix (Open MPI's environment)
@@ -123,7 +123,7 @@ def trunk(target: Path) -> None:
     """Hunt among eight hosts of two groups with a slow link between them; exit code 1 is expected."""
     with Bottleneck(pairs.HOSTS, TRUNK_MBIT) as hosts, SlurmBed(hosts) as bed, TemporaryDirectory() as folder:
         for index in range(pairs.HOSTS):
-            pairs.shape(hosts, index, pairs.RATE_MBIT)
+            shape(hosts, index, pairs.RATE_MBIT, pairs.RATE_MBIT, "64kb")
         groups = Path(folder) / "groups.txt"
         half = pairs.HOSTS // 2
         groups.write_text(f"rack1: {','.join(hosts.names[:half])}\nrack2: {','.join(hosts.names[half:])}\n", encoding="utf-8")
