@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -238,7 +239,7 @@ def test_a_row_has_what_the_launch_and_its_backend_report(world: World) -> None:
     watched = engine.watch(made_up, ready, BUDGET)
     assert watched is not None
     limits: Any = ("ceiling", "hard limit")
-    slow = replace(ready, loop=replace(ready.loop, native=False))  # type: ignore[type-var]
+    slow = replace(ready, loop=dataclasses.replace(ready.loop, native=False))  # type: ignore[type-var]
     of_row = engine.context_of_row(slow, backend(flags=("of backend",)), watched, limits, flags=("more",))
     assert (of_row.ceiling, of_row.hard_bound, of_row.withheld, of_row.began_s, of_row.hosts) == (*limits, False, 4.5, [[0]])
     assert of_row.flags == ("of backend", "slowed", "python_loop", "more")

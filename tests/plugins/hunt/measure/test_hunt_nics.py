@@ -69,7 +69,7 @@ def played(monkeypatch, *said):
     world.allgather = lambda mine, what: next(answers)
     monkeypatch.setattr(tcp_streams, "_run_ends", lambda *those: {})
     monkeypatch.setattr(tcp_streams, "patience", lambda world: 0.0)
-    monkeypatch.setattr(tcp_streams, "listen_at", lambda address: socket.socket())
+    monkeypatch.setattr(tcp_streams, "listen_at", lambda address, port=0: socket.socket())
     world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
     return runner(world, NODES, rails, 1.0).play(4, RoundRequest("nic", ((0, 1),), "alone", "isolation", "eth1"))
