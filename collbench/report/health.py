@@ -88,8 +88,8 @@ def read_check(run: Path) -> CheckVerdict | None:
     """Return the verdict in the run's folder; None if no check stored the run. Raises UsageError for a file that is not a verdict."""
     if not (run / CHECK).is_file():
         return None
-    document = read_object(run / CHECK)
     try:
+        document = read_object(run / CHECK)
         causes: tuple[health.Cause, ...] = decode(document.get("causes"), tuple[health.Cause, ...])
         evidence: tuple[health.Evidence, ...] = decode(document.get("evidence"), tuple[health.Evidence, ...])
     except ValueError as error:

@@ -34,6 +34,7 @@ _HELP = HelpEntry(
     ),
 )
 _NAME, _PAGE = "certificate.json", "certificate.html"
+_MOST_LEFT_OUT = 4
 
 
 def add_certify(commands: Any) -> None:
@@ -74,12 +75,17 @@ def call_certify(arguments: argparse.Namespace, argv: list[str]) -> int:
     for option, path in (("--vetted", arguments.vetted), ("--html", arguments.html)):
         if path:
             check_file(path, option)
+    writes_certificate = bool(arguments.out or not (arguments.sources and arguments.html))
+    if arguments.sign and not writes_certificate:
+        raise UsageError("--sign signs certificate.json: add --out DIR to write it")
+    if arguments.sources and (arguments.hosts or arguments.launcher):
+        raise UsageError("--from judges stored runs: leave out --hosts and --launcher, which are for measuring")
     signer = _signer(arguments.sign)
     folder = arguments.resume or arguments.out or Path("runs") / run_name("certify")
     kind, evidence = _evidence(arguments, folder)
     certificate = _certificate(kind, evidence, argv)
     files = {arguments.html or folder / _PAGE: page(certificate)}
-    if arguments.out or not (arguments.sources and arguments.html):
+    if writes_certificate:
         _make(folder)
         files[folder / _NAME] = to_page(certificate.as_json())
     if arguments.vetted:
@@ -98,6 +104,8 @@ def _evidence(arguments: argparse.Namespace, folder: Path) -> tuple[str, Evidenc
     from collbench.plugins.certify.criteria import read_criteria
     from collbench.plugins.certify.sources import EvidenceSet
     from collbench.plugins.certify.steps import StepLauncher, run_steps
+    from collbench.report.frame import printable
+    from collbench.report.screen import write_line
 
     evidence = EvidenceSet()
     if not arguments.sources:
@@ -110,6 +118,10 @@ def _evidence(arguments: argparse.Namespace, folder: Path) -> tuple[str, Evidenc
         return kind, run_steps(criteria, folder, launcher)
     for path in arguments.sources:
         evidence.add(path)
+    if evidence.left_out:
+        names = ", ".join(printable(str(path))[:80] for path in evidence.left_out[:_MOST_LEFT_OUT])
+        more = f" and {len(evidence.left_out) - _MOST_LEFT_OUT} more" if len(evidence.left_out) > _MOST_LEFT_OUT else ""
+        write_line(sys.stderr, f"not read (neither a run nor doctor.json nor verdict.json): {names}{more}")
     kind = "cpu-cluster" if len(evidence.hosts) > 1 else "host"
     if any(row.device == "cuda" for run in evidence.runs for row in run.rows):
         kind = "gpu-cluster"

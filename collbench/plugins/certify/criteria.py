@@ -73,8 +73,11 @@ def read_criteria(name: str) -> Criteria:
             parse_size(criterion.least_size)
             if criterion.step and criterion.step not in criteria.steps:
                 raise ValueError(f"[steps] lacks '{criterion.step}'")
-        for words in criteria.steps.values():
-            shlex.split(words)
+        if not any(criterion.used and criterion.required for criterion in criteria.criteria.values()):
+            raise ValueError("no criterion is required")
+        for step, words in criteria.steps.items():
+            if words and not shlex.split(words):
+                raise ValueError(f"[steps] {step} is blank: leave it empty to leave the step out")
     except (ValueError, UsageError) as error:
         raise UsageError(f"--criteria {name}: {error}: see the comments in {_KINDS / 'cpu-cluster.toml'}") from error
     return criteria

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 from collbench.analysis.ceilings import hosts_of
@@ -16,7 +18,7 @@ from collbench.plugins.certify.criteria import Criteria, Criterion
 from collbench.plugins.certify.losses import losing_hosts, loss_figures
 from collbench.plugins.certify.sources import EvidenceSet
 from collbench.plugins.hunt.kind import HUNT
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.protocol import AT_BOTH_ENDS, CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.plugins.hunt.records import NO_VERDICT, place_hosts, read_hunt
 from collbench.plugins.hunt.text import finding, headline
 from collbench.report.health import read_check
@@ -26,6 +28,7 @@ from collbench.results.row import Row
 from collbench.units import format_size, listed, parse_size, plural
 
 _MOST_NAMES = 8
+_UNDER_OTHER_WORK = ("overlap", "load")  # modes whose times include other work
 Fields = dict[str, Any]
 
 
@@ -55,14 +58,16 @@ def _judgement(criterion: str, *, verdict: Word, hosts: Sequence[str], source: o
 def _missing(name: str, criteria: Criteria, judgements: Sequence[Judgement], hosts: Sequence[str]) -> Iterator[Judgement]:
     """Yield what no evidence covers: hosts, and of operations each that was not measured on them."""
     criterion = criteria.criteria[name]
-    for operation in criterion.operations or ("",):
+    for operation, backend in product(criterion.operations or ("",), criterion.backends or ("",)):
         same = [judgement for judgement in judgements if judgement.criterion == name]
         same = [judgement for judgement in same if operation in ("", judgement.case.partition(" ")[0])]
+        same = [judgement for judgement in same if not backend or backend in judgement.case.split()]
         lacking = [host for host in hosts if not any(host in judgement.hosts for judgement in same)]
         if lacking or not same:
             command = f"collbench {criteria.steps[criterion.step]}" if criterion.step else ""
-            text = f"{operation} not measured".strip()
-            yield _judgement(name, verdict=INCOMPLETE, hosts=lacking, case=operation, evidence=text, command=command)
+            case = f"{operation} {backend}".strip()
+            text = f"{case} not measured".strip()
+            yield _judgement(name, verdict=INCOMPLETE, hosts=lacking, case=case, evidence=text, command=command)
 
 
 def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judgement], faulty: Sequence[str]) -> HostVerdict:
@@ -74,14 +79,19 @@ def _host_verdict(host: str, required: Sequence[str], judgements: Sequence[Judge
     if host in faulty:
         against = [f"{judgement.criterion}: {judgement.evidence}" for judgement in about if host in judgement.faulty]
         return HostVerdict(host=host, verdict=FAULTY, reasons=tuple(against))
-    counting = [judgement for judgement in about if judgement.verdict != FAIL or not set(judgement.hosts) & set(faulty)]
-    reasons = [f"{name}: measured only with a host that failed" for name in required if name not in {made.criterion for made in counting}]
-    for case in grouped(counting, lambda judgement: (judgement.criterion, judgement.case)).values():
-        failed = [judgement for judgement in case if judgement.verdict == FAIL]
-        is_open = case[0].criterion in required and not any(judgement.verdict == PASS for judgement in case)
-        if failed or is_open:
-            worst = (failed or case)[0]
-            reasons.append(f"{worst.criterion}: {worst.evidence}")
+    reasons = [f"{name}: not measured" for name in required if name not in {judgement.criterion for judgement in about}]
+    for (name, _), case in grouped(about, lambda judgement: (judgement.criterion, judgement.case)).items():
+        counting = [judgement for judgement in case if judgement.verdict != FAIL or not set(judgement.hosts) & set(faulty)]
+        failed = [judgement for judgement in counting if judgement.verdict == FAIL]
+        sources = grouped(counting, lambda judgement: judgement.source).values()
+        passed = any(all(judgement.verdict == PASS for judgement in same) for same in sources)
+        if failed:
+            reasons.append(f"{name}: {failed[0].evidence}")
+        elif name in required and not counting:
+            reasons.append(f"{name}: {case[0].case} measured only with a host that failed")
+        elif name in required and not passed:
+            undecided = next(judgement for judgement in counting if judgement.verdict != PASS)
+            reasons.append(f"{name}: {undecided.evidence}")
     return HostVerdict(host=host, verdict=NOT_VETTED if reasons else VETTED, reasons=tuple(dict.fromkeys(reasons)))
 
 
@@ -128,7 +138,12 @@ def _of_hunt(run: Run) -> Iterator[Fields]:
         word = {CONFIRMED: FAIL, INCONCLUSIVE: INCOMPLETE, CLEARED: PASS}[suspect.state]
         suspects |= set(named)
         text = finding(suspect, hunt.places)
-        yield {"verdict": word, "hosts": named, "faulty": named if word == FAIL and suspect.kind != "path" else (), "evidence": text}
+        yield {
+            "verdict": word,
+            "hosts": named,
+            "faulty": named if word == FAIL and suspect.kind not in AT_BOTH_ENDS else (),
+            "evidence": text,
+        }
     others = [host for host in dict.fromkeys(hosts) if host in measured - suspects]
     if others:
         yield {"verdict": INCOMPLETE if verdict.result == NO_VERDICT else PASS, "hosts": others, "evidence": headline(verdict)}
@@ -159,15 +174,20 @@ def _losses(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) 
 def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     least = parse_size(criterion.least_size)
     for table in together([run for run in evidence.runs if read_check(run.path) is None])[0]:
-        rows = [row for row in table.rows if row.operation in criterion.operations and row.size_bytes >= least and row.na is None]
+        rows = [row for row in table.rows if row.operation in criterion.operations and row.size_bytes >= least]
+        rows = [row for row in rows if row.mode not in _UNDER_OTHER_WORK]
         rows = [row for row in rows if row.group == "all" or row.operation.startswith("p2p")]
         rows = [row for row in rows if row.backend in (criterion.backends or (row.backend,))]
         rows = [row for row in rows if row.wrong or not any(_broke_off(run) for run in table.runs)]
-        cases = grouped(rows, lambda row: f"{row.operation} {format_size(row.size_bytes)} {row.backend if criterion.backends else ''}")
-        for case, same in cases.items():
+        damaged = any(run.warnings for run in table.runs)
+        for case, same in grouped(rows, partial(_case, by_backend=bool(criterion.backends))).items():
             wrong = [row for row in same if row.wrong]
             row = max(wrong or same, key=lambda row: interval_of_percent(row)[0] or 0.0)  # the fastest backend
             verdict, text = _of_row(row, criterion.share)
+            if verdict == PASS and damaged:
+                verdict, text = INCOMPLETE, "stored results are missing or damaged"
+            if verdict == PASS and len(evidence.hosts) > 1 and (row.nodes or 1) < 2:
+                verdict, text = INCOMPLETE, "measured inside one host"
             low, high = interval_of_percent(row)
             yield {
                 "verdict": verdict, "hosts": hosts_of(table.runs[0]), "case": case, "source": table.runs[0].path, "evidence": text,
@@ -175,6 +195,14 @@ def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[st
                 "percent": row.percent_of_ceiling, "low": low, "high": high, "required": 100 * criterion.share,
                 "measured_bytes_per_s": row.busbw_bytes_per_s, "expected_bytes_per_s": row.ceiling.bytes_per_s if row.ceiling else None,
             }  # fmt: skip
+
+
+def _case(row: Row, by_backend: bool) -> str:
+    """Return the name of what has to pass by itself: the fastest backend of it counts, unless backends are required."""
+    words = [row.operation, format_size(row.size_bytes), row.backend if by_backend else "", row.device, row.dtype]
+    if (row.nodes or 1) < 2:
+        words.append("inside a host")
+    return " ".join(word for word in words if word)
 
 
 def _broke_off(run: Run) -> bool:
@@ -199,8 +227,8 @@ def _of_row(row: Row, share: float) -> tuple[Word, str]:
 def _why_unusable(row: Row) -> str:
     """Return why a row shows nothing about this hardware; "" if it does."""
     quality, ceiling, percent = quality_of(row), row.ceiling, row.percent_of_ceiling
-    if not row.checked:
-        return "the data was not verified"
+    if row.na is not None or not row.checked:
+        return f"not measured: {row.na}" if row.na else "the data was not verified"
     if ceiling is not None and ceiling.disturbed:
         return "the measured reference was disturbed"
     if ceiling is None or ceiling.kind in ("given", "simulated") or percent is None:
@@ -227,8 +255,13 @@ def _check(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -
     words = {CheckOutcome.OK: PASS, CheckOutcome.INCONCLUSIVE: INCOMPLETE}
     for run in evidence.runs:
         verdict = read_check(run.path)
-        if verdict is not None:
-            yield {"verdict": words.get(verdict.outcome, FAIL), "hosts": hosts_of(run), "source": run.path, "evidence": str(verdict)}
+        if verdict is None:
+            continue
+        kinds = {row.ceiling.kind for row in run.rows if row.ceiling is not None}
+        word, text = words.get(verdict.outcome, FAIL), str(verdict)
+        if "slowed" in run.info or run.warnings or kinds & {"given", "simulated"} or any(row.backend == "simulated" for row in run.rows):
+            word, text = INCOMPLETE, "the check was simulated, slowed on purpose, damaged, or has a typed rate (--ceiling)"
+        yield {"verdict": word, "hosts": hosts_of(run), "source": run.path, "evidence": text}
 
 
 def _gate(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:

@@ -57,12 +57,14 @@ def loss_figures(run: Run) -> Iterator[LossFigure]:
             counts = msgspec.convert(row.evidence["network"], dict[str, NetworkCounts])
         except (KeyError, msgspec.ValidationError):
             continue
+        if not all(isinstance(host, str) for host in places):
+            continue
         pairing: list[tuple[int, int]] = []
         if row.group == "DIV 2":
             pairing = [(rank, rank ^ 1) for rank in range(2 * half)]
         elif row.operation.startswith("p2p"):
             pairing = [(rank, (rank + half) % (2 * half)) for rank in range(2 * half)]
-        if len(counts) < len(places):  # several ranks of a host have several partners
+        if len(counts) < len(places) or not set(places) <= set(counts):  # several ranks of a host have several partners
             pairing = []
         moved = MovedBytes.of(row.evidence)
         by_rdma = moved is not None and moved.path == "network" and any(host.ports for host in moved.hosts.values())
@@ -89,7 +91,8 @@ def losing_hosts(figures: Sequence[LossFigure]) -> dict[str, str]:
     if len(named) > max(1, _MOST_NAMED * len(hosts)):
         named = {}
     for figure in figures:
-        named |= figure.broken
+        if len(figure.broken) == 1:  # of several hosts it is not stored whose port carried the data
+            named |= figure.broken
     return named
 
 

@@ -14,14 +14,21 @@ from collbench.analysis.ceilings import hosts_of
 from collbench.analysis.launches import check_once, launch_folders, runs_in
 from collbench.errors import UsageError
 from collbench.gating.verdict import Verdict, read_verdict
-from collbench.machine.doctor.finding import Finding
+from collbench.machine.doctor.finding import Finding, same_host
 from collbench.plugins.certify.certificate import InputDigest, MeasuredRun
 from collbench.results.reader import Run
 from collbench.results.store import read_object
 from collbench.untrusted import dict_of, list_of, open_file
 
 DOCTOR, GATE = "doctor.json", "verdict.json"
+_STORED = (".json", ".jsonl", ".bin")
 _WANTED = "name a run's folder, what `collbench doctor --format json` printed, or a verdict.json of `collbench gate --out`"
+
+
+def _may_be_evidence(path: Path) -> bool:
+    """Return whether a part of a folder that was named is read; a damaged run is, too, so that its error is not hidden."""
+    has_rows = (path / "run.json").is_file() or (path / "cells.jsonl").is_file()
+    return path.name in (DOCTOR, GATE) or has_rows or bool(launch_folders(path))
 
 
 class Examination(msgspec.Struct, frozen=True):
@@ -41,26 +48,34 @@ class EvidenceSet(msgspec.Struct):
     verdicts: list[tuple[Path, Verdict]] = msgspec.field(default_factory=list)
     inputs: list[InputDigest] = msgspec.field(default_factory=list)
     paths: list[Path] = msgspec.field(default_factory=list)  # of what was read: naming them again gives the same evidence
+    left_out: list[Path] = msgspec.field(default_factory=list)  # in folders that were named, and no evidence
+    requested: tuple[str, ...] = ()  # hosts that were to be measured
 
     @property
     def hosts(self) -> list[str]:
         """Return all hosts, each once."""
         examined = [host for examination in self.examinations for host in examination.hostnames]
-        return list(dict.fromkeys([*examined, *(host for run in self.runs for host in hosts_of(run))]))
+        measured = list(dict.fromkeys([*examined, *(host for run in self.runs for host in hosts_of(run))]))
+        return measured + [host for host in self.requested if not any(same_host(host, name) for name in measured)]
 
     def add(self, path: Path) -> None:
         """Read a run, launches, a file, or a folder of these. Raises UsageError for anything else, and for a run that is named twice."""
-        if path.is_file():
+        try:
+            is_file = path.is_file()
+        except OSError as error:
+            raise UsageError(f"--from {str(path)[:80]} cannot be read ({error.strerror}): {_WANTED}") from error
+        if is_file:
             self._add_file(path)
-        elif (path / "run.json").is_file() or launch_folders(path):
+        elif (path / "run.json").is_file() or (path / "cells.jsonl").is_file() or launch_folders(path):
             runs = runs_in(path)
             self.runs += runs
             check_once(self.runs)
             self.paths.append(path)
-            self._digest(file for run in runs for file in sorted(run.path.iterdir()) if file.is_file())
+            self._digest(file for run in runs for file in sorted(run.path.iterdir()) if file.suffix in _STORED and file.is_file())
         else:
-            parts = sorted(path.iterdir()) if path.is_dir() else []
-            parts = [part for part in parts if part.name in (DOCTOR, GATE) or (part / "run.json").is_file() or launch_folders(part)]
+            named = sorted(path.iterdir()) if path.is_dir() else []
+            parts = [part for part in named if _may_be_evidence(part)]
+            self.left_out += [part for part in named if part not in parts and (part.is_dir() or part.suffix == ".json")]
             if not parts:
                 raise UsageError(f"--from {path} has no evidence: {_WANTED}")
             for part in parts:

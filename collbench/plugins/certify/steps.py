@@ -51,6 +51,8 @@ class StepLauncher(msgspec.Struct, frozen=True):
         if launched(env):
             raise UsageError("certify starts its steps itself: start it once, without srun or mpirun")
         srun = srun_line(env) if waits_for_srun(env) else None
+        if waits_for_srun(env) and srun is None:
+            raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --launcher and --hosts")
         if srun is not None:
             return cls([srun[0], "--nodes={nodes}", "--nodelist={hosts}", *srun[1:]], names or slurm_hosts(env))
         return cls(_PROGRAM, (os.uname().nodename,))
@@ -62,7 +64,7 @@ class StepLauncher(msgspec.Struct, frozen=True):
 
 def run_steps(criteria: Criteria, folder: Path, launcher: StepLauncher) -> EvidenceSet:
     """Run the steps that the folder lacks, and return the evidence in it. Raises UsageError if a command cannot start."""
-    evidence = EvidenceSet()
+    evidence = EvidenceSet(requested=launcher.hosts)
     for step, command in criteria.steps.items():
         hosts = launcher.hosts
         if step in GROUP_STEPS and len(hosts) > 1:
@@ -88,6 +90,8 @@ def _add_step(evidence: EvidenceSet, path: Path, words: list[str], launcher: Ste
         evidence.add(stored)
         return
     write_line(sys.stderr, f"{stored}, {len(hosts)} hosts: collbench {shlex.join(words)}")
+    if is_doctor:
+        stored.unlink(missing_ok=True)  # of other hosts or another command: a step that fails has no evidence
     line = launcher.line(hosts, words if is_doctor else [*words, "--out", str(stored)])
     try:
         done = subprocess.run(line, stdout=subprocess.PIPE if is_doctor else sys.stderr, text=True, check=False)

@@ -83,7 +83,11 @@ def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str,
     """Return the groups of the finest level at which two groups have two hosts each; else of the finest one."""
     of_level = []
     for what, owners in levels:
-        by_key = {host_key(host): group for host, group in owners.items()}
+        by_key: dict[str, str] = {}
+        for host, group in owners.items():
+            known_group = by_key.setdefault(host_key(host), group)
+            if known_group != group:
+                raise ValueError(f"{printable(host)} is in {printable(known_group)} and in {printable(group)}: keep one of them")
         of_level.append((what, {host: by_key.get(host_key(nodes.get(host) or host), "") for host in hosts}))
     what, of_host = next((level for level in of_level if len(_large(level[1])) > 1), of_level[0])
     missing = [host for host, group in of_host.items() if not group]

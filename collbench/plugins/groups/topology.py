@@ -61,11 +61,13 @@ def read_levels(text: str) -> Levels:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the number and the content of each line that is not empty, without comments; a "\\" at the end joins the next line."""
     begun = ""
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         line = begun + raw.partition("#")[0].rstrip()
         begun = line[:-1] if line.endswith("\\") else ""
         if line and not begun:
             yield number, line
+    if begun:
+        raise ValueError("the last line ends with \\, which joins the next one, and none follows: the file was cut, or remove it")
 
 
 def _plain(lines: Sequence[tuple[int, str]]) -> list[DeclaredGroup]:

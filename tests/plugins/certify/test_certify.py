@@ -470,3 +470,103 @@ def test_complete_steps_are_not_measured_again(tmp_path: Path) -> None:
             run_steps(rules, tmp_path, other)
     with pytest.raises(UsageError, match="absent"):
         run_steps(msgspec.structs.replace(rules, steps={"pairs": "allreduce"}), tmp_path, launcher)
+
+
+# What must not pass, and who must not be named.
+
+
+def test_a_slow_link_between_groups_names_no_host() -> None:
+    judgements, hosts = judge(criteria(evidence="hunt"), evidence(ROOT / "reports/hunt-trunk"))
+    assert any(judgement.verdict == "FAIL" for judgement in judgements)
+    assert "faulty" not in {host.verdict for host in hosts}
+
+
+@pytest.mark.parametrize(
+    ("fields", "info"),
+    [
+        ({"backend": "simulated"}, {}),
+        ({"ceiling": Ceiling("given", 1e3, "the ceiling given")}, {}),
+        ({}, {"slowed": "by=10%"}),
+    ],
+    ids=["simulated", "typed rate", "slowed on purpose"],
+)
+def test_a_check_that_shows_nothing_about_the_hardware_passes_nothing(tmp_path: Path, fields: dict[str, Any], info: dict[str, Any]) -> None:
+    run = store(tmp_path / "run", [make_row(**{**times(90), **fields})], hosts=HOSTS, **info)
+    cause = ReachesExpected("gloo", (SeriesCheck("allreduce", "gloo", Reach.REACHED, percent=90.0, checked=1),))
+    store_check(CheckAnswer(CheckVerdict((cause,)), run, 2), run)
+    assert outcome(criteria(evidence="check"), evidence(run)) == (["INCOMPLETE"], dict.fromkeys(HOSTS, "not vetted"))
+
+
+@pytest.mark.parametrize("fields", [times(30), {**times(90), "wrong": 3}], ids=["slow", "wrong data"])
+def test_a_failure_shared_with_a_faulty_host_vets_no_other(tmp_path: Path, fields: dict[str, Any]) -> None:
+    doctor(tmp_path / "doctor.json", HOSTS, ("severe", "h1"))
+    rows = [make_row(**times(90)), make_row(**{**fields, "operation": "allgather"})]
+    rules = criteria(**{**OPERATIONS, "operations": ("allreduce", "allgather")})
+    rules.criteria["doctor"] = Criterion(evidence="doctor")
+    found = evidence(tmp_path / "doctor.json", store(tmp_path / "run", rows, hosts=HOSTS))
+    assert outcome(rules, found)[1] == {"h1": "faulty", "h2": "not vetted"}
+
+
+def test_each_required_backend_has_to_be_measured(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS)
+    judged, hosts = outcome(criteria(**OPERATIONS, backends=("nccl", "mpi")), evidence(run))
+    assert judged == ["PASS", "INCOMPLETE"] and set(hosts.values()) == {"not vetted"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        make_row(1 << 27, **{**times(90), "na": "out of memory", "n": 0}),
+        make_row(**{**times(20), "backend": "mpi", "device": "cuda"}),
+        make_row(**{**times(90), "nodes": 1}),
+    ],
+    ids=["a size without a figure", "another device", "inside one host"],
+)
+def test_a_fast_row_hides_no_other_one(tmp_path: Path, row: Any) -> None:
+    run = store(tmp_path / "run", [make_row(**{**times(90), "device": "cpu"}), row], hosts=HOSTS)
+    judged, hosts = outcome(criteria(**OPERATIONS), evidence(run))
+    assert "PASS" in judged and len(judged) == 2 and set(hosts.values()) == {"not vetted"}
+
+
+def test_a_damaged_run_passes_nothing(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS)
+    with (run / "cells.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"operation": 3}\n')
+    assert outcome(criteria(**OPERATIONS), evidence(run))[0] == ["INCOMPLETE"]
+
+
+def test_a_host_that_was_to_be_measured_and_is_nowhere_is_not_vetted(tmp_path: Path) -> None:
+    found = EvidenceSet(requested=("h1.example.org", "h2", "h3"))
+    found.add(store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS))
+    assert outcome(criteria(**OPERATIONS), found)[1] == {"h1": "vetted", "h2": "vetted", "h3": "not vetted"}
+
+
+def test_an_allocation_without_srun_certifies_no_single_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.plugins.certify.steps.waits_for_srun", lambda env: True)
+    monkeypatch.setattr("collbench.plugins.certify.steps.srun_line", lambda env: None)
+    with pytest.raises(UsageError, match="srun is not in PATH"):
+        StepLauncher.of(None, None, {})
+
+
+def test_port_errors_of_several_hosts_name_none() -> None:
+    errors = {"eth0": {"rx_errors": 400}}
+    counts = {"h1": NetworkCounts(0, 4000, 0, 0, errors=errors), "h2": NetworkCounts(0, 4000, 0, 0, errors=errors)}
+    assert losing_hosts([LossFigure("run", counts, {}, True)]) == {}
+    assert list(losing_hosts([LossFigure("run", {**counts, "h2": NetworkCounts(0, 4000, 0, 0)}, {}, True)])) == ["h1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--criteria", "none.toml"), "no criterion is required"),
+        (("--criteria", "blank.toml"), "is blank"),
+        (("--sign", "key", "--html", "page.html"), "--out DIR"),
+        (("--hosts", "n[1-16]"), "leave out --hosts"),
+    ],
+)
+def test_options_and_criteria_that_would_certify_nothing_are_refused(tmp_path: Path, words: Sequence[str], reason: str) -> None:
+    (tmp_path / "none.toml").write_text('schema = 1\ntitle = "none"\n[criteria]\n')
+    (tmp_path / "blank.toml").write_text('schema = 1\ntitle = "x"\n[steps]\nx = " "\n[criteria.doctor]\nevidence = "doctor"\n')
+    (tmp_path / "key").write_text("a key")
+    doctor(tmp_path / "doctor.json", HOSTS)
+    assert reason in one_sentence(run_here(tmp_path, "certify", "--from", "doctor.json", *words))

@@ -154,3 +154,21 @@ def test_a_malformed_text_is_one_error_with_its_place(text, where, source):
 def test_a_missing_file_is_one_error(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         groups_of(str(tmp_path / "missing"), HOSTS, {}, None)
+
+
+@pytest.mark.parametrize("other", ["NODE01", "node01.example.org"])
+def test_a_host_under_two_names_in_two_groups_is_an_error(tmp_path, other):
+    path = tmp_path / "groups.txt"
+    path.write_text(f"leaf1: node[01-04]\nleaf2: {other},node[05-08]\n")
+    with pytest.raises(UsageError, match="is in leaf1 and in leaf2"):
+        groups_of(str(path), HOSTS, {}, None)
+
+
+def test_a_last_line_that_waits_for_another_is_an_error():
+    with pytest.raises(ValueError, match="the file was cut"):
+        read_levels("leaf1: node[01-04]\nleaf2: node[05-08]\\")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name():
+    ((_, owners),) = read_levels("\ufeffleaf1: node[01-04]\nleaf2: node[05-08]\n")
+    assert set(owners.values()) == {"leaf1", "leaf2"}

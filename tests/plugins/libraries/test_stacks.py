@@ -1,11 +1,11 @@
 """The committed comparison of the stacks, and the benchmark of the harness beside each stack's own loop."""
 
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from unittest.mock import ANY
 
 import pytest
-from msgspec.structs import replace
 
 from collbench.operations.unsupported import OperationUnsupported
 from collbench.stats.launches import over_launches

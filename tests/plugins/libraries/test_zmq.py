@@ -1,5 +1,6 @@
 """The backend "zmq": correct in every case of pairs, shown on the row, rejected with a reason elsewhere; a lost or silent rank is named."""
 
+import dataclasses
 import json
 import platform
 import re
@@ -165,7 +166,10 @@ def failure(timeout_s, before=lambda groups: None):
     groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle
     link.socket.rcvtimeo = int(timeout_s * 1000)
-    groups = [replace(groups[0], handle=replace(link, control_link=replace(link.control_link, deadline_s=timeout_s))), *groups[1:]]
+    groups = [
+        dataclasses.replace(groups[0], handle=replace(link, control_link=replace(link.control_link, deadline_s=timeout_s))),
+        *groups[1:],
+    ]
     before(groups)
     began = time.monotonic()
     with pytest.raises(OSError, match="rank 1") as raised:
