@@ -3,10 +3,10 @@
 import json
 import os
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict, replace
 
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample

@@ -44,7 +44,7 @@ def launch(command, folder, ranks=12, slowed="by=100% ranks=3", **more):
 
 
 def pairs(folder, kind=PairsRequest, command="pairs", **more):
-    own = {name: more.pop(name) for name in list(more) if name in kind.__dataclass_fields__}
+    own = {name: more.pop(name) for name in list(more) if name in kind.__struct_fields__}
     return kind(launch(command, folder, **more), **{"size_bytes": SIZE, **own})
 
 
