@@ -1,7 +1,8 @@
 """The trials of check: which verdicts are false, which bounds are missed, and one real run of a series that continues."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from tools.benchmarks.trials import checks
 from tools.benchmarks.trials.checks import RUNS, Trial, missed_bounds, table

@@ -1,7 +1,8 @@
 """The trials of lost packets and full queues: one of each kind, and what the series takes in turn."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from tools.benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES, Trial, drawn, run_trial, table, wanted
 
