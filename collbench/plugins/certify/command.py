@@ -45,7 +45,10 @@ def add_certify(commands: Any) -> None:
 def _add_options(parser: Parser) -> None:
     taken = "judge these instead of measuring: runs, folders of runs, what `doctor --format json` printed, verdict.json of the gate"
     parser.add_argument("--from", dest="sources", metavar="RUN", nargs="+", type=Path, help=taken)
-    criteria = "cpu-cluster, gpu-cluster, host, or a TOML file that extends one of them (default: by the hosts)"
+    criteria = (
+        "cpu-cluster, gpu-cluster, host, or a TOML file that extends one of them (default: cpu-cluster or host; gpu-cluster for stored "
+        "runs on GPUs)"
+    )
     parser.add_argument("--criteria", metavar="FILE", help=criteria)
     parser.add_argument("--hosts", metavar="LIST", help="the hosts, such as node[1-4] (default: those of the Slurm allocation)")
     launcher = "starts a step on {hosts}, such as 'mpirun -n {nodes} -host {hosts}' (default: srun)"
