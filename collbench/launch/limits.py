@@ -121,7 +121,7 @@ _FULL = (errno.EMFILE, errno.ENFILE)
 
 
 def allow_connections(count: int) -> int:
-    """Raise the soft limit of open files; return how many pending connections fit beside `count` known ones. Raises UsageError."""
+    """Raise the soft limit of open files; return how many connections fit in addition to `count` expected ones. Raises UsageError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max(_WANTED_FILES, count + 4 * _RESERVE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

@@ -107,8 +107,8 @@ def _launch_json(explanation: Explanation) -> dict[str, Any]:
         "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
         "hosts": [dict(one) for one in explanation.hosts],
         "launchers": launchers,
-        "problems": [msgspec.to_builtins(each) for each in explanation.problems],
-        "type": [msgspec.to_builtins(each) for each in explanation.commands],
+        "problems": msgspec.to_builtins(explanation.problems),
+        "type": msgspec.to_builtins(explanation.commands),
     }
 
 
@@ -183,7 +183,7 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
     """Yield one object: schema, findings (worst first), hosts, what was examined and what not, GPUDirect RDMA, a summary of each log."""
     document = {
         "schema": SCHEMA,
-        "findings": [msgspec.to_builtins(finding) for finding in findings],
+        "findings": msgspec.to_builtins(findings),
         "hostnames": [machine.hostname for machine in machines],
         "looked_at": examined_parts(machines, logs),
         "not_looked_at": unexamined_parts(machines, logs),

@@ -1,4 +1,4 @@
-"""Slow calls beside the I/O thread: the thread that polls stores their results, and a call that fails is not waited for."""
+"""Slow calls outside the I/O thread: the thread that polls stores their results, and a call that fails is not waited for."""
 
 import threading
 

@@ -108,8 +108,10 @@ def _slurm_yaml(lines: Sequence[tuple[int, str]]) -> Topology:
         if line.strip() == "---":
             continue
         match = _YAML_LINE.fullmatch(line.strip())
-        name = "block_sizes" if match and match[4] else (match[2] if match else "")
-        value = ((match[3] or match[4] or "") if match else "").strip("'\"")
+        name = value = ""
+        if match:
+            name = "block_sizes" if match[4] else match[2]
+            value = (match[3] or match[4] or "").strip("'\"")
         if name not in _YAML_WORDS or (not topologies and name != "topology"):
             raise ValueError(f"line {number}: '{printable(line.strip(), 60)}' is not expected: compare with topology.yaml(5)")
         if name == "topology":

@@ -472,7 +472,7 @@ def test_complete_steps_are_not_measured_again(tmp_path: Path) -> None:
         run_steps(msgspec.structs.replace(rules, steps={"pairs": "allreduce"}), tmp_path, launcher)
 
 
-# What must not pass, and who must not be named.
+# Evidence that must not pass, and hosts that must not be named.
 
 
 def test_a_slow_link_between_groups_names_no_host() -> None:

@@ -111,8 +111,8 @@ def test_a_suspect_is_retested_with_healthy_partners_and_controls_and_each_trial
 
 
 def test_a_healthy_place_with_mostly_faulty_partners_is_cleared_and_a_slow_path_clears_its_ends():
-    everybody = ((0, 1), (0, 2), (0, 3), (4, 5), (6, 7), (8, 9), (10, 11))
-    verdict = played(with_slow(MadeUp(12, 2), [1, 2, 3]), cover=everybody, rounds=3).result
+    all_places = ((0, 1), (0, 2), (0, 3), (4, 5), (6, 7), (8, 9), (10, 11))
+    verdict = played(with_slow(MadeUp(12, 2), [1, 2, 3]), cover=all_places, rounds=3).result
     assert confirmed(verdict) == nodes(1, 2, 3)
     assert (CLEARED, (0,)) in {(each.state, each.places) for each in verdict.suspects}
     for n in (5, 8):

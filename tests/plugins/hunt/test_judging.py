@@ -110,10 +110,10 @@ def test_cpu_wait_above_controls_and_largest_noise():
 
 def trial(partner, depth, *, place=0, healthy=True, controls=3, scatter=0.005):
     """Return a trial of `place` with a partner: `depth` behind controls that differ only by their scatter."""
-    beside = tuple(scatter * number for number in range(controls))
+    behind = tuple(scatter * number for number in range(controls))
     return Trial(
         place, partner, healthy, controls, True, dict.fromkeys(WAYS, depth), dict.fromkeys(WAYS, 0.01),
-        dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9), dict.fromkeys(WAYS, beside),
+        dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9), dict.fromkeys(WAYS, behind),
     )  # fmt: skip
 
 
@@ -218,12 +218,12 @@ def test_rounds_that_an_undecided_path_needs():
     assert found.partners() == {} and found.state() == INCONCLUSIVE
 
 
-def made(depth, noise=0.01, controls=3, beside=(0.0,) * 3, same_kind=True):
-    """Return a trial of place 0 with place 1: `depth` behind controls, which are `beside` behind their median."""
+def made(depth, noise=0.01, controls=3, behind=(0.0,) * 3, same_kind=True):
+    """Return a trial of place 0 with place 1: `depth` behind controls, which are `behind` behind their median."""
     ways = dict.fromkeys(WAYS, depth)
     return Trial(
         0, 1, True, controls, same_kind, ways, dict.fromkeys(WAYS, noise), dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9),
-        dict.fromkeys(WAYS, tuple(beside)),
+        dict.fromkeys(WAYS, tuple(behind)),
     )  # fmt: skip
 
 
@@ -236,9 +236,9 @@ def made(depth, noise=0.01, controls=3, beside=(0.0,) * 3, same_kind=True):
         (H, [made(0.5, noise=0.2)], UNCLEAR),  # five scales of noise of two figures
         (H, [made(0.5, noise=0.2)] * 4, SLOW),
         (0.1, [made(0.08)], SLOW),
-        (0.1, [made(0.08, controls=0, beside=())], UNCLEAR),  # without controls a round may be slow as a whole
-        (0.1, [made(0.11, controls=0, beside=())], SLOW),
-        (H, [made(0.5, controls=0, beside=())], SLOW),
+        (0.1, [made(0.08, controls=0, behind=())], UNCLEAR),  # without controls a round may be slow as a whole
+        (0.1, [made(0.11, controls=0, behind=())], SLOW),
+        (H, [made(0.5, controls=0, behind=())], SLOW),
     ],
 )
 def test_state_of_trials_with_one_partner(depth, trials, how):
@@ -248,14 +248,14 @@ def test_state_of_trials_with_one_partner(depth, trials, how):
 @pytest.mark.parametrize(
     ("trials", "many"),
     [
-        ([made(H, beside=(0.0, 0.0, 0.0, 0.4))], False),
-        ([made(H, beside=(0.0, 0.0, 0.4))], True),
-        ([made(H, beside=(0.0, 0.0, 0.3))], False),
-        ([made(H, controls=10, beside=(H,) * 3 + (0.0,) * 7)], False),  # 30 % of them
-        ([made(H, controls=10, beside=(H,) * 4 + (0.0,) * 6)], True),
+        ([made(H, behind=(0.0, 0.0, 0.0, 0.4))], False),
+        ([made(H, behind=(0.0, 0.0, 0.4))], True),
+        ([made(H, behind=(0.0, 0.0, 0.3))], False),
+        ([made(H, controls=10, behind=(H,) * 3 + (0.0,) * 7)], False),  # 30 % of them
+        ([made(H, controls=10, behind=(H,) * 4 + (0.0,) * 6)], True),
         ([made(H, same_kind=False)], True),
         ([made(H, same_kind=False), made(H)], False),
-        ([made(H, controls=0, beside=(), same_kind=False)], False),
+        ([made(H, controls=0, behind=(), same_kind=False)], False),
         ([], False),
     ],
 )
@@ -265,14 +265,14 @@ def test_share_of_healthy_pairs_as_slow(trials, many):
 
 def test_a_place_is_not_confirmed_while_healthy_pairs_are_as_slow():
     found = PlaceCheck(candidate())
-    beside = (0.0,) * 6 + (H,) * 4
+    behind = (0.0,) * 6 + (H,) * 4
     for number in range(14):  # enough rounds to exclude chance, and yet four of ten control pairs are as slow
-        found.add(Trial(**{**vars_of(made(H, controls=10, beside=beside)), "partner": 1 + number % 3}))
+        found.add(Trial(**{**vars_of(made(H, controls=10, behind=behind)), "partner": 1 + number % 3}))
     assert found.outcome.value == "slow" and found.like_others and found.state() == INCONCLUSIVE
     # The sweep saw less than was measured later: controls behind by half of the sweep's depth are not as slow.
     found = PlaceCheck(candidate(0.2))
     for partner in (1, 2, 1, 2, 3):
-        found.add(Trial(**{**vars_of(made(1.0, beside=(0.0, 0.3, 0.3))), "partner": partner}))
+        found.add(Trial(**{**vars_of(made(1.0, behind=(0.0, 0.3, 0.3))), "partner": partner}))
     assert not found.like_others
 
 
