@@ -9,7 +9,6 @@ import argparse
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +135,8 @@ def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def _alike(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
     found = get_close_matches(word, list(known), n=1)
     return f": did you mean {found[0].removeprefix('--')}?" if found else ""
 

@@ -182,7 +182,8 @@ def _start_here(start: LaunchStart) -> int:
     request.sweep.check_ranks(ranks * request.gpus_per_process)
     request.check_installed()
     cases = start.request.cases
-    check_cases(cases, ranks)
+    if request.is_simulated:  # else rank 0 does: this process would import numpy and load MPI for it, a sixth of the first number's time
+        check_cases(cases, ranks)
     check_sizes(cases, ranks)
     code = report_finished(request, output)
     if code is not None:
@@ -192,7 +193,7 @@ def _start_here(start: LaunchStart) -> int:
         announce(f"starting {plural(ranks, 'rank')}…", output.quiet)
         began_s = command_began_s(env) if request.launches == 1 else time.monotonic()
         env = {**env, BEGAN: f"{began_s:.3f}"}
-        if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
+        if request.is_simulated:  # virtual ranks need no processes
             return start_local([argv[0], "--ranks", str(ranks), *argv[1:]], 1, env=env)  # a "--" ends the options
         mpiexec = find_mpiexec(env) if "mpi" in request.backends and find_spec("mpi4py") else None
         try:
@@ -211,10 +212,10 @@ def _refuse_too_many(ranks: int, option: str, request: Request) -> None:
     """Raise UsageError if so many ranks do not fit on this host. Virtual ranks are all in one process."""
     from collbench.launch.limits import refuse_few_files, refuse_too_many
 
-    if set(request.backends) != {"simulated"}:
+    if not request.is_simulated:
         torch = bool({"gloo", "torch-nccl", "horovod", "torchcomms"} & set(request.backends)) and find_spec("torch") is not None
         refuse_too_many(ranks, option, torch=torch, oversubscribe=request.oversubscribe)
-        refuse_few_files(ranks, option, [name for name in request.backends if not missing_backend(name)])
+        refuse_few_files(ranks, option, request.backends, lambda name: not missing_backend(name))
 
 
 def _take_part(start: LaunchStart, info: LaunchInfo) -> int:
@@ -235,10 +236,14 @@ def _take_part(start: LaunchStart, info: LaunchInfo) -> int:
         if request.suite:
             compare(world, None, request.suite["digest"], request.suite["name"])
         same_configuration(request, world)
-        if info.launcher != "local":  # a local start has checked them
-            from collbench.measuring.session import at_rank_0
+        from collbench.measuring.session import at_rank_0
 
+        if info.launcher != "local":  # a local start has checked them
             at_rank_0(world, partial(check_files, request), "checking the files of the run")
+        elif not request.is_simulated:
+            from collbench.cli.early import check_cases
+
+            at_rank_0(world, partial(check_cases, start.request.cases, world.size), "checking the cases")
         measure = start.measure or start.run_task
         with nullcontext() if world.rank else start.listener() as listener:
             code = measure(world, listener, partial(record_exit, env=os.environ))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,16 +39,26 @@ def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool
         )
 
 
-def refuse_few_files(ranks: int, option: str, backends: Collection[str]) -> None:
-    """Raise UsageError if the limit of open files is below what each of so many ranks needs for these backends."""
+def refuse_few_files(ranks: int, option: str, backends: Collection[str], is_installed: Callable[[str], bool]) -> None:
+    """Raise UsageError if the limit of open files is below what each of so many ranks needs for those of these backends that are installed.
+
+    `is_installed` loads libraries, so it is asked only if the limit is too low for all of them.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    parts = [_RANK_FILES, *(_BACKEND_FILES.get(name, _OTHER_FILES) for name in backends)]
-    need = sum(base + each * ranks for base, each in parts)
-    if limit != resource.RLIM_INFINITY and limit < need:
+    if limit == resource.RLIM_INFINITY or limit >= _files_needed(ranks, backends):
+        return
+    need = _files_needed(ranks, [name for name in backends if is_installed(name)])
+    if limit < need:
         raise UsageError(
             f"{option} {ranks}: each of {ranks} ranks needs about {need} open files and ulimit -n allows {limit}: raise it, "
             f"`ulimit -n {need}`, or LimitNOFILE= of the service that starts collbench"
         )
+
+
+def _files_needed(ranks: int, backends: Collection[str]) -> int:
+    """Return how many files each of so many ranks opens for these backends."""
+    parts = [_RANK_FILES, *(_BACKEND_FILES.get(name, _OTHER_FILES) for name in backends)]
+    return sum(fixed + per_rank * ranks for fixed, per_rank in parts)
 
 
 def _limits(ranks: int, each_bytes: int) -> Iterator[tuple[int, str]]:

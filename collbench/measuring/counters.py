@@ -7,7 +7,6 @@ blocks 20 ms.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from bisect import bisect_left
@@ -18,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collbench.machine.readers.network import HW_COUNTERS
-from collbench.machine.readers.nvml import Session
+from collbench.machine.readers.nvml import Session, load_nvml
 from collbench.machine.readers.text import pci_address
 
 # Numbers in the kernel's files, read with little overhead, since a host with many ports has hundreds of them.
@@ -255,7 +254,6 @@ def read_pinned(root: str = "") -> int | None:
     return int(counts[0]) * mmap.PAGESIZE if counts and counts[0].isdecimal() else None
 
 
-_LIBRARY = "libnvidia-ml.so.1"
 _ALL_LINKS = 2**32 - 1
 _EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; links that a GPU lacks are not reported
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # of nvmlValue_t, by nvmlValueType_t
@@ -325,11 +323,9 @@ class Gpus:
         """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
         if library is None:
             try:
-                ctypes.CDLL(_LIBRARY)  # first, to save hosts without the driver the time of the import
-                import pynvml
+                library = load_nvml()
             except (OSError, ImportError):
                 return None
-            library = pynvml
         session = Session(library)
         return None if session.try_to("nvmlInit")[1] else cls(session)
 

@@ -178,6 +178,11 @@ class Request(msgspec.Struct, frozen=True):
 
         return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether all ranks are virtual, in one process."""
+        return set(self.backends) == {"simulated"}
+
     def ranks_of(self, backend: str, processes: int) -> int:
         """Return how many ranks a backend would have. If it needs GPUs, each process has as many ranks as GPUs."""
         return processes * (self.gpus_per_process if self.sweep.defaults(backend).device == "cuda" else 1)

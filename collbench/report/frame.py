@@ -8,7 +8,6 @@ table is wrapped by the terminal; sentences, and the text of a last column with 
 
 from __future__ import annotations
 
-import html
 import io
 import json
 import re
@@ -365,7 +364,9 @@ def html_paragraph(text: str) -> str:
 
 
 def _html(text: str) -> str:
-    return html.escape(printable(text))
+    from html import escape  # here, since ranks that print a table need no entities
+
+    return escape(printable(text))
 
 
 def _html_field(tag: str, column: Column[Any], text: str) -> str:

@@ -173,7 +173,7 @@ def failed_start(text: str, env: dict[str, str]) -> Call:
 
 def few_files() -> None:
     with patch("collbench.launch.limits.resource.getrlimit", lambda _: (20, 20)):
-        refuse_few_files(4, "--ranks", ["mpi", "gloo"])
+        refuse_few_files(4, "--ranks", ["mpi", "gloo"], lambda name: True)
 
 
 def without_loopback() -> str | None:

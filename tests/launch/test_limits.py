@@ -120,7 +120,22 @@ def test_a_rank_counts_as_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_two_ranks_need_open_files_for_each_backend(monkeypatch: pytest.MonkeyPatch, limit: int, backends: list[str], fits: bool) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     with nullcontext() if fits else pytest.raises(UsageError, match=f"ulimit -n allows {limit}: "):
-        limits.refuse_few_files(2, "--ranks", backends)
+        limits.refuse_few_files(2, "--ranks", backends, lambda name: True)
+
+
+def test_only_installed_backends_need_open_files_and_none_is_loaded_if_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def is_installed(name: str) -> bool:
+        asked.append(name)
+        return name == "mpi"
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    limits.refuse_few_files(2, "--ranks", ["mpi", "gloo"], is_installed)
+    assert asked == ["mpi", "gloo"]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    limits.refuse_few_files(2, "--ranks", ["mpi", "gloo"], is_installed)
+    assert asked == ["mpi", "gloo"]
 
 
 @pytest.mark.parametrize(("torch", "most"), [(False, 75), (True, 20)])

@@ -7,7 +7,7 @@ are in the kernel's files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import byref
+from ctypes import CDLL, byref
 from importlib import import_module
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -28,6 +28,17 @@ _PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvm
 _VALUES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # nvmlValueType_t
 _SPEED_OF_LINK, _SPEED_OF_ALL = "NVML_FI_DEV_NVLINK_GET_SPEED", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON"
 _MOST_MEGABYTES = 1_000_000
+_LIBRARY = "libnvidia-ml.so.1"
+_NO_DRIVER = f"no NVIDIA driver: {_LIBRARY} is not there"
+
+
+def load_nvml() -> Any:
+    """Return pynvml. Raises OSError without the driver's library, ImportError without the package.
+
+    The library is loaded first: hosts without a GPU do not import pynvml, which takes a rank 12 ms and 2 MiB.
+    """
+    CDLL(_LIBRARY)
+    return import_module("pynvml")
 
 
 class Session(Notes):
@@ -147,14 +158,17 @@ def read(library: Any = None) -> Machine:
     `library` is pynvml, or a substitute. A GPU that does not answer is listed, with NVML's error as the reason for missing facts.
     """
     try:
-        nvml = library or import_module("pynvml")
-        nvml.nvmlInit()
+        nvml = library or load_nvml()
+    except OSError:
+        return Machine(unknown={"gpus": _NO_DRIVER})
     except ImportError:
         return Machine(unknown={"gpus": "the package nvidia-ml-py is not installed"})
+    try:
+        nvml.nvmlInit()
     except nvml.NVMLError as error:
         answer = printable(str(error), 100)
         if "Library Not Found" in answer:
-            return Machine(unknown={"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not there"})
+            return Machine(unknown={"gpus": _NO_DRIVER})
         return Machine(unknown={"gpus": f"the NVIDIA driver does not answer: {answer}"})
     session = Session(nvml)
     try:
