@@ -86,16 +86,16 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
         return Fuzzed(what, count, refused, time.perf_counter() - began, slowest, resident() - before)
 
 
-def _count_unreadable(hub: Server) -> list[Malformed]:
-    """Return a list that gets every message that rank 0 refuses to read."""
-    unreadable: list[Malformed] = []
+def _count_unreadable(hub: Server) -> list[str]:
+    """Return a list that gets the error of every message that rank 0 refuses to read, without the message, which its traceback holds."""
+    unreadable: list[str] = []
     read = hub.coordinator.down.read
 
     def counted(ready: Any) -> Any:
         try:
             return read(ready)
         except Malformed as error:
-            unreadable.append(error)
+            unreadable.append(str(error))
             raise
 
     hub.coordinator.down.read = counted
