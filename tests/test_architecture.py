@@ -5,9 +5,10 @@ The core, all that is not in `collbench/plugins`, imports no plug-in; a plug-in 
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -45,16 +46,58 @@ def _tree(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"))
 
 
+class _Class(NamedTuple):
+    name: str
+    line: int
+    has_docstring: bool
+
+
+class _Source(NamedTuple):
+    """What the tests ask of a module, from its syntax tree, which would need too much memory for all modules.
+
+    imports: by when, the modules that it imports: "first" by statements of the module itself, "anywhere"
+    of_collbench: by when, the modules of collbench that it imports: "at run time" outside of functions, "for typing" or so, "anywhere".
+    `from collbench.units import rates` counts as both collbench.units and collbench.units.rates: the latter may be a module.
+    """
+
+    is_empty: bool
+    has_docstring: bool
+    classes: list[_Class]
+    imports: Mapping[str, list[str]]
+    of_collbench: Mapping[str, set[str]]
+
+
 @cache
-def _imports(module: Path, *, at_import_only: bool = False) -> tuple[str, ...]:
+def _source(module: Path) -> _Source:
     tree = _tree(module)
+    nodes = list(ast.walk(tree))
+    classes = [_Class(node.name, node.lineno, bool(ast.get_docstring(node))) for node in nodes if isinstance(node, ast.ClassDef)]
+    statements = {
+        "at run time": _outside_functions(tree.body, typing=False),
+        "for typing": _outside_functions(tree.body, typing=True),
+        "anywhere": nodes,
+    }
+    return _Source(
+        is_empty=not tree.body,
+        has_docstring=bool(ast.get_docstring(tree)),
+        classes=classes,
+        imports={"first": _modules(tree.body), "anywhere": _modules(nodes)},
+        of_collbench={
+            when: {name for node in of_time for name in _names(node) if name.startswith("collbench.")}
+            for when, of_time in statements.items()
+        },
+    )
+
+
+def _modules(nodes: Iterable[ast.AST]) -> list[str]:
+    """Return the modules that imports among these nodes name."""
     names: list[str] = []
-    for node in tree.body if at_import_only else ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.append(node.module)
-    return tuple(names)
+    return names
 
 
 def test_architecture_lists_every_package_and_no_other() -> None:
@@ -68,29 +111,14 @@ def test_architecture_lists_every_package_and_no_other() -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if _package(m)], ids=lambda m: str(m.relative_to(PACKAGE)))
 def test_a_package_imports_only_packages_above_it(module: Path) -> None:
     above = set(PACKAGES[1 : PACKAGES.index(_package(module)) + 1]) | ROOT_MODULES
-    for name in _imports(module):
+    for name in _source(module).imports["anywhere"]:
         if name.startswith("collbench.") and not name.startswith("collbench.plugins"):
             assert name.split(".")[1] in above, f"{module.name} in {_package(module)} imports {name}"
 
 
 def _imported_plugins(module: Path) -> set[str]:
     """Return the plug-ins that a module imports, also lazily and for typing."""
-    return {name.split(".")[2] for name in _imported_modules(module)["anywhere"] if name.startswith("collbench.plugins.")}
-
-
-@cache
-def _imported_modules(module: Path) -> Mapping[str, set[str]]:
-    """Return the modules of collbench that a module imports: "at run time" outside of functions, "for typing" or so, "anywhere".
-
-    `from collbench.units import rates` counts as both collbench.units and collbench.units.rates: the latter may be a module.
-    """
-    tree = _tree(module)
-    statements = {
-        "at run time": _outside_functions(tree.body, typing=False),
-        "for typing": _outside_functions(tree.body, typing=True),
-        "anywhere": ast.walk(tree),
-    }
-    return {when: {name for node in nodes for name in _names(node) if name.startswith("collbench.")} for when, nodes in statements.items()}
+    return {name.split(".")[2] for name in _source(module).of_collbench["anywhere"] if name.startswith("collbench.plugins.")}
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -175,7 +203,9 @@ def _imported_by(when: str) -> dict[str, set[str]]:
     modules = {".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): module for module in CORE}
     del modules["collbench"]
     files = {name: str(module.relative_to(PACKAGE)) for name, module in modules.items()}
-    return {files[name]: {files[other] for other in _imported_modules(module)[when] if other in files} for name, module in modules.items()}
+    return {
+        files[name]: {files[other] for other in _source(module).of_collbench[when] if other in files} for name, module in modules.items()
+    }
 
 
 def _circles(imported_by: Mapping[str, set[str]]) -> list[set[str]]:
@@ -211,13 +241,13 @@ def test_imports_of_the_core_for_typing_are_no_new_circle() -> None:
 @pytest.mark.parametrize("package", sorted(LIGHT))
 def test_a_laptop_can_report_and_gate(package: str) -> None:
     for module in (PACKAGE / package).rglob("*.py"):
-        heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY - (DRAWING if package == "report" else set())
+        heavy = {name.split(".")[0] for name in _source(module).imports["anywhere"]} & HEAVY - (DRAWING if package == "report" else set())
         assert heavy <= ({"pynvml"} if module.name == "nvml.py" else set()), f"{module.name} imports {heavy}"
 
 
 def test_nothing_for_drawing_is_imported_before_something_is_drawn() -> None:
     for module in MODULES:
-        drawing = {name.split(".")[0] for name in _imports(module, at_import_only=True)} & DRAWING
+        drawing = {name.split(".")[0] for name in _source(module).imports["first"]} & DRAWING
         assert not drawing, f"{module.name} imports {drawing}"
 
 
@@ -225,21 +255,21 @@ def test_nothing_for_drawing_is_imported_before_something_is_drawn() -> None:
 def test_the_command_line_imports_nothing_heavy_at_start(module: Path) -> None:
     if module.name == "listening.py":
         pytest.skip("only rank 0 imports it, when it has something to show")
-    assert not {name.split(".")[0] for name in _imports(module, at_import_only=True)} & AT_START
+    assert not {name.split(".")[0] for name in _source(module).imports["first"]} & AT_START
 
 
 def test_backends_import_their_libraries_only_in_functions() -> None:
     for module in (*(PACKAGE / "backends").rglob("*.py"), *(PACKAGE / "device").rglob("*.py")):
-        assert not {name.split(".")[0] for name in _imports(module, at_import_only=True)} & HEAVY, module.name
+        assert not {name.split(".")[0] for name in _source(module).imports["first"]} & HEAVY, module.name
 
 
 def test_device_alone_imports_cupy() -> None:
     others = [module for module in MODULES if _package(module) not in ("device", "plugins")]
-    assert not [module for module in others if "cupy" in {name.split(".")[0] for name in _imports(module)}]
+    assert not [module for module in others if "cupy" in {name.split(".")[0] for name in _source(module).imports["anywhere"]}]
 
 
 def test_the_mpi_path_never_imports_torch() -> None:
-    assert "torch" not in {name.split(".")[0] for name in _imports(PACKAGE / "backends" / "mpi.py")}
+    assert "torch" not in {name.split(".")[0] for name in _source(PACKAGE / "backends" / "mpi.py").imports["anywhere"]}
 
 
 def test_no_path_or_registry_of_any_machine_is_committed() -> None:
@@ -258,17 +288,15 @@ def test_no_path_or_registry_of_any_machine_is_committed() -> None:
 
 def test_every_public_name_has_a_docstring() -> None:
     for module in MODULES:
-        tree = _tree(module)
-        assert ast.get_docstring(tree) or not tree.body, module
-        for node in ast.walk(_tree(module)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                assert ast.get_docstring(node), f"{module}:{node.lineno} {node.name}"
+        source = _source(module)
+        assert source.has_docstring or source.is_empty, module
+        for kind in source.classes:
+            assert kind.has_docstring or kind.name.startswith("_"), f"{module}:{kind.line} {kind.name}"
 
 
 def test_every_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
     for module in MODULES:
-        for node in ast.walk(_tree(module)):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(module.relative_to(PACKAGE)))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+        for kind in _source(module).classes:
+            places.setdefault(kind.name, []).append(str(module.relative_to(PACKAGE)))
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
