@@ -109,7 +109,7 @@ def gate(arguments: argparse.Namespace) -> int:
     _check_ways(arguments)
     remove_earlier(files, arguments.verdict)
     if arguments.verdict:
-        return _written(arguments, files, read_verdict(arguments.verdict))
+        return _written(arguments, files, read_verdict(arguments.verdict, "--verdict"))
     half, odd = divmod(len(arguments.runs), 2)
     if arguments.paired and odd:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")

@@ -296,25 +296,29 @@ _LONGEST = 80  # characters of a value in an error
 _REMEDY = "name what `collbench gate --out` wrote"
 
 
-def read_verdict(path: Path) -> Verdict:
-    """Return the verdict in a file. Raises UsageError if it cannot be read, does not fit the schema, or contradicts itself."""
+def read_verdict(path: Path, option: str = "") -> Verdict:
+    """Return the verdict in a file. Raises UsageError if it cannot be read, does not fit the schema, or contradicts itself.
+
+    option: that names the file, for the error
+    """
+    place = f"{option} {path}".lstrip()
     try:
         value = read_object(path)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
+        raise UsageError(f"{place} cannot be read ({why}): {_REMEDY}") from error
     version = value.get("schema")
     if isinstance(version, int) and version > SCHEMA:
-        raise UsageError(f"--verdict {path} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
+        raise UsageError(f"{place} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
     misfit = _misfit(value)
     if misfit is not None:
-        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
+        raise UsageError(f"{place} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
     try:
         verdict = from_json(value)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {error}; {_REMEDY}") from error
+        raise UsageError(f"{place} does not fit verdict.schema.json: {error}; {_REMEDY}") from error
     if verdict.result == PASSED and (verdict.reasons or any(map(verdict.count, (CONFIRMED, SUSPECTED, UNDECIDED)))):
-        raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
+        raise UsageError(f"{place} has result passed, but also reasons or suspects: {_REMEDY}")
     return verdict
 
 

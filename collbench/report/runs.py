@@ -378,7 +378,7 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
         raise UsageError("--verdict needs --html FILE; to show the verdict alone, use `collbench gate --verdict FILE`")
     from collbench.gating.verdict import read_verdict
 
-    return read_verdict(path)
+    return read_verdict(path, "--verdict")
 
 
 def _check_one_kind(material: Material) -> None:

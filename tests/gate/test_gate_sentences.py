@@ -74,7 +74,7 @@ def read_back(**changes: object) -> Call:
         with TemporaryDirectory() as folder:
             file = Path(folder, "verdict.json")
             file.write_text(json.dumps({**json.loads(to_page(document(regression()))), **changes}))
-            return error_of(lambda: read_verdict(file), folder)
+            return error_of(lambda: read_verdict(file, "--verdict"), folder)
 
     return run
 

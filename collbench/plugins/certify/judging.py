@@ -9,7 +9,7 @@ from typing import Any
 
 from collbench.analysis.ceilings import hosts_of
 from collbench.analysis.health import FEWEST_SAMPLES, LIBRARY_BOUND, MOST_OF_TCP, TCP_BACKENDS, CheckOutcome, interval_of_percent
-from collbench.analysis.launches import grouped, together
+from collbench.analysis.launches import allocation_of, grouped, together
 from collbench.gating.verdict import PASSED, UNDECIDED
 from collbench.machine.doctor.finding import SEVERITIES
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
@@ -266,9 +266,15 @@ def _check(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -
 
 def _gate(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[str]) -> Iterator[Fields]:
     for path, verdict in evidence.verdicts:
+        judged_runs = [run for run in evidence.runs if (allocation_of(run) or run.path.resolve().name) in verdict.candidates]
+        hosts = list(dict.fromkeys(host for run in judged_runs for host in hosts_of(run)))
         word = {PASSED: PASS, UNDECIDED: INCOMPLETE}.get(verdict.result, FAIL)
         text = "; ".join(map(str, verdict.reasons)) or "no case is slower than its limit"
-        yield {"verdict": word, "subject": listed(verdict.candidates), "hosts": evidence.hosts, "source": path, "evidence": text}
+        if not hosts and word == PASS:
+            word = INCOMPLETE
+            text = "which hosts the gate judged is unknown: name its runs, too"
+        subject = listed(verdict.candidates)
+        yield {"verdict": word, "subject": subject, "hosts": hosts or evidence.hosts, "source": path, "evidence": text}
 
 
 _JUDGES: Mapping[str, Callable[[Criterion, EvidenceSet, Sequence[str]], Iterator[Fields]]] = {

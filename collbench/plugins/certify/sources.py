@@ -97,7 +97,7 @@ class EvidenceSet(msgspec.Struct):
         try:
             document = read_object(path)
             if "candidates" in document:
-                self.verdicts.append((path, read_verdict(path)))
+                self.verdicts.append((path, read_verdict(path, "--from")))
             else:
                 self.examinations.append(msgspec.convert({**document, "source": str(path)}, Examination))
         except (OSError, ValueError) as error:

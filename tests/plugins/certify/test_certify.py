@@ -315,13 +315,27 @@ def test_texts_of_files_reach_no_terminal_and_no_hostfile(tmp_path: Path) -> Non
 def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, result: str, verdict: str, hosts: str) -> None:
     judged = gate_verdict(result=result)
     (tmp_path / "verdict.json").write_text(to_page(document(judged)))
-    found = evidence(store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS), tmp_path / "verdict.json")
+    found = evidence(store(tmp_path / "new", [make_row(**times(90))], hosts=HOSTS), tmp_path / "verdict.json")
     rules = Criteria(1, "test", {"gate": Criterion(evidence="gate", required=False)})
     judgements, _ = judge(rules, found)
     assert [judgement.verdict for judgement in judgements] == [verdict]
     both = Criteria(1, "test", {**criteria(**OPERATIONS).criteria, **rules.criteria}, {"suite": "run quick"})
     assert set(outcome(both, found)[1].values()) == {hosts}
     assert judge(rules, EvidenceSet())[0] == []
+
+
+def test_a_gate_vets_only_the_hosts_of_the_runs_that_it_judged(tmp_path: Path) -> None:
+    required = Criteria(1, "test", {"gate": Criterion(evidence="gate")})
+    verdict = tmp_path / "verdict.json"
+    verdict.write_text(to_page(document(gate_verdict(result="passed"))))
+    other = store(tmp_path / "other", [make_row(**times(90))], hosts=HOSTS)
+    words, hosts = outcome(required, evidence(other, verdict))
+    assert (set(words), set(hosts.values())) == ({"INCOMPLETE"}, {"not vetted"})
+    judged = store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS[:2], allocation_id="new")
+    _, hosts = outcome(required, evidence(other, judged, verdict))
+    assert hosts == {host: "vetted" if host in HOSTS[:2] else "not vetted" for host in HOSTS}
+    verdict.write_text(to_page(document(gate_verdict(result="regression"))))
+    assert set(outcome(required, evidence(other, verdict))[1].values()) == {"not vetted"}
 
 
 # Criteria.
