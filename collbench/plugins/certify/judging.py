@@ -36,9 +36,10 @@ def judge(criteria: Criteria, evidence: EvidenceSet) -> tuple[list[Judgement], l
     """Return the judgements, in the order of the criteria, and the verdict about each host."""
     judgements: list[Judgement] = []
     faulty: list[str] = []
+    aliases = evidence.aliases()
     used = {name: criterion for name, criterion in criteria.criteria.items() if criterion.used}
     for name, criterion in used.items():
-        made = [_judgement(name, **fields) for fields in _JUDGES[criterion.evidence](criterion, evidence, faulty)]
+        made = [_judgement(name, **_renamed(fields, aliases)) for fields in _JUDGES[criterion.evidence](criterion, evidence, faulty)]
         judgements += made
         faulty += [host for judgement in made for host in judgement.faulty if host not in faulty]
     required = [name for name, criterion in used.items() if criterion.required]
@@ -53,6 +54,13 @@ def judge(criteria: Criteria, evidence: EvidenceSet) -> tuple[list[Judgement], l
 def _judgement(criterion: str, *, verdict: Word, hosts: Sequence[str], source: object = "", **fields: Any) -> Judgement:
     subject = fields.pop("subject", "") or listed(hosts, _MOST_NAMES) or "no host"
     return Judgement(criterion=criterion, verdict=verdict, subject=subject, hosts=tuple(hosts), source=str(source), **fields)
+
+
+def _renamed(fields: Fields, aliases: Mapping[str, str]) -> Fields:
+    """Return the fields of a judgement with one name for each host."""
+    hosts = tuple(dict.fromkeys(aliases.get(host, host) for host in fields["hosts"]))
+    faulty = tuple(aliases.get(host, host) for host in fields.get("faulty", ()))
+    return {**fields, "hosts": hosts, "faulty": faulty}
 
 
 def _missing(name: str, criteria: Criteria, judgements: Sequence[Judgement], hosts: Sequence[str]) -> Iterator[Judgement]:

@@ -55,8 +55,26 @@ class EvidenceSet(msgspec.Struct):
     def hosts(self) -> list[str]:
         """Return all hosts, each once."""
         examined = [host for examination in self.examinations for host in examination.hostnames]
-        measured = list(dict.fromkeys([*examined, *(host for run in self.runs for host in hosts_of(run))]))
-        return measured + [host for host in self.requested if not any(same_host(host, name) for name in measured)]
+        measured = [host for run in self.runs for host in hosts_of(run)]
+        aliases = self.aliases()
+        names = list(dict.fromkeys(aliases.get(host, host) for host in [*examined, *measured]))
+        return names + [host for host in self.requested if not any(same_host(host, name) for name in names)]
+
+    def aliases(self) -> dict[str, str]:
+        """Return by name the name that counts of a host that evidence names both with and without its domain: that of the runs.
+
+        Two hosts of equal names in different domains stay two.
+        """
+        measured = [host for run in self.runs for host in hosts_of(run)]
+        examined = [host for examination in self.examinations for host in examination.hostnames]
+        in_findings = [finding.hostname for examination in self.examinations for finding in examination.findings if finding.hostname]
+        names = list(dict.fromkeys([*measured, *examined, *in_findings]))
+        aliases: dict[str, str] = {}
+        for short in [name for name in names if "." not in name]:
+            same = [name for name in names if same_host(short, name)]
+            if len([name for name in same if "." in name]) <= 1:
+                aliases |= dict.fromkeys(same, same[0])
+        return aliases
 
     def add(self, path: Path) -> None:
         """Read a run, launches, a file, or a folder of these. Raises UsageError for anything else, and for a run that is named twice."""

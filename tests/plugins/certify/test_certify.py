@@ -324,6 +324,22 @@ def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, res
     assert judge(rules, EvidenceSet())[0] == []
 
 
+@pytest.mark.parametrize(
+    ("examined", "measured", "hosts"),
+    [
+        (["h1.site", "h2.site"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
+        (["h1", "h2"], ["h1.site", "h2.site"], {"h1.site": "vetted", "h2.site": "faulty"}),
+        (["H1", "H2"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
+        (["h2.a", "h2.b"], ["h2.a", "h2.b"], {"h2.a": "vetted", "h2.b": "faulty"}),
+    ],
+)
+def test_a_host_with_and_without_its_domain_is_one(tmp_path: Path, examined: list[str], measured: list[str], hosts: dict[str, str]) -> None:
+    run = store(tmp_path / "run", [make_row(**times(90))], hosts=measured)
+    found = evidence(doctor(tmp_path / "doctor.json", examined, ("severe", examined[1])), run)
+    rules = Criteria(1, "test", {"doctor": Criterion(evidence="doctor"), **criteria(**OPERATIONS).criteria}, {"suite": "run quick"})
+    assert outcome(rules, found)[1] == hosts
+
+
 def test_a_gate_vets_only_the_hosts_of_the_runs_that_it_judged(tmp_path: Path) -> None:
     required = Criteria(1, "test", {"gate": Criterion(evidence="gate")})
     verdict = tmp_path / "verdict.json"
