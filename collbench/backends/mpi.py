@@ -28,6 +28,7 @@ from collbench.launch.mpi import (
     NotAnMpi,
     begin_session,
     finalise,
+    first_lines,
     forced,
     initialise,
     load,
@@ -217,7 +218,6 @@ def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
 # host. Both ranks hold MPI_Win_lock_all while the window exists, so that no timed call opens an epoch. Rank 0's own buffers are in
 # ordinary memory. Rank 1 orders its own accesses to the window with MPI_Win_sync (MPI 4.1, 12.5.4).
 
-_MOST_LINES = 2
 _SHARED = "/dev/shm"  # where MPICH, Intel MPI and Open MPI place the windows of a host
 
 
@@ -339,8 +339,7 @@ def load_mpi() -> Any:
     except NotAnMpi as error:
         raise MpiNotFound(Misconfigured(CHOSEN, error.problem, error.fix)) from error
     except (ImportError, RuntimeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        problem = "; ".join(lines[:_MOST_LINES]) or type(error).__name__  # mpi4py lists every file name that it tried
+        problem = first_lines(error)
         if setting := forced(os.environ):
             raise MpiNotFound(DoesNotLoad(setting, problem, "correct or unset it")) from error
         remedy = "pip install 'collbench[mpich]', or load your site's MPI module"

@@ -432,7 +432,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 
     try:
         return mpi.with_meeting(info)
-    except (ImportError, RunFailed):  # ImportError: no mpi4py
+    except (mpi.MeetingWithoutMpi, RunFailed):
         return None
     finally:
         if "mpi4py.MPI" in sys.modules:

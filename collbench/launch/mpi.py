@@ -43,6 +43,7 @@ from collbench.units import plural
 # The wheels of mpi4py (4.1) have a module for each binary interface, MPICH's (also Intel MPI's) and Open MPI's, and load the library that
 # MPI4PY_LIBMPI names. An mpi4py that was built for one library has no choice.
 
+_MOST_LINES = 2
 CHOSEN = "COLLBENCH_MPI"
 _FILES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
 _FOLDERS = ("lib", "lib/release", "lib64", "")  # lib/release: Intel MPI before 2021.11
@@ -124,6 +125,12 @@ def load() -> Any:
     if library and str(library.resolve()) not in mapped:
         raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; the wheel works with any: pip install mpi4py")
     return MPI
+
+
+def first_lines(error: Exception) -> str:
+    """Return the first two lines of an error of `load` as one: mpi4py lists every file that it tried."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:_MOST_LINES]) or type(error).__name__
 
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.
@@ -375,13 +382,27 @@ def earlier_crash(env: Mapping[str, str]) -> BackendStartFailed | None:
 # Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
 
 
+class MeetingWithoutMpi(UsageError):
+    """MPI does not load, and the launcher does not pass rank 0's address."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"the launcher does not pass rank 0's address, and MPI, which would, does not load on {socket.gethostname()} "
+            f"({first_lines(error)}): "
+            "install mpi4py and the launcher's MPI on all hosts, or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI"
+        )
+
+
 def with_meeting(info: LaunchInfo) -> LaunchInfo:
     """Return the launch with rank 0's address and the token of its secret. Starts MPI with thread level single.
 
-    All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises UsageError if rank 0's
-    host has no address that all hosts can reach.
+    All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises MeetingWithoutMpi without a library,
+    and UsageError if rank 0's host has no address that all hosts can reach.
     """
-    MPI = load()  # noqa: N806 (mpi4py's name of the module)
+    try:
+        MPI = load()  # noqa: N806 (mpi4py's name of the module)
+    except (ImportError, RuntimeError) as error:
+        raise MeetingWithoutMpi(error) from error
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
         raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")

@@ -34,7 +34,7 @@ from collbench.launch.explain import (
 )  # fmt: skip
 from collbench.launch.info import LaunchInfo
 from collbench.launch.limits import refuse_few_files, refuse_too_many
-from collbench.launch.mpi import crash_in_opening, initialise, mpi_mismatch, size_disagrees, start_failure
+from collbench.launch.mpi import crash_in_opening, initialise, mpi_mismatch, size_disagrees, start_failure, with_meeting
 from collbench.launch.network import loopback_down
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
 from collbench.launch.supervise import SupervisedProcess, Supervisor
@@ -190,6 +190,14 @@ def failing_init() -> None:
         initialise(mpi)
 
 
+def meeting_without_mpi(error: Exception) -> Call:
+    def meeting() -> None:
+        with patch("collbench.launch.mpi.load", side_effect=error), patch("collbench.launch.mpi.socket.gethostname", lambda: "n1"):
+            with_meeting(detect(captured.PRTE))
+
+    return meeting
+
+
 def loaded_without(version: str | None, answer: str = "", error: str = "") -> Call:
     """The problem of an mpi4py that loads no library; version None: it is not installed."""
 
@@ -259,6 +267,13 @@ WORDS: dict[str, tuple[Call, str]] = {
     "torchrun, restarted": (lambda: refusal_torchrun("2"),
         "torchrun restarted the ranks (restart 2) after an earlier start failed: why it did is above and in its run folder, which "
         "keeps what it measured; go on with `collbench --resume RUN`, and give torchrun --max-restarts 0"),
+    "MPI, no library for the meeting": (meeting_without_mpi(RuntimeError("cannot load MPI library\n libmpi.so: no such file\nthird")),
+        "the launcher does not pass rank 0's address, and MPI, which would, does not load on n1 (cannot load MPI library; libmpi.so: no "
+        "such file): install mpi4py and the launcher's MPI on all hosts, or set MASTER_ADDR to rank 0's host: then the ranks connect "
+        "without MPI"),
+    "MPI, no mpi4py for the meeting": (meeting_without_mpi(ModuleNotFoundError("No module named 'mpi4py'")),
+        "the launcher does not pass rank 0's address, and MPI, which would, does not load on n1 (No module named 'mpi4py'): install mpi4py "
+        "and the launcher's MPI on all hosts, or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI"),
     "PMIx without a size": (found({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}),
         "PMIX_RANK is set, but the number of ranks is unknown: start collbench with mpirun, mpiexec or srun"),
     "slurm, no step": (found(captured.SBATCH, request=ALLREDUCE),
