@@ -182,8 +182,8 @@ def _start_here(start: LaunchStart) -> int:
     request.sweep.check_ranks(ranks * request.gpus_per_process)
     request.check_installed()
     cases = start.request.cases
-    if request.is_simulated:  # else rank 0 does: this process would import numpy and load MPI for it, a sixth of the first number's time
-        check_cases(cases, ranks)
+    if request.is_simulated or request.launches > 1:
+        check_cases(cases, ranks)  # otherwise rank 0 does, since this process would import numpy and load MPI for it
     check_sizes(cases, ranks)
     code = report_finished(request, output)
     if code is not None:
