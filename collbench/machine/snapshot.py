@@ -61,8 +61,8 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
         groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():
-        one = group[0] if len(group) == 1 else _without_identity(group[0])
-        entries.append({"hostnames": [machine.hostname for machine in group], **to_json(one)})
+        shared = group[0] if len(group) == 1 else _without_identity(group[0])
+        entries.append({"hostnames": [machine.hostname for machine in group], **to_json(shared)})
     return {"schema": SCHEMA, "machines": entries}
 
 
@@ -128,7 +128,8 @@ def _document(kind: Any) -> Any:
 def _json_type(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _document(hint)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Mapping and get_origin(inner[0]) is tuple:
         return list[tuple[str, str, str]]  # the only `list` of a document
     if origin is tuple:
@@ -139,7 +140,8 @@ def _json_type(hint: Any) -> Any:
 
 
 def _without_none(hint: Any) -> Any:
-    return next(one for one in get_args(hint) if one is not NoneType) if NoneType in get_args(hint) else hint
+    kinds = get_args(hint)
+    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else hint
 
 
 def _of_model(value: Any) -> Any:
@@ -155,15 +157,15 @@ def _what_is_wrong(error: str) -> str:
     """Return the place and the fault of msgspec's error in the terms of the model: "machine/pci/0/virtual is not true or false"."""
     fault, _, path = error.partition(" - at `$")
     hint: Any = Machine
-    way = ["machine"]
+    steps = ["machine"]
     for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
         hint = _without_none(get_type_hints(hint)[name] if name else get_args(hint)[-1 if index == "..." else 0])
-        way.append(name or index)
+        steps.append(name or index)
         if name in _PAIRS:
             break
     if field := re.search(r"(missing required|unknown) field `(.*)`", fault):
-        return f"{'/'.join([*way, field[2]])} is not {'there' if field[1] == 'missing required' else 'known'}"
-    return f"{'/'.join(way)} is not {_in_words(hint)}"
+        return f"{'/'.join([*steps, field[2]])} is not {'there' if field[1] == 'missing required' else 'known'}"
+    return f"{'/'.join(steps)} is not {_in_words(hint)}"
 
 
 def _in_words(hint: Any) -> str:
