@@ -34,6 +34,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prefix = f"{str(root).rstrip('/')}/"
+        self._resolve = SymlinkResolver(self._target).resolve
 
     def text(self, path: str) -> str | None:
         """Return the content of a file; see `Files.text`."""
@@ -58,13 +59,13 @@ class Folder:
 
     def real(self, path: str) -> str | None:
         """Return the path without links; see `Files.real`."""
-        real_path = resolve(path, self._target)
+        real_path = self._resolve(path)
         return real_path if real_path and os.path.lexists(self._inside(real_path)) else None
 
     def _file(self, path: str) -> str | None:
         if self.root == Path("/"):
             return path
-        real_path = resolve(path, self._target)
+        real_path = self._resolve(path)
         return self._inside(real_path) if real_path else None
 
     def _inside(self, path: str) -> str:
@@ -77,13 +78,10 @@ class Folder:
             return None
 
 
-def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
-    """Return `path` with links resolved inside the tree, None for circular links. `target(path)` returns the text of a link, or None."""
-    return SymlinkResolver(target).resolve(path)
-
-
 class SymlinkResolver:
-    """Resolver for the symbolic links of a tree. With `remember`, for trees that do not change, each link is resolved once.
+    """Resolver for the symbolic links of a tree. `target(path)`: the text of a link, or None.
+
+    With `remember`, for trees that do not change, each link is resolved once.
 
     The number of path components is limited, for each path and for all remembered links.
     An archive of a few KB may hold thousands of links with thousands of components each. A path beyond the limit resolves to None.

@@ -279,7 +279,7 @@ def _of_tarball(path: Path) -> list[_Reading]:
 
 def _of_output(text: str, name: str) -> list[_Reading]:
     """Return the reading of one tool's output by the first reader that recognizes it; none without one. Raises Unreadable."""
-    place = next((place for place, reader in enumerate(READERS) if reader.looks_like(text, name)), None)
+    place = next((place for place, reader in enumerate(READERS) if reader.looks_like(text)), None)
     return [] if place is None else [_read_by(place, text, name)]
 
 
@@ -304,7 +304,7 @@ def _of_file(path: Path) -> list[_Reading]:
     name = path.name
     if text.lstrip().startswith("{") and '"machines"' in text:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
-    outputs = _outputs_in(text, name)
+    outputs = _outputs_in(text)
     if len(outputs) > 1:
         found_readings, refused = _read_each(outputs.items(), lambda output: [_read_by(*output, name)])
         if not found_readings:
@@ -317,7 +317,7 @@ def _of_file(path: Path) -> list[_Reading]:
     raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 
 
-def _outputs_in(text: str, name: str) -> dict[int, str]:
+def _outputs_in(text: str) -> dict[int, str]:
     """Return the lines of each tool, by its reader's index in READERS, where a text holds several outputs; else fewer than two entries."""
     if len(text) > _MOST_PASTED:
         return {}
@@ -331,7 +331,7 @@ def _outputs_in(text: str, name: str) -> dict[int, str]:
         if current is not None:
             current.append(line)
     outputs = {place: "\n".join(lines) for place, lines in lines_of.items()}
-    return {place: output for place, output in outputs.items() if READERS[place].looks_like(output, name)}
+    return {place: output for place, output in outputs.items() if READERS[place].looks_like(output)}
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:

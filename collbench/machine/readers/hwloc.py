@@ -340,7 +340,7 @@ KIND = "hwloc XML"
 _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 
-def looks_like(text: str, name: str) -> bool:
+def looks_like(text: str) -> bool:
     """Return whether the text has hwloc's <topology> near its beginning."""
     start = text[:HEAD]
     return bool(_TOPOLOGY.search(start)) and "<object" in start

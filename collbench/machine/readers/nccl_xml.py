@@ -352,7 +352,7 @@ _LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 
-def looks_like(text: str, name: str) -> bool:
+def looks_like(text: str) -> bool:
     """Return whether the text has NCCL's <system> with <cpu>, or NCCL's <graphs>, for which `read` gives a helpful error."""
     head = text[:HEAD]
     return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))

@@ -66,7 +66,7 @@ class _Row(NamedTuple):
     note: str
 
 
-def looks_like_iblinkinfo(text: str, name: str) -> bool:
+def looks_like_iblinkinfo(text: str) -> bool:
     """Return whether the start of a text is iblinkinfo's."""
     return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
@@ -140,7 +140,7 @@ IBLINKINFO = Reader(
     looks_like_iblinkinfo,
     read_iblinkinfo,
     lists=frozenset({"fabric"}),
-    starts=lambda line: bool(_SECTION.match(line[:_LONGEST_LINE])),
+    starts=lambda line: _SECTION.match(line[:_LONGEST_LINE]),
 )
 
 
@@ -158,7 +158,7 @@ _LANE_SPEED = re.compile(r"^(\d{1,3}(?:\.\d{1,5})?) Gbps\b")
 _SPEEDS = ("LinkSpeedExtActive2", "LinkSpeedExtActive", "LinkSpeedActive")
 
 
-def looks_like_ibportstate(text: str, name: str) -> bool:
+def looks_like_ibportstate(text: str) -> bool:
     """Return whether the text has ibportstate's dotted lines."""
     start = text[:HEAD]
     return "LinkWidthActive:." in start and "PhysLinkState:." in start and "==(" not in start
@@ -269,7 +269,7 @@ class _Device(msgspec.Struct):
     ports: dict[int, Facts] = msgspec.field(default_factory=dict)
 
 
-def looks_like_ibstat(text: str, name: str) -> bool:
+def looks_like_ibstat(text: str) -> bool:
     """Return whether the text has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
     return bool(_IBSTAT_HEAD.search(text[:HEAD]))
 
@@ -310,10 +310,10 @@ def _rate_of_ibstat(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
     return text or None, None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
-IBSTAT = Reader("ibstat", looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=lambda line: bool(_IBSTAT_HEAD.match(line)))
+IBSTAT = Reader("ibstat", looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=_IBSTAT_HEAD.match)
 
 
-def looks_like_ibv_devinfo(text: str, name: str) -> bool:
+def looks_like_ibv_devinfo(text: str) -> bool:
     """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
     head = text[:HEAD]
     return bool(_IBV_HEAD.search(head)) or head.strip().startswith(_NO_DEVICES)
@@ -350,13 +350,7 @@ def _rate_of_ibv_devinfo(lines: Mapping[str, str], layer: LinkLayer | None) -> R
     return text, None, f"'{printed_width}' at '{printable(lines['active speed'], 40)}' is not a valid port rate"
 
 
-IBV_DEVINFO = Reader(
-    "ibv_devinfo",
-    looks_like_ibv_devinfo,
-    read_ibv_devinfo,
-    lists=frozenset({"nics"}),
-    starts=lambda line: bool(_IBV_HEAD.match(line)),
-)
+IBV_DEVINFO = Reader("ibv_devinfo", looks_like_ibv_devinfo, read_ibv_devinfo, lists=frozenset({"nics"}), starts=_IBV_HEAD.match)
 
 
 # `rdma link`, as text and JSON (-j): the ports of RDMA devices without their rates (iproute2 rdma/link.c).
@@ -368,7 +362,7 @@ _RDMA_LINK_JSON = re.compile(r'"ifname"\s*:\s*"[\w.-]{1,64}"\s*,\s*"port"\s*:')
 _RDMA_LINK_WORDS = {"lid": "port lid", "sm_lid": "sm lid", "state": "state", "physical_state": "phys state", "netdev": "netdev"}
 
 
-def looks_like_rdma_link(text: str, name: str) -> bool:
+def looks_like_rdma_link(text: str) -> bool:
     """Return whether the text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
     return bool(_RDMA_LINK.search(text[:HEAD]) or _RDMA_LINK_JSON.search(text[:HEAD]))
 
@@ -412,9 +406,7 @@ def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
             yield {**dict(pairwise(words)), "device": link[1], "port": link[2]}
 
 
-RDMA_LINK = Reader(
-    "rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=lambda line: bool(_RDMA_LINK.match(line))
-)
+RDMA_LINK = Reader("rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=_RDMA_LINK.match)
 
 
 def _devices(words: Iterable[Sequence[str]], name: str) -> tuple[list[_Device], list[str]]:
@@ -521,11 +513,6 @@ _NEAR_LID = re.compile(r"\s*+lid (\d{1,5}) lmc \d", re.ASCII)
 _SIDE = r"(CA|SW|RT)\s++(\d{1,5})\s++(\d{1,3})\s++0x([0-9a-f]{16})"
 _ROW = re.compile(rf"\s*+{_SIDE}\s++(\S{{1,8}}?)x\s++(\S{{1,8}})\s++-\s++{_SIDE}\s*+\((.*)\)\s*+", re.IGNORECASE | re.ASCII)
 _KINDS: dict[str, Kind] = {"S": "switch", "H": "host", "R": "router", "SW": "switch", "CA": "host", "RT": "router"}
-
-
-def looks_like(text: str, name: str) -> bool:
-    """Return whether the start of a text is ibnetdiscover's, in either form."""
-    return any(_NODE.match(line[:_LONGEST_LINE]) or _ROW.fullmatch(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def read_fabric(path: Path) -> Fabric:

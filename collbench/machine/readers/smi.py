@@ -70,7 +70,7 @@ def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], read_t
     return tables
 
 
-def looks_like_amd(text: str, name: str) -> bool:
+def looks_like_amd(text: str) -> bool:
     """Return whether the text has amd-smi's tables with PCI addresses, or its JSON."""
     start = text[:HEAD]
     if start.lstrip().startswith("["):
@@ -188,7 +188,7 @@ class _Status(msgspec.Struct):
     complete: bool = False  # the list of its NVLinks is complete
 
 
-def looks_like_nvlink_status(text: str, name: str) -> bool:
+def looks_like_nvlink_status(text: str) -> bool:
     """Return whether the text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
     lines = text[:HEAD].splitlines()
     return any(map(_GPU.match, lines)) and any(_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
@@ -267,7 +267,7 @@ NVLINK_STATUS = Reader(
     looks_like_nvlink_status,
     read_nvlink_status,
     lists=frozenset({"gpus", "gpu_links"}),
-    starts=lambda line: bool(_GPU.match(line)),
+    starts=_GPU.match,
 )
 
 
@@ -399,7 +399,7 @@ _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
-def looks_like(text: str, name: str) -> bool:
+def looks_like(text: str) -> bool:
     """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     start = text[:HEAD]
     return _is_rocm(start) or ("GPU0" in start and any(header(line) for line in _ANY_COLOUR.sub("", start).splitlines()))

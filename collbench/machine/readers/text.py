@@ -28,14 +28,14 @@ _LONGEST_WORD = 11  # with 0x and a comma
 
 def cpu_list(text: str | None) -> frozenset[int]:
     """Return the numbers in "0-3,8"; empty for other text and for impossible numbers."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in (text or "").strip().split(","):
         match = _RANGE.match(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if last < first or last >= _MOST:
             return frozenset()
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def cpu_mask(text: str | None) -> frozenset[int] | None:
@@ -59,7 +59,8 @@ def written(numbers: Iterable[int]) -> str:
 
 # What a reader finds besides facts. Doubts are limited to a readable number.
 
-_DOUBTS_MOST, _MOST_NAMED = 8, 4
+_MOST_DOUBTS = 8
+_MOST_NAMED = 4
 
 
 @dataclass
@@ -71,7 +72,9 @@ class Notes:
 
     def doubt(self, why: str, part: str = "") -> None:
         """Add a doubt about a value; doubts about several parts for one reason become one sentence."""
-        self._parts.setdefault(why, []).extend([part] if part else [])
+        parts = self._parts.setdefault(why, [])
+        if part:
+            parts.append(part)
 
     @property
     def doubts(self) -> list[str]:
@@ -81,12 +84,10 @@ class Notes:
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:
     """Return the first doubts of one kind, and the number of others: a damaged file of a big machine gives thousands."""
-    more = len(doubts) - _DOUBTS_MOST
-    return (
-        (*doubts[:_DOUBTS_MOST], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
-        if more > 0
-        else tuple(doubts)
-    )
+    more = len(doubts) - _MOST_DOUBTS
+    if more <= 0:
+        return tuple(doubts)
+    return (*doubts[:_MOST_DOUBTS], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
 
 
 def several(parts: Sequence[str]) -> str:
@@ -111,17 +112,17 @@ class Reader(msgspec.Struct, frozen=True):
     """The converter of one kind of text to a machine.
 
     kind        the name of the kind in messages: "ibstat"
-    looks_like  (text, file name) -> whether the text is of this kind, by its beginning
+    looks_like  (text) -> whether the text is of this kind, by its beginning
     read        (text, file name) -> the machine. Raises Unreadable
     lists       the lists of a machine that the text describes completely, so that an empty one means none
-    starts      (line) -> whether the line begins the output of this tool; None for files that are not concatenated with others
+    starts      (line) -> true if the line begins the output of this tool; None for files that are not concatenated with others
     """
 
     kind: str
-    looks_like: Callable[[str, str], bool]
+    looks_like: Callable[[str], bool]
     read: Callable[[str, str], Machine]
     lists: frozenset[str] = frozenset()
-    starts: Callable[[str], bool] | None = None
+    starts: Callable[[str], object] | None = None
 
 
 def pci_address(text: str) -> str | None:
@@ -130,7 +131,8 @@ def pci_address(text: str) -> str | None:
     if not match:
         return None
     domain = (match[1] or "0000").lower()
-    domain = domain[-4:] if len(domain) > 4 and set(domain[:-4]) == {"0"} else domain
+    if not domain[:-4].strip("0"):
+        domain = domain[-4:]
     return f"{domain}:{match[2].lower()}:{match[3].lower()}.{(match[4] or '0').lower().lstrip('0') or '0'}"
 
 
@@ -234,13 +236,11 @@ def nested(top: Element, tags: Container[str]) -> Iterator[tuple[Element, Elemen
 
     Elements with other tags are skipped with their content.
     """
-    waiting: list[tuple[Element, Element | None]] = [(top, None)]
+    waiting: list[tuple[Element, Element | None]] = [(child, None) for child in reversed(top) if child.tag in tags]
     while waiting:
         element, inside = waiting.pop()
-        if element is not top:
-            yield element, inside
-        within = None if element is top else element
-        waiting += [(child, within) for child in reversed(element) if child.tag in tags]
+        yield element, inside
+        waiting += [(child, element) for child in reversed(element) if child.tag in tags]
 
 
 class _Tree:
@@ -249,9 +249,13 @@ class _Tree:
     def __init__(self, name: str, limits: FileLimits) -> None:
         from xml.etree.ElementTree import TreeBuilder
 
-        self._builder, self._name, self._limits = TreeBuilder(), name, limits
-        self._depth = self._count = 0
-        self.data, self.close = self._builder.data, self._builder.close
+        self._builder = TreeBuilder()
+        self._name = name
+        self._limits = limits
+        self._depth = 0
+        self._count = 0
+        self.data = self._builder.data
+        self.close = self._builder.close
 
     def start(self, tag: str, attributes: dict[str, str]) -> Any:
         """Begin an element."""
