@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collbench.machine.model import Machine
-from collbench.machine.readers.text import printable
+from collbench.machine.readers.text import printable, several
 
 _MOST_VALUES = 8  # values of one fact in one sentence
 _MOST_NAMED = 6  # groups of host names in one place
@@ -127,6 +127,4 @@ def folded(names: Sequence[str]) -> str:
         host_list: str = collect_hostlist(list(names))
     except Exception:  # names with brackets or other characters that a host list cannot have
         host_list = ",".join(names)
-    groups = _BETWEEN_GROUPS.split(host_list)
-    more = f" and {len(groups) - _MOST_NAMED} more" if len(groups) > _MOST_NAMED else ""
-    return ", ".join(groups[:_MOST_NAMED]) + more
+    return several(_BETWEEN_GROUPS.split(host_list), _MOST_NAMED)

@@ -181,10 +181,9 @@ class Parts(NamedTuple):
 def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
     """Return the masked files that the readers of sysfs and procfs read from `files`, and the masked output of `commands`."""
     recorded = RecordedFiles(files)
-    host = linux.read(recorded).hostname or ""
+    mask = Mask(linux.read(recorded).hostname or "")
     network.read(recorded)
     network.read_ethernet(recorded)
-    mask = Mask(host)
     texts, links, folders = recorded.renamed(mask.path, mask.file)
     endings = []
     for name, command in commands.items():

@@ -84,8 +84,7 @@ def why_virtual(files: Files, folder: str) -> str | None:
         if files.real(f"{folder}/tun_flags"):
             return "tap"
         return "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
-    driver = files.real(f"{folder}/device/driver") or ""
-    return _VIRTUAL_DRIVERS.get(driver.rpartition("/")[2])
+    return _VIRTUAL_DRIVERS.get((files.real(f"{folder}/device/driver") or "").rpartition("/")[2])
 
 
 def made_of(files: Files, folder: str) -> str | None:

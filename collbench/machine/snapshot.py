@@ -56,8 +56,7 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
-        alike = _rounded(_without_identity(machine))
-        values = repr(list(astuple(alike)))
+        values = repr(list(astuple(_rounded(_without_identity(machine)))))
         groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():

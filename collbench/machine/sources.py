@@ -25,8 +25,8 @@ from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO, RDMA_LINK
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
-from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable, several
-from collbench.untrusted import open_file, parse_json, values_in
+from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, json_of, printable, several
+from collbench.untrusted import open_file, values_in
 
 # Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
 
@@ -339,11 +339,8 @@ def _snapshot(text: str, name: str) -> list[Machine]:
 
     if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:
         raise Unreadable(f"{printable(name)} holds more than {_MOST_VALUES:,} values: give fewer machines at once")
-    try:
-        document = parse_json(text)
-    except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`") from None
-    machines = machines_of(document, name)
+    problem = f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`"
+    machines = machines_of(json_of(text, problem), name)
     figure = next((figure for machine in machines for figure in impossible(machine)), None)
     if figure:
         raise Unreadable(f"{printable(name)} has an impossible value, {figure}: write it again with `collbench probe --format json`")

@@ -106,8 +106,7 @@ def read_processors(files: Files) -> Processors:
     threads = len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None
     system = System(cpu_model=model, cpu_vendor=vendor, sockets=sockets, cores=cores, threads=threads, memory_bytes=memory_bytes)
     platform = _fields(text[-4096:]).get("platform")
-    reasons = _reasons(text, first, sockets, nodes)
-    return Processors(system, frozenset(flags.split()) if flags else None, platform, nodes, reasons)
+    return Processors(system, frozenset(flags.split()) if flags else None, platform, nodes, _reasons(text, first, sockets, nodes))
 
 
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
@@ -231,10 +230,9 @@ _MADE_BY = (
     ("QEMU", "", "kvm"), ("", "KVM", "kvm"), ("VMware", "", "vmware"), ("Xen", "", "xen"), ("innotek GmbH", "", "virtualbox"),
     ("Microsoft Corporation", "Virtual Machine", "microsoft"),
 )  # fmt: skip
-# These vendors also offer bare metal: valid only if the processor's flags show a hypervisor.
-_CLOUDS = (
-    ("Amazon EC2", "", "kvm"), ("Google", "", "kvm"), ("Alibaba Cloud", "", "kvm"), ("OpenStack Foundation", "", "kvm"),
-    ("Red Hat", "", "kvm"), ("OracleCloud.com", "", "kvm"), ("DigitalOcean", "", "kvm"), ("Hetzner", "", "kvm"),
+# These vendors also offer bare metal: it is KVM only if the processor's flags show a hypervisor.
+_KVM_CLOUDS = (
+    "Amazon EC2", "Google", "Alibaba Cloud", "OpenStack Foundation", "Red Hat", "OracleCloud.com", "DigitalOcean", "Hetzner",
 )  # fmt: skip
 _CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
 
@@ -285,14 +283,11 @@ def _noted(files: Files, name: str) -> str | None:
     return match[1] if match else None
 
 
-def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str) -> str | None:
-    return next((hypervisor for made_by, name, hypervisor in table if vendor.startswith(made_by) and product.startswith(name)), None)
-
-
 def _virtualization(files: Files, processors: Processors) -> tuple[str | None, str | None]:
     """Return the hypervisor, "" on bare metal; or None and why. "hypervisor": an unidentified one."""
     vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
-    hypervisor = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
+    made_by = (hypervisor for maker, name, hypervisor in _MADE_BY if vendor.startswith(maker) and product.startswith(name))
+    hypervisor = next(made_by, None) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
     if hypervisor:
         return hypervisor, None
     if processors.platform in ("PowerNV", "pSeries"):
@@ -302,8 +297,8 @@ def _virtualization(files: Files, processors: Processors) -> tuple[str | None, s
     if "hypervisor" not in processors.flags:
         return "", None
     clocks = files.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
-    by_clock = next((hypervisor for clock, hypervisor in _CLOCKS if clock in clocks), None)
-    return _matches(_CLOUDS, vendor, product) or by_clock or "hypervisor", None
+    by_clock = next((hypervisor for clock, hypervisor in _CLOCKS if clock in clocks), "hypervisor")
+    return "kvm" if vendor.startswith(_KVM_CLOUDS) else by_clock, None
 
 
 def _container(files: Files) -> tuple[str | None, str | None]:

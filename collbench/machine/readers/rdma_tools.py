@@ -35,9 +35,9 @@ from collbench.machine.readers.rdma import (
     why_no_lid,
     why_software,
 )
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, json_of, printable, several, whole
 from collbench.units import plural
-from collbench.untrusted import parse_json, read_file
+from collbench.untrusted import read_file
 
 # The output of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
 
@@ -391,19 +391,15 @@ def read_rdma_link(text: str, name: str) -> Machine:
 def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
     """Yield each port's words with their values, its "device" and its "port"."""
     if _RDMA_LINK_JSON.search(text[:HEAD]):
-        begin = text.find("[")
-        try:
-            entries = parse_json(text[begin : text.rfind("]") + 1])
-        except (ValueError, RecursionError):
-            raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again") from None
+        problem = f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again"
+        entries = json_of(text[text.find("[") : text.rfind("]") + 1], problem)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and "ifname" in entry:
                 yield {**{key: str(value) for key, value in entry.items()}, "device": str(entry["ifname"])}
         return
     for line in lines_of(text, name):
         if link := _RDMA_LINK.match(line):
-            words = link[3].split()
-            yield {**dict(pairwise(words)), "device": link[1], "port": link[2]}
+            yield {**dict(pairwise(link[3].split())), "device": link[1], "port": link[2]}
 
 
 RDMA_LINK = Reader("rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=_RDMA_LINK.match)

@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
-from collbench.untrusted import parse_json
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, json_of, numa_of, pci_address, printable, whole
 
 # AMD's tools: `amd-smi topology`, as text or with --json, and `rocm-smi --showtopo`. Both have a table per title, with a row and a column
 # per GPU: by PCI address, and by number. Neither counts links.
@@ -109,10 +108,7 @@ def _no_xgmi(gpus: Iterable[str], paths: Mapping[tuple[str, str], str]) -> tuple
 
 
 def _of_json(text: str, name: str) -> _GpuTables:
-    try:
-        rows = parse_json(text)
-    except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again") from None
+    rows = json_of(text, f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again")
     tables = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
     for row in rows:
         gpu = _address(row)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from collbench.errors import UsageError
+from collbench.untrusted import parse_json
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -60,7 +61,6 @@ def written(numbers: Iterable[int]) -> str:
 # What a reader finds besides facts. Doubts are limited to a readable number.
 
 _MOST_DOUBTS = 8
-_MOST_NAMED = 4
 
 
 @dataclass
@@ -90,10 +90,10 @@ def few(doubts: Sequence[str]) -> tuple[str, ...]:
     return (*doubts[:_MOST_DOUBTS], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
 
 
-def several(parts: Sequence[str]) -> str:
+def several(parts: Sequence[str], most: int = 4) -> str:
     """Return parts that share a doubt, shortened for users: "a, b, c, d and 12 more"."""
-    more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
-    return ", ".join(parts[:_MOST_NAMED]) + more
+    more = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return ", ".join(parts[:most]) + more
 
 
 HEAD = 64 << 10  # characters at the start of a text from which a reader detects its kind
@@ -189,6 +189,14 @@ def decoded(data: bytes, name: str) -> str:
     if b"\x00" in data[:HEAD]:
         raise Unreadable(f"{printable(name)} is binary, not a text collbench knows: see `collbench probe --help` for what can be read")
     return data.decode("utf-8", errors="replace")
+
+
+def json_of(text: str, problem: str) -> Any:
+    """Return the values in JSON. Raises Unreadable with `problem` for invalid JSON."""
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError):
+        raise Unreadable(problem) from None
 
 
 # XML from untrusted sources: entities, depth, number of elements and length of a tag are bounded.
