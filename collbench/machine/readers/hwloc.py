@@ -16,7 +16,6 @@ from collbench.machine.readers import pci
 from collbench.machine.readers.pci import part_name
 from collbench.machine.readers.rdma import parse_guid, parse_lid
 from collbench.machine.readers.text import (
-    HEAD,
     FileLimits,
     Notes,
     Reader,
@@ -340,9 +339,8 @@ KIND = "hwloc XML"
 _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 
-def looks_like(text: str) -> bool:
-    """Return whether the text has hwloc's <topology> near its beginning."""
-    start = text[:HEAD]
+def looks_like(start: str) -> bool:
+    """Return whether the start of a text has hwloc's <topology>."""
     return bool(_TOPOLOGY.search(start)) and "<object" in start
 
 

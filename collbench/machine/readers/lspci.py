@@ -25,9 +25,9 @@ _PROMPT = re.compile(r"^\S{0,100}(?: ?[\w~/.-]{1,100}\]?)?[$#%>]\s*$")
 _MOST_CHARACTERS = 2 << 20
 
 
-def looks_like_acs_lines(text: str) -> bool:
+def looks_like_acs_lines(start: str) -> bool:
     """Return whether every line is an ACSCtl line, also below the command in a shell."""
-    lines = _without_command(text[:HEAD])
+    lines = _without_command(start)
     return bool(lines) and all(_LINE.match(line[:400]) for line in lines[:-1]) and bool(_LINE.match(lines[0][:400]))
 
 
@@ -182,9 +182,9 @@ _NO_BRIDGE = "the bridge above it is not in the text"
 _DENIED = "lspci ran without root and could not read it"
 
 
-def looks_like(text: str) -> bool:
+def looks_like(start: str) -> bool:
     """Return whether the text has a line like "19:00.0 3D controller: NVIDIA Corporation …"."""
-    return any(_HEAD.match(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
+    return any(_HEAD.match(line[:_LONGEST_LINE]) for line in start.splitlines())
 
 
 def read(text: str, name: str) -> Machine:

@@ -18,7 +18,6 @@ from collbench.machine.readers import pci
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
 from collbench.machine.readers.rdma import LANES, LinkLayer, parse_guid
 from collbench.machine.readers.text import (
-    HEAD,
     FileLimits,
     Notes,
     Reader,
@@ -352,10 +351,9 @@ _LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 
-def looks_like(text: str) -> bool:
-    """Return whether the text has NCCL's <system> with <cpu>, or NCCL's <graphs>, for which `read` gives a helpful error."""
-    head = text[:HEAD]
-    return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))
+def looks_like(start: str) -> bool:
+    """Return whether the start of a text has NCCL's <system> with <cpu>, or <graphs>, for which `read` gives a helpful error."""
+    return bool(re.search(r"<system\b", start) and re.search(r"<cpu\b", start)) or bool(re.search(r"<graphs\b", start))
 
 
 def read(text: str, name: str) -> Machine:

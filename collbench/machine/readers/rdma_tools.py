@@ -66,9 +66,9 @@ class _Row(NamedTuple):
     note: str
 
 
-def looks_like_iblinkinfo(text: str) -> bool:
+def looks_like_iblinkinfo(start: str) -> bool:
     """Return whether the start of a text is iblinkinfo's."""
-    return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
+    return "==>" in start and any(_ARROW.search(line[:_LONGEST_LINE]) for line in start.splitlines())
 
 
 def read_iblinkinfo(text: str, name: str) -> Machine:
@@ -158,9 +158,8 @@ _LANE_SPEED = re.compile(r"^(\d{1,3}(?:\.\d{1,5})?) Gbps\b")
 _SPEEDS = ("LinkSpeedExtActive2", "LinkSpeedExtActive", "LinkSpeedActive")
 
 
-def looks_like_ibportstate(text: str) -> bool:
-    """Return whether the text has ibportstate's dotted lines."""
-    start = text[:HEAD]
+def looks_like_ibportstate(start: str) -> bool:
+    """Return whether the start of a text has ibportstate's dotted lines."""
     return "LinkWidthActive:." in start and "PhysLinkState:." in start and "==(" not in start
 
 
@@ -240,6 +239,7 @@ _PORT_KEY = "<port>"
 _IBV_KEYS = {"hca_id": _DEVICE_KEY, "port": _PORT_KEY}
 _SAME_KEYS = {"base lid": "port lid", "sys image guid": "system image guid", "physical state": "phys state", "firmware version": "fw ver"}
 _KEY_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
+# a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"
 _IBSTAT_HEAD = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _IBSTAT_DEVICE = re.compile(r"^(?:CA:? '([^']*)'|Infiniband device '([^']*)' port (\d{1,3}) status:)$")
 _IBSTAT_PORT = re.compile(r"^Port (\d{1,3}):$")
@@ -267,11 +267,6 @@ class _Device(msgspec.Struct):
     name: str
     facts: Facts = msgspec.field(default_factory=dict)
     ports: dict[int, Facts] = msgspec.field(default_factory=dict)
-
-
-def looks_like_ibstat(text: str) -> bool:
-    """Return whether the text has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
-    return bool(_IBSTAT_HEAD.search(text[:HEAD]))
 
 
 def read_ibstat(text: str, name: str) -> Machine:
@@ -310,13 +305,12 @@ def _rate_of_ibstat(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
     return text or None, None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
-IBSTAT = Reader("ibstat", looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=_IBSTAT_HEAD.match)
+IBSTAT = Reader("ibstat", _IBSTAT_HEAD.search, read_ibstat, lists=frozenset({"nics"}), starts=_IBSTAT_HEAD.match)
 
 
-def looks_like_ibv_devinfo(text: str) -> bool:
-    """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
-    head = text[:HEAD]
-    return bool(_IBV_HEAD.search(head)) or head.strip().startswith(_NO_DEVICES)
+def looks_like_ibv_devinfo(start: str) -> bool:
+    """Return whether the start of a text has an hca_id line, or ibv_devinfo's message for a host without devices."""
+    return bool(_IBV_HEAD.search(start)) or start.strip().startswith(_NO_DEVICES)
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
@@ -362,9 +356,9 @@ _RDMA_LINK_JSON = re.compile(r'"ifname"\s*:\s*"[\w.-]{1,64}"\s*,\s*"port"\s*:')
 _RDMA_LINK_WORDS = {"lid": "port lid", "sm_lid": "sm lid", "state": "state", "physical_state": "phys state", "netdev": "netdev"}
 
 
-def looks_like_rdma_link(text: str) -> bool:
-    """Return whether the text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
-    return bool(_RDMA_LINK.search(text[:HEAD]) or _RDMA_LINK_JSON.search(text[:HEAD]))
+def looks_like_rdma_link(start: str) -> bool:
+    """Return whether the start of a text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
+    return bool(_RDMA_LINK.search(start) or _RDMA_LINK_JSON.search(start))
 
 
 def read_rdma_link(text: str, name: str) -> Machine:
@@ -439,14 +433,12 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
         vendor = _PCI_VENDORS.get(whole(facts.get("vendor id"), 0, 0xFFFFFF) or 0)
         ports: list[Port] = []
         for number, lines in device.ports.items():
-            text, rate, why = rate_of(lines, link_layer(lines.get("link layer")))
-            port, reasons = _port(number, lines, no_mtu)
-            down = port.state == "down"
-            ports.append(replace(port, rate_text=text, rate_bits_per_s=None if down else rate))
-            if down or rate is None:
-                reasons["rate_bits_per_s"] = IS_DOWN if down else why
-            elif why:
-                doubts.append(f"{device.name} port {number}: {why}")
+            rate = rate_of(lines, link_layer(lines.get("link layer")))
+            port, reasons = _port(number, lines, rate, no_mtu)
+            ports.append(port)
+            doubt = rate[2]
+            if doubt and port.rate_bits_per_s is not None:
+                doubts.append(f"{device.name} port {number}: {doubt}")
             unknown |= {f"nics/{device.name}/ports/{number}/{fact}": reason for fact, reason in reasons.items()}
         if not ports:
             unknown[f"nics/{device.name}/ports"] = f"{source.partition(' ')[0]} lists no port of it"
@@ -464,7 +456,9 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
     return Machine(sources=(source,), nics=tuple(nics), unknown=unknown, doubts=few(doubts))
 
 
-def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dict[str, str]]:
+def _port(number: int, lines: Mapping[str, str], rate: Rate, no_mtu: str) -> tuple[Port, dict[str, str]]:
+    """Return the port, and by field why its value is unknown."""
+    rate_text, rate_bits_per_s, why_no_rate = rate
     layer = link_layer(lines.get("link layer"))
     infiniband = layer == "infiniband"
     logical_state = state(lines.get("state"))
@@ -477,8 +471,13 @@ def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dic
         reasons["mtu_bytes"] = IS_DOWN if down and "active mtu" in lines else no_mtu
     if infiniband and lid is None:
         reasons["lid"] = why_no_lid(lines.get("port lid"))
+    if rate_bits_per_s is None or down:
+        rate_bits_per_s = None
+        reasons["rate_bits_per_s"] = IS_DOWN if down else why_no_rate
     port = Port(
         number=number,
+        rate_bits_per_s=rate_bits_per_s,
+        rate_text=rate_text,
         state=logical_state,
         phys_state=state(lines.get("phys state")),
         link_layer=layer,

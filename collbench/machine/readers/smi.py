@@ -69,9 +69,8 @@ def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], read_t
     return tables
 
 
-def looks_like_amd(text: str) -> bool:
-    """Return whether the text has amd-smi's tables with PCI addresses, or its JSON."""
-    start = text[:HEAD]
+def looks_like_amd(start: str) -> bool:
+    """Return whether the start of a text has amd-smi's tables with PCI addresses, or its JSON."""
     if start.lstrip().startswith("["):
         return '"link_type"' in start and '"bdf"' in start
     return bool({"LINK TYPE", "ACCESS", "WEIGHT", "HOPS"} & set(_AMD_TITLE.findall(start)))
@@ -184,9 +183,9 @@ class _Status(msgspec.Struct):
     complete: bool = False  # the list of its NVLinks is complete
 
 
-def looks_like_nvlink_status(text: str) -> bool:
-    """Return whether the text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
-    lines = text[:HEAD].splitlines()
+def looks_like_nvlink_status(start: str) -> bool:
+    """Return whether the start of a text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
+    lines = start.splitlines()
     return any(map(_GPU.match, lines)) and any(_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
 
 
@@ -395,9 +394,8 @@ _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
-def looks_like(text: str) -> bool:
-    """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
-    start = text[:HEAD]
+def looks_like(start: str) -> bool:
+    """Return whether the start of a text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     return _is_rocm(start) or ("GPU0" in start and any(header(line) for line in _ANY_COLOUR.sub("", start).splitlines()))
 
 

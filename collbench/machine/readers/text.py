@@ -112,17 +112,21 @@ class Reader(msgspec.Struct, frozen=True):
     """The converter of one kind of text to a machine.
 
     kind        the name of the kind in messages: "ibstat"
-    looks_like  (text) -> whether the text is of this kind, by its beginning
+    recognizes  (start of a text) -> true if the text is of this kind
     read        (text, file name) -> the machine. Raises Unreadable
     lists       the lists of a machine that the text describes completely, so that an empty one means none
     starts      (line) -> true if the line begins the output of this tool; None for files that are not concatenated with others
     """
 
     kind: str
-    looks_like: Callable[[str], bool]
+    recognizes: Callable[[str], object]
     read: Callable[[str, str], Machine]
     lists: frozenset[str] = frozenset()
     starts: Callable[[str], object] | None = None
+
+    def looks_like(self, text: str) -> bool:
+        """Return whether the text is of this kind, by its beginning."""
+        return bool(self.recognizes(text[:HEAD]))
 
 
 def pci_address(text: str) -> str | None:
