@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -32,8 +32,7 @@ _REMEDY = "write it again with `probe --format json`"
 
 def to_json(machine: Machine) -> dict[str, Any]:
     """Return the machine as JSON values: objects, lists, strings, numbers, true, false, null (unknown)."""
-    plain: dict[str, Any] = _plain(machine)
-    return plain
+    return cast("dict[str, Any]", _plain(machine))
 
 
 def from_json(data: object) -> Machine:
@@ -60,8 +59,8 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
         groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():
-        shared = group[0] if len(group) == 1 else _without_identity(group[0])
-        entries.append({"hostnames": [machine.hostname for machine in group], **to_json(shared)})
+        machine = group[0] if len(group) == 1 else _without_identity(group[0])
+        entries.append({"hostnames": [member.hostname for member in group], **to_json(machine)})
     return {"schema": SCHEMA, "machines": entries}
 
 

@@ -211,8 +211,7 @@ def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
 def _named_after_folder(unit: _Unit) -> list[_Reading]:
     host = printable(unit.name)
     doubt = f"no source has this host's name: it is named {host}, after its folder or tarball"
-    named = ((trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings)
-    return [_Reading(*reading) for reading in named]
+    return [_Reading(trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings]
 
 
 def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:

@@ -122,8 +122,7 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
 
 def _xgmi(topology: Element, ends: Mapping[str, str]) -> HwlocLinks:
     """Return pairs only: AMD's matrix has one invented value for every pair joined by xGMI (topology-rsmi.c)."""
-    matrix = _matrix(topology, "XGMIBandwidth")
-    names, rows, doubt = matrix or ([], [], None)
+    names, rows, doubt = _matrix(topology, "XGMIBandwidth") or ([], [], None)
     paths = {
         (ends[a], ends[b]): "XGMI"
         for a, row in zip(names, rows, strict=True)
@@ -260,8 +259,8 @@ def _pci(item: HwlocObject, address: str, model: str | None, numa_ids: frozenset
     kind = "bridge" if item.type == "Bridge" else None
     if item.element.get("subtype") == "NVSwitch":
         kind = "nvswitch"
-    named = " ".join(item.infos[word] for word in ("PCIVendor", "PCIDevice") if item.infos.get(word))
-    name = named or printable(item.element.get("name", "")) or None  # version 1 has a name attribute
+    infos_name = " ".join(item.infos[word] for word in ("PCIVendor", "PCIDevice") if item.infos.get(word))
+    name = infos_name or printable(item.element.get("name", "")) or None  # version 1 has a name attribute
     link, why = pcie(item.element.get("pci_link_speed"), model or part_name(vendor_id, device_id))
     parent = next((container.address for container in item.containers() if container.address), None)
     nodeset = next(filter(None, (container.element.get("nodeset") for container in item.containers())), None)
@@ -361,7 +360,7 @@ def read(text: str, name: str) -> Machine:
     parts = devices(objects, version, frozenset(node.id for node in nodes))
     links = nvlinks(topology, parts.ends, {gpu.key: gpu.model for gpu in parts.gpus})
     machine_infos = infos(topology) | machines[0].infos
-    unknown = dict(parts.unknown)
+    unknown = parts.unknown
     if links.unknown:
         unknown["gpu_links"] = links.unknown
     if not parts.pci:

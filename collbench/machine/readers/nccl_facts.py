@@ -38,6 +38,7 @@ class LogLibrary(Enum):
 
 
 Address = int
+LowerCase = str
 _FALSE = (b"0", b"not available")
 _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "str": text,
@@ -45,6 +46,7 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "float": float,
     "bool": lambda part: part not in _FALSE,
     "Address": lambda part: 0 if part == b"(nil)" else int(part, 16),
+    "LowerCase": lambda part: text(part).lower(),
     "LogLibrary": lambda part: LogLibrary.RCCL if part == b"R" else LogLibrary.NCCL,
 }
 
@@ -218,13 +220,8 @@ class PluginRelease(LogFact, frozen=True):
 
     hints = (b"aws-ofi-nccl", b"Libfabric version")
     pattern = re.compile(rb"(?:NET/OFI Initializing|Using) (aws-ofi-nccl|Libfabric)(?: version)? (\S{1,40})")
-    name: str
+    name: LowerCase
     version: str
-
-    @classmethod
-    def facts_in(cls, message: bytes) -> Sequence[Self]:
-        """Return the version."""
-        return [cls(text(name).lower(), text(version)) for name, version in cls.pattern.findall(message)]
 
 
 class Provider(LogFact, frozen=True):

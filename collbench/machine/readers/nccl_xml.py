@@ -361,27 +361,27 @@ def read(text: str, name: str) -> Machine:
 
     Raises Unreadable for other or hostile XML, and for a PCI address that is missing, wrong or repeated.
     """
-    called = printable(name)
-    top = top_element(text, called, _LIMITS)
+    shown_name = printable(name)
+    top = top_element(text, shown_name, _LIMITS)
     if top.tag == "graphs":
-        raise Unreadable(f"{called} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")
+        raise Unreadable(f"{shown_name} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")
     if top.tag != "system":
-        raise Unreadable(f"{called} begins with <{printable(top.tag, 40)}>, not with NCCL's <system>: {_AGAIN}")
+        raise Unreadable(f"{shown_name} begins with <{printable(top.tag, 40)}>, not with NCCL's <system>: {_AGAIN}")
     hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in top.iterfind("cpu")))
     cpus = [cpu for cpu in top.iterfind("cpu") if cpu.get("host_hash") == hosts[0]]
     try:
         topology = _walk(cpus, nics_alone=_NICS_ALONE in text)
     except Unreadable as why:
-        raise Unreadable(f"{called} is not as NCCL writes it: {why}; {_AGAIN}") from None
+        raise Unreadable(f"{shown_name} is not as NCCL writes it: {why}; {_AGAIN}") from None
     if not topology.pci and not topology.nics:
-        raise Unreadable(f"{called} names no PCI device and no network: {_AGAIN}")
+        raise Unreadable(f"{shown_name} names no PCI device and no network: {_AGAIN}")
     if len(hosts) > 1:
-        topology.doubt(f"it holds {len(hosts)} hosts, and only the first was read", called)
+        topology.doubt(f"it holds {len(hosts)} hosts, and only the first was read", shown_name)
     if all(element is None for _, element in topology.gpus.values()) and not any(nic.ports for nic in topology.nics.values()):
-        topology.doubt("a vendor's template, not what NCCL found: its link speeds are not measured", called)
+        topology.doubt("a vendor's template, not what NCCL found: its link speeds are not measured", shown_name)
     architecture, vendor = (printable(cpus[0].get(attribute, ""), 64) or None for attribute in ("arch", "vendor"))
     return Machine(
-        sources=(f"{KIND} {called}",),
+        sources=(f"{KIND} {shown_name}",),
         system=System(architecture=architecture, cpu_vendor=vendor),
         numa_nodes=tuple(topology.numa[key] for key in sorted(topology.numa)),
         pci=tuple(topology.pci.values()),

@@ -35,7 +35,7 @@ from collbench.machine.readers.rdma import (
     why_no_lid,
     why_software,
 )
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, json_of, printable, several, whole
+from collbench.machine.readers.text import HEAD, Notes, Reader, Unreadable, decoded, few, json_of, printable, whole
 from collbench.units import plural
 from collbench.untrusted import read_file
 
@@ -86,15 +86,15 @@ def read_iblinkinfo(text: str, name: str) -> Machine:
         if row.kind == "SWITCH" and row.peer not in switches and row.peer and row.peer_port
     ]
     links: list[FabricLink] = []
-    notes: dict[str, list[str]] = {}
+    notes = Notes()
     for row in ends:
         if _NO_HOST in row.node.lower():
             continue
         host, _, device = row.node.partition(" ")
         links.append(FabricLink(host, device.strip() or None, row.port, row.width, row.lane, row.peer, row.peer_port))
-        notes.setdefault(row.note, []).append(f"{row.node} port {row.port}")
-    noted = [f"{several(ports)}: {IBLINKINFO_KIND} notes '{note}', both ends could do better" for note, ports in notes.items() if note]
-    return Machine(sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(links), doubts=(*doubts, *few(noted)))
+        if row.note:
+            notes.doubt(f"{IBLINKINFO_KIND} notes '{row.note}', both ends could do better", f"{row.node} port {row.port}")
+    return Machine(sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(links), doubts=(*doubts, *few(notes.doubts)))
 
 
 def _rows(text: str, doubts: list[str]) -> Iterator[_Row]:
@@ -168,17 +168,17 @@ def read_ibportstate(text: str, name: str) -> Machine:
 
     Raises Unreadable for a switch's port, and for text without a LID or a width.
     """
-    called = printable(name)
+    shown_name = printable(name)
     lines = list(lines_of(text, name))
     if any("Switch PortInfo" in line for line in lines):
         raise Unreadable(
-            f"{called} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
+            f"{shown_name} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
         )
     facts, number, fdr10 = _current_facts(lines)
     lid = parse_lid(facts.get("Lid"))
     width = _LANES.search(facts.get("LinkWidthActive", ""))
     if lid is None or width is None:
-        raise Unreadable(f"{called} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
+        raise Unreadable(f"{shown_name} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
     down = state(facts.get("LinkState")) == "down"
     speeds = [float(match[1]) for match in (_LANE_SPEED.match(facts.get(key, "")) for key in _SPEEDS) if match]
     speed = 10.3125 if fdr10 else next(filter(None, speeds), None)
@@ -200,7 +200,7 @@ def read_ibportstate(text: str, name: str) -> Machine:
     unknown = {f"nics/{nic}/address": "ibportstate names no device"}
     if rate is None:
         unknown[f"nics/{nic}/ports/{number}/rate_bits_per_s"] = IS_DOWN if down else "ibportstate prints no speed that a port has"
-    return Machine(sources=(f"{IBPORTSTATE_KIND} {called}",), nics=(Nic(nic, rdma=True, ports=(port,)),), unknown=unknown)
+    return Machine(sources=(f"{IBPORTSTATE_KIND} {shown_name}",), nics=(Nic(nic, rdma=True, ports=(port,)),), unknown=unknown)
 
 
 def _current_facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:

@@ -471,8 +471,8 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
             paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
         if word != opposite and a in table.rows and b in table.rows and a < b:
             uneven.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {opposite} from {keys[b]} to {keys[a]}")
-    many = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
-    doubts = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in many]
+    excessive = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
+    doubts = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in excessive]
     if cut := _CUT.search(text):
         doubts.append(f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here")
     if missing := [column for column in table.columns if column not in table.rows]:

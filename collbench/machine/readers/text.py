@@ -228,18 +228,18 @@ def top_element(text: str, name: str, limits: FileLimits) -> Element:
     """Return the top element. Raises Unreadable for broken and hostile XML, and beyond the limits."""
     from defusedxml.ElementTree import XMLParser
 
-    called = printable(name)
-    bounded(text, called, limits.characters, limits.what, limits.again)
+    shown_name = printable(name)
+    bounded(text, shown_name, limits.characters, limits.what, limits.again)
     # Parsed as a whole: in blocks, the parser would restart an unfinished token with every block, in quadratic time.
-    parser = XMLParser(target=_Tree(called, limits), forbid_dtd=not limits.doctype)
+    parser = XMLParser(target=_Tree(shown_name, limits), forbid_dtd=not limits.doctype)
     try:
         parser.feed(text.lstrip("\ufeff \t\r\n"))
         top: Element | None = parser.close()
     except (SyntaxError, ValueError, LookupError, AssertionError) as why:
         reason = printable(str(why) or type(why).__name__, 120)
-        raise Unreadable(f"{called} is broken XML ({reason}): {limits.again}") from None
+        raise Unreadable(f"{shown_name} is broken XML ({reason}): {limits.again}") from None
     if top is None:
-        raise Unreadable(f"{called} holds no XML: {limits.again}")
+        raise Unreadable(f"{shown_name} holds no XML: {limits.again}")
     return top
 
 
