@@ -71,8 +71,7 @@ class Gpu(msgspec.Struct, frozen=True):
     index           its number in the driver's tool; None when the source does not number GPUs
     architecture    "sm_90", "gfx942"
     links_off       number of NVLink or xGMI links that are not up
-    cpu_links       number of NVLinks to a processor (POWER), which are not GpuLinks; cpu_link_bytes_per_s: rate of one, one
-    direction
+    cpu_links       number of NVLinks to a processor (POWER), not GpuLinks; cpu_link_bytes_per_s: rate of one in one direction
     memory_numa     the NUMA node of its memory (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
     c2c_links       number of NVLink-C2C links to its CPU; c2c_bytes_per_s: rate of one link in one direction
     clique          the NVLink domain shared with GPUs of other nodes: cluster UUID and clique id; None when there is none or unknown

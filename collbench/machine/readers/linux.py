@@ -27,8 +27,7 @@ _CLASS = "/sys/class/iommu"
 def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
     """Return the IOMMU's state for the devices at `addresses`, or for all devices if none of these is in a group; or None and why.
 
-    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. Without groups the IOMMU
-    is off.
+    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. Without groups it is off.
     """
     groups = files.names(_GROUPS)
     if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):

@@ -222,8 +222,7 @@ def _device(function: _Function, parent: str | None) -> PciDevice:
 def _parents(functions: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
     """Return the bridge above each function, by the bridges' secondary buses.
 
-    Buses are numbered downwards. A bridge with a secondary bus that does not come after its own is rejected, so there are no
-    circles.
+    Buses are numbered downwards. A bridge whose secondary bus does not come after its own is rejected, so there are no circles.
     """
     bridges: dict[tuple[str, int], list[str]] = defaultdict(list)
     for function in functions:

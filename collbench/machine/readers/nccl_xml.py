@@ -74,10 +74,11 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
 
     NVIDIA's sm is the compute capability; AMD's counts compute units.
     """
-    attributes = element.attrib if element is not None else {}
-    gcn = attributes.get("gcn")
-    sm = whole(attributes.get("sm"), 10, 999)
-    gpu = pci.gpu(device, whole(attributes.get("dev"), 0, 4095))
+    if element is None:
+        return pci.gpu(device)
+    gcn = element.get("gcn")
+    sm = whole(element.get("sm"), 10, 999)
+    gpu = pci.gpu(device, whole(element.get("dev"), 0, 4095))
     vendor = gpu.vendor
     if vendor is None and (gcn or sm):
         vendor = "amd" if gcn else "nvidia"
@@ -85,14 +86,13 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
     if gcn:  # "gfx942", or "906"; 910 is the old number of gfx90a
         digits = re.fullmatch(r"(?:gfx)?([0-9a-f]{3,5})", gcn.strip().lower())
         architecture = f"gfx{'90a' if digits[1] == '910' else digits[1]}" if digits else None
-    gpu = replace(gpu, vendor=vendor, architecture=architecture)
-    if element is None:
-        return gpu
     to_cpu = sum(whole(link.get("count"), 1, 1000) or 0 for link in element if link.tag == "nvlink" and _class_of(link) == _PROCESSOR)
     c2c = element.find("c2c")  # ncclTopoAddC2c in src/graph/topo.cc: MB/s times count
     megabytes = whole(c2c.get("bw"), 1, _MOST_C2C_MEGABYTES) if c2c is not None else None
     return replace(
         gpu,
+        vendor=vendor,
+        architecture=architecture,
         cpu_links=to_cpu or None,
         c2c_links=whole(c2c.get("count"), 1, 1000) if c2c is not None else None,
         c2c_bytes_per_s=megabytes * 1e6 if megabytes else None,

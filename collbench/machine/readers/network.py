@@ -1,7 +1,6 @@
 """RDMA devices with their ports, and Ethernet interfaces, from sysfs: rate, state, MTU and counters.
 
-File contents: Linux Documentation/ABI/stable/sysfs-class-infiniband. No file has InfiniBand's active MTU; RoCE's follows from the
-interface's.
+File contents: Linux Documentation/ABI/stable/sysfs-class-infiniband. No file has InfiniBand's active MTU; the interface's gives RoCE's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The GPUs of this machine as NVIDIA's driver reports them live, through NVML.
 
-Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The bridge and the NUMA node near a GPU
-are in the kernel's files.
+Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The kernel's files have the bridge and NUMA node of a GPU.
 """
 
 from __future__ import annotations
@@ -122,9 +121,7 @@ def _speed(session: Session, handle: Any, link: int) -> float | None:
 
 
 def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Return whether a GPU can read another's memory, by (key, key): "OK", or not for its chipset "CNS", GPU "GNS", topology "TNS",
-    "DR", "NS".
-    """
+    """Return whether a GPU can read another's memory, by (key, key): "OK"; no by chipset "CNS", GPU "GNS", topology "TNS", "DR", "NS"."""
     access: dict[tuple[str, str], str] = {}
     for a, first in handles.items():
         for b, second in handles.items():

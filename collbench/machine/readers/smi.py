@@ -206,12 +206,11 @@ def read_nvlink_status(text: str, name: str) -> Machine:
         key = f"gpu{index}"
         speeds = sorted(speed for speed in status.links.values() if speed is not None)
         c2c_speeds = set(status.c2c.values())
-        gpu = Gpu(
+        gpus.append(Gpu(
             key, index=index, vendor="nvidia", model=status.model, uuid=status.uuid,
             links_off=len(status.links) - len(speeds) if status.links else None,
             c2c_links=len(status.c2c) or None, c2c_bytes_per_s=c2c_speeds.pop() * 1e9 if len(c2c_speeds) == 1 else None,
-        )  # fmt: skip
-        gpus.append(gpu)
+        ))  # fmt: skip
         if status.links or status.all_inactive:
             links.append(GpuLink(key, None, len(speeds), bytes_per_s=speeds[0] * 1e9 if len(set(speeds)) == 1 else None))
         else:
@@ -446,31 +445,21 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
         affinity = table.affinity(column)
         nodes = affinity.get("NUMA Affinity", "")
         memory_numa = numa_of(affinity.get("GPU NUMA ID"))
-        # With a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux numbers the
-        # nodes with CPUs first.
+        # With a NUMA node of memory (GH200, GB200) the list also has nodes of GPUs' memory. Linux numbers the nodes with CPUs first.
         numa = numa_of(nodes) if memory_numa is None else min(cpu_list(nodes), default=None)
-        if column not in table.rows:
-            unknown[f"gpus/{keys[column]}/numa"] = "its row is missing"
-        elif numa is None and "NUMA Affinity" not in table.affinities:
-            cpus = affinity.get("CPU Affinity") or "unknown"
-            unknown[f"gpus/{keys[column]}/numa"] = f"the matrix has no NUMA Affinity column; its CPUs are {cpus}"
-        elif numa is None:
-            shown = printable(nodes, 40) if nodes else "empty, as in a container"
-            unknown[f"gpus/{keys[column]}/numa"] = f"its NUMA Affinity is {shown}"
+        if numa is None:
+            unknown[f"gpus/{keys[column]}/numa"] = _why_no_numa(table, column)
         gpus.append(Gpu(keys[column], index=index, vendor="nvidia", numa=numa, memory_numa=memory_numa))
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
     if not nics:
         unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
-    paths: dict[tuple[str, str], str] = {}  # between each two parts, in both directions
-    uneven: list[str] = []
-    for a, b in permutations(table.columns, 2):
-        word = table.cell(a, b)
-        opposite = table.cell(b, a)
-        if word:
-            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
-        if word != opposite and a in table.rows and b in table.rows and a < b:
-            uneven.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {opposite} from {keys[b]} to {keys[a]}")
+    cells = {(a, b): table.cell(a, b) for a, b in permutations(table.columns, 2)}  # in both directions
+    uneven = [
+        f"the matrix has {word} from {keys[a]} to {keys[b]}, but {cells[b, a]} from {keys[b]} to {keys[a]}"
+        for (a, b), word in cells.items()
+        if a < b and word != cells[b, a] and a in table.rows and b in table.rows
+    ]
     excessive = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
     doubts = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in excessive]
     if cut := _CUT.search(text):
@@ -481,10 +470,20 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
         gpus=tuple(gpus),
         gpu_links=_links(table, keys),
         nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
-        paths=paths,
+        paths={(keys[a], keys[b]): _OLD_WORDS.get(word, word) for (a, b), word in cells.items() if word},
         unknown=unknown,
         doubts=(*doubts, *few(uneven)),
     )
+
+
+def _why_no_numa(table: SmiMatrix, column: str) -> str:
+    if column not in table.rows:
+        return "its row is missing"
+    affinity = table.affinity(column)
+    if "NUMA Affinity" not in table.affinities:
+        return f"the matrix has no NUMA Affinity column; its CPUs are {affinity.get('CPU Affinity') or 'unknown'}"
+    nodes = affinity.get("NUMA Affinity")
+    return f"its NUMA Affinity is {printable(nodes, 40) if nodes else 'empty, as in a container'}"
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:

@@ -141,9 +141,7 @@ def pci_address(text: str) -> str | None:
 
 
 def gigatransfers(text: str) -> float | None:
-    """Return the GT/s per lane in "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that PCIe does not
-    have.
-    """
+    """Return the GT/s per lane in "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that are not PCIe's."""
     match = _SPEED.search(text)
     value = float(match[1]) if match else None
     return value if value in _KNOWN_GT else None
