@@ -41,10 +41,7 @@ class ByteStream(Protocol):
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):
-    """One member of a tarball: `data` of a file, `target` of a link (as written; "/…" for a hard link), or a folder (both None).
-
-    `path` starts with "/".
-    """
+    """A member of a tarball, at `path` from "/": `data` of a file, `target` of a link (as written; "/…" of a hard link), or a folder."""
 
     path: str
     data: bytes | None = None
@@ -252,10 +249,7 @@ class Archive:
 
 
 def open_archive(path: Path) -> Archive:
-    """Return the files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), with any suffix.
-
-    Raises Unreadable when it is not a tarball, is damaged or too large, or holds no machine or several.
-    """
+    """Return the files of a tarball, plain or compressed. Raises Unreadable if it is damaged or too large, or not of one machine."""
     left_out: Counter[str] = Counter()
     archive_members = list(members(path, left_out))
     name = printable(path.name)

@@ -79,9 +79,7 @@ class Folder:
 
 
 class SymlinkResolver:
-    """Resolver for the symbolic links of a tree. `target(path)`: the text of a link, or None.
-
-    With `remember`, for trees that do not change, each link is resolved once.
+    """Resolver for the symbolic links of a tree; `target(path)` is the text of a link. With `remember`, each link is resolved once.
 
     The number of path components is limited, for each path and for all remembered links.
     An archive of a few KB may hold thousands of links with thousands of components each. A path beyond the limit resolves to None.

@@ -59,10 +59,7 @@ _KNOWN_GROUP = re.compile(r"^(?:kubepods|libpod-|docker-|docker$|lxc|slurm|job_(
 
 
 class Mask:
-    """Replacement of names and addresses in one archive, keyed with a random secret that is discarded, so that none can be guessed.
-
-    The same name gets the same substitute everywhere in one archive.
-    """
+    """Replacement of names and addresses, the same everywhere in one archive, keyed with a random secret that is discarded."""
 
     def __init__(self, hostname: str = "") -> None:
         self._secret = os.urandom(16)
@@ -125,10 +122,7 @@ class Mask:
 
 
 def _known_group(line: str) -> str:
-    """Return a cgroup line with its unknown parts masked.
-
-    "0::/system.slice/slurmstepd.scope/uid_1000/job_77" becomes "0::/masked/slurm/masked/job_0".
-    """
+    """Mask unknown parts: "0::/system.slice/slurmstepd.scope/uid_1000/job_77" becomes "0::/masked/slurm/masked/job_0"."""
     start, colon, path = line.rpartition(":")
     matches = [_KNOWN_GROUP.match(part) for part in path.split("/") if part]
     return f"{start}{colon}/" + "/".join(match[0].replace("job_", "job_0") if match else MASKED for match in matches)

@@ -65,10 +65,7 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
 
 
 def machines_of(document: object, name: str) -> list[Machine]:
-    """Return the machines of `topology_json` or of `collbench probe --format json`, one per host name.
-
-    Raises Unreadable for other documents. `name`: the file's name, for the message.
-    """
+    """Return the machines of `topology_json` or `probe --format json`, one per host name. Raises Unreadable for other documents."""
     listed = document.get("machines") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise Unreadable(f'{printable(name)} is JSON, but no {{"schema": {SCHEMA}, "machines": [...]}} that `collbench probe` wrote')

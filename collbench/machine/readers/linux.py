@@ -68,10 +68,7 @@ _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA
 
 
 class Processors(msgspec.Struct, frozen=True):
-    """The processors of a machine, with their facts of `system`; None is unknown.
-
-    `flags` are those of /proc/cpuinfo, None if a processor has no such line.
-    """
+    """The processors of a machine, with their facts of `system` (None: unknown) and the flags of /proc/cpuinfo (None: no such line)."""
 
     system: System
     flags: frozenset[str] | None

@@ -188,10 +188,7 @@ def looks_like(start: str) -> bool:
 
 
 def read(text: str, name: str) -> Machine:
-    """Return the machine's PCI devices. NICs are named by their addresses, since lspci does not print names such as "mlx5_0".
-
-    Raises Unreadable when no function is listed, or one is listed twice.
-    """
+    """Return the machine's PCI devices; NICs have their addresses as names. Raises Unreadable when no function is listed, or one twice."""
     functions = list(_functions(text, name))
     if not functions:
         listed = "link lines without the devices they belong to" if "LnkSta:" in text[:HEAD] else "no PCI functions"

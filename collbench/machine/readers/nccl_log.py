@@ -222,10 +222,7 @@ class NcclLog(msgspec.Struct):
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL reports as unusable for GPUDirect RDMA.
-
-        A distance ("HCA 3") that is too long for only some GPUs does not count.
-        """
+        """HCAs that NCCL reports as unusable for GPUDirect RDMA. A distance ("HCA 3") that is too long for some GPUs does not count."""
         accesses = self.of_kind(nccl_facts.DirectAccess)
         enabled = {access.name for access in accesses if access.enabled}
         has_near = any(name.startswith("HCA ") for name in enabled)

@@ -54,10 +54,7 @@ _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LA
 
 
 def _pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
-    """Return the device of a <pci> element, its kind by PCI class. NCCL writes maximum link speeds, so current speeds are None.
-
-    Raises Unreadable for one without an address.
-    """
+    """Return the device of a <pci> element; NCCL writes only maximum link speeds. Raises Unreadable for an element without an address."""
     address = pci_address(element.get("busid", ""))
     if not address:
         raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is not a valid PCI address")
@@ -70,10 +67,7 @@ def _pci_device(element: Element, parent: str | None, numa: int | None) -> PciDe
 
 
 def _gpu(element: Element | None, device: PciDevice) -> Gpu:
-    """Return the GPU of a <gpu> element, or of none, on its PCI function.
-
-    NVIDIA's sm is the compute capability; AMD's counts compute units.
-    """
+    """Return the GPU of a <gpu> element, or of none, on a PCI function. sm: NVIDIA's compute capability, AMD's number of compute units."""
     if element is None:
         return pci.gpu(device)
     gcn = element.get("gcn")
@@ -100,10 +94,7 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
 
 
 def _gpu_links(element: Element, key: str, gpus: Iterable[str], notes: Notes) -> list[GpuLink]:
-    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs.
-
-    A far end that is hidden in a virtual machine has the target fffffff:ffff:ff.
-    """
+    """Return the <nvlink> and <xgmi> of a GPU, by far end, without those to CPUs. Virtual machines hide far ends as fffffff:ffff:ff."""
     ends = {*gpus, SWITCH} - {key}
     counts: Counter[tuple[str | None, LinkKind]] = Counter()
     for link in element:
@@ -213,10 +204,7 @@ class ParsedTopology(Notes):
 
 
 def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
-    """Return the parts below <cpu> elements. `nics_alone`: functions without a class are NICs.
-
-    Raises Unreadable for a PCI address that is missing, wrong or repeated.
-    """
+    """Return the parts below <cpu>s. nics_alone: functions without a class are NICs. Raises Unreadable for a bad or repeated address."""
     topology = ParsedTopology()
     for cpu in cpus:
         numa = numa_of(cpu.get("numaid"))

@@ -203,10 +203,7 @@ def _function(files: Files, name: str) -> str:
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Return why a device is virtual.
-
-    Software devices may be under the PCI device of their interface; names and own files identify them.
-    """
+    """Return why a device is virtual. Software devices may be under their interface's PCI device: names and own files identify them."""
     parent = _word(files, f"{CLASS}/{name}/parent")  # only rxe has it
     software = why_software("rxe" if parent else name)
     if software:

@@ -106,10 +106,7 @@ def _peer(session: Session, handle: Any, link: int, gpus: set[str]) -> str | Non
 
 
 def _speed(session: Session, handle: Any, link: int) -> float | None:
-    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes.
-
-    Older drivers have one speed for all links.
-    """
+    """Return the raw bytes/s of one direction (H100: 26.562 GB/s; NVML has 10^6 bytes). Older drivers have one speed for all links."""
     nvml = session.nvml
     for field in ((getattr(nvml, _SPEED_OF_LINK, None), link), getattr(nvml, _SPEED_OF_ALL, None)):
         values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [field])

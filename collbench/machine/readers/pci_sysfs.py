@@ -106,10 +106,7 @@ _SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and n
 
 
 def read(files: Files) -> Machine:
-    """Return every function in /sys/bus/pci/devices in the order of the addresses. Never raises.
-
-    Impossible links and parents are omitted, with a doubt.
-    """
+    """Return the functions in /sys/bus/pci/devices by address, with doubts instead of impossible links and parents. Never raises."""
     names = {address: name for name in reversed(files.names(DEVICES)) if (address := pci_address(name))}
     if not names:
         return Machine(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})

@@ -270,10 +270,7 @@ class _Device(msgspec.Struct):
 
 
 def read_ibstat(text: str, name: str) -> Machine:
-    """Return the listed RDMA devices and ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
-
-    Raises Unreadable for text without a device.
-    """
+    """Return the listed RDMA devices and ports; one that is down has no rate. Raises Unreadable for text without a device."""
     devices, _ = _devices(_words_of_ibstat(lines_of(text, name)), name)  # of a port that is listed again, more lines may be known
     if not devices:
         raise Unreadable(f"{printable(name)} has no line like \"CA 'mlx5_0'\", which begins each device of ibstat: save its output again")
@@ -314,10 +311,7 @@ def looks_like_ibv_devinfo(start: str) -> bool:
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
-    """Return the listed RDMA devices and ports. A port that is down has no rate and no MTU, even if one is printed.
-
-    Raises Unreadable for text without a device.
-    """
+    """Return the listed RDMA devices and ports; one that is down has no rate and no MTU. Raises Unreadable for text without a device."""
     source = f"ibv_devinfo {printable(name)}"
     if text.strip().startswith(_NO_DEVICES):
         return Machine(sources=(source,), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"})
