@@ -275,7 +275,6 @@ class Machine(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the name, and how many parts of each kind it has."""
         lists = {"GPU": self.gpus, "NIC": self.nics, "NUMA node": self.numa_nodes, "PCI device": self.pci}
         counts = [plural(len(parts), noun) for noun, parts in lists.items()]
         return printable(f"<Machine: {self.hostname or 'unknown host'}, {', '.join(counts)}>")

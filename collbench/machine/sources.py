@@ -75,7 +75,6 @@ def text_of(path: Path) -> str:
 
 
 def _is_tarball(path: Path) -> bool:
-    """Return whether the file is a tarball, by its name or its first block."""
     return path.name.endswith(SUFFIXES) or _first_bytes(path, _TAR_BLOCK)[257:262] == b"ustar"
 
 

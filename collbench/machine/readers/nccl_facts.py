@@ -53,7 +53,6 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
 
 @cache
 def _converters(kind: type[LogFact]) -> tuple[Callable[[bytes], Any], ...]:
-    """Return by field what makes its value of a part of a message."""
     return tuple(_CONVERTERS.get(annotation.partition(" |")[0], text) for annotation in kind.__annotations__.values())
 
 
