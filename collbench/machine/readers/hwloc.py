@@ -291,13 +291,13 @@ def _nics(functions: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[
     nics: list[Nic] = []
     by_address = {device.address: device for device in functions}
     on_functions = [driver for address in drivers if address for driver in drivers[address]]
-    driven = any(_is_of_kind(driver, kinds, version) for driver in on_functions for kinds in (_OPENFABRICS, _NETWORK))
+    has_drivers = any(_is_of_kind(driver, kinds, version) for driver in on_functions for kinds in (_OPENFABRICS, _NETWORK))
     physical = pci.physical_nics(functions)
     for address in [*by_address, None]:
         device = by_address.get(address) if address else None
         rdma = [driver for driver in drivers.get(address, ()) if _is_of_kind(driver, _OPENFABRICS, version)]
         nets = [driver for driver in drivers.get(address, ()) if _is_of_kind(driver, _NETWORK, version) and driver not in rdma]
-        missing = driven and device is not None and not device.virtual and pci.is_rdma_card(device)
+        missing = has_drivers and device is not None and not device.virtual and pci.is_rdma_card(device)
         if rdma:
             nics += [_nic(driver, device, nets if len(rdma) == 1 else [], True) for driver in rdma]
         elif nets:

@@ -200,7 +200,7 @@ class ParsedTopology(Notes):
     gpus: dict[str, tuple[Gpu, Element | None]] = field(default_factory=dict)
     links: list[GpuLink] = field(default_factory=list)
     nics: dict[str, Nic] = field(default_factory=dict)
-    guids: dict[str | None, set[str]] = field(default_factory=dict)  # as the file spells each
+    guids: dict[str | None, set[str]] = field(default_factory=dict)  # by GUID: as the file writes it
 
 
 def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
@@ -263,35 +263,35 @@ def _link_tree(topology: ParsedTopology) -> None:
 
     NVSwitches are listed only as far ends. A virtual machine hides their addresses: fffffff:ffff:ff is skipped.
     """
-    dumped = {key: (gpu, element) for key, (gpu, element) in topology.gpus.items() if element is not None}
-    for key, (_, element) in dumped.items():
-        topology.links += _gpu_links(element, key, topology.gpus, topology)
+    listed = [(gpu, element) for gpu, element in topology.gpus.values() if element is not None]
+    for gpu, element in listed:
+        topology.links += _gpu_links(element, gpu.key, topology.gpus, topology)
         for address in (pci_address(link.get("target", "")) for link in element if _class_of(link) == _NVSWITCH):
             if address and address not in topology.pci and not set(address) <= set("f0:."):
                 topology.pci[address] = PciDevice(address, "nvswitch", class_id=0x068000)
                 topology.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
     linked = {link.a for link in topology.links}
-    module = next((gpu for gpu, _ in dumped.values() if has_built_in_links(gpu, len(topology.gpus))), None)
+    module = next((gpu for gpu, _ in listed if has_built_in_links(gpu, len(topology.gpus))), None)
     if not topology.gpus:
         topology.unknown["gpus"] = "the file names no GPU"
     elif linked:
-        topology.links += [GpuLink(key, None, 0, topology.links[0].kind) for key in dumped if key not in linked]
+        topology.links += [GpuLink(gpu.key, None, 0, topology.links[0].kind) for gpu, _ in listed if gpu.key not in linked]
     elif module and len(topology.gpus) > 1:
         why = f"the file lists none, but {module.model or module.architecture} GPUs are built with them"
         topology.unknown["gpu_links"] = why
         topology.doubt(why, "links between GPUs")
     elif len(topology.gpus) > 1:
-        topology.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu, _ in dumped.values()]
+        topology.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu, _ in listed]
 
 
 def _name_kinds(topology: ParsedTopology, nics_alone: bool) -> None:
     """Set the kinds of devices: NICs by their <net>, switches by several children; a bridge with one child is a port."""
-    ported = {nic.address for nic in topology.nics.values()}
+    nic_addresses = {nic.address for nic in topology.nics.values()}
     for address, device in topology.pci.items():
         children = len(topology.children.get(address, ()))
         if children and device.kind in {"bridge", "other"}:
             topology.pci[address] = replace(device, kind="switch" if children > 1 else "bridge")
-        elif device.kind == "other" and (address in ported or (nics_alone and device.class_id is None)):
+        elif device.kind == "other" and (address in nic_addresses or (nics_alone and device.class_id is None)):
             topology.pci[address] = replace(device, kind="nic")
     nameless = sum(device.kind == "other" and device.class_id is None for device in topology.pci.values())
     if nameless:
@@ -321,10 +321,10 @@ def _drop_impossible_links(topology: ParsedTopology) -> None:
 
 def _add_bare_nics(topology: ParsedTopology) -> None:
     """Add network cards for which the file has no port. Unions of listed ones ("mlx5_0+mlx5_1", newer NCCL) are virtual."""
-    ported = {nic.address for nic in topology.nics.values()}
+    nic_addresses = {nic.address for nic in topology.nics.values()}
     physical = pci.physical_nics(topology.pci.values())
     for device in topology.pci.values():
-        if device.kind == "nic" and device.address not in ported:
+        if device.kind == "nic" and device.address not in nic_addresses:
             topology.nics[device.address] = pci.nic(device, physical)
             topology.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
     for name, nic in topology.nics.items():
