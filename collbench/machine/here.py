@@ -69,10 +69,10 @@ def this_machine() -> Machine:
     driver = nvml.read()
     if driver.sources:
         driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
-    return merge([driver, *readings(Folder(Path("/"))), of_system_calls(Path("/dev/shm"))])
+    return merge([driver, *readings(Folder(Path("/"))), read_system_calls(Path("/dev/shm"))])
 
 
-def of_system_calls(shared_memory: Path) -> Machine:
+def read_system_calls(shared_memory: Path) -> Machine:
     """Return the host name and the size of the shared-memory file system, from system calls."""
     machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:

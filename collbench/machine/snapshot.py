@@ -40,7 +40,7 @@ def from_json(data: object) -> Machine:
     if isinstance(data, dict):  # an empty mapping does not show the type of its keys
         data = {name: [] if name in _PAIRS and value == {} else value for name, value in data.items()}
     try:
-        machine: Machine = _of_model(msgspec.convert(data, _document(Machine)))
+        machine: Machine = _model_value(msgspec.convert(data, _document(Machine)))
     except msgspec.ValidationError as error:
         raise Unreadable(f"not a machine that `collbench probe` wrote: {printable(_what_is_wrong(str(error)))}: {_REMEDY}") from None
     return machine
@@ -139,12 +139,12 @@ def _without_none(hint: Any) -> Any:
     return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else hint
 
 
-def _of_model(value: Any) -> Any:
+def _model_value(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         kind: Any = type(value).part  # type: ignore[attr-defined]
-        return kind(*[_of_model(getattr(value, name)) for name in kind.__struct_fields__])
+        return kind(*[_model_value(getattr(value, name)) for name in kind.__struct_fields__])
     if isinstance(value, tuple):
-        return tuple(map(_of_model, value))
+        return tuple(map(_model_value, value))
     return {(a, b): text for a, b, text in value} if isinstance(value, list) else value
 
 

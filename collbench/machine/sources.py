@@ -161,11 +161,11 @@ def read_paths(paths: Sequence[Path], note: Callable[[str], None] | None = None)
     units = [_Unit("", [])]
     for path in paths:
         if is_folder(path):
-            units.append(_Unit(path.resolve().name, _of_folder(path, note)))
+            units.append(_Unit(path.resolve().name, _read_folder(path, note)))
         elif _is_tarball(path):
-            units.append(_Unit(path.name.partition(".")[0], _of_tarball(path)))
+            units.append(_Unit(path.name.partition(".")[0], _read_tarball(path)))
         else:
-            units[0].readings.extend(_of_file(path))
+            units[0].readings.extend(_read_file(path))
     groups = _groups([unit for unit in units if unit.readings])
     return [merge([reading.machine for reading in sorted(group, key=lambda reading: reading.trust)]) for group in groups]
 
@@ -213,7 +213,7 @@ def _named_after_folder(unit: _Unit) -> list[_Reading]:
     return [_Reading(trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings]
 
 
-def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
+def _read_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
     """Return the readings of a machine's root (with outputs of tools next to sys and proc), of a run, or of a folder of files."""
     is_root = (folder / "sys").is_dir() or (folder / "proc").is_dir()
     found_readings = [_Reading(_TREE, machine) for machine in readings(Folder(folder))] if is_root else []
@@ -223,7 +223,7 @@ def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Readin
     if is_root and (folder / OUTPUTS).is_dir():
         files += files_in(folder / OUTPUTS)
     topology = [file for file in files if file.name == _TOPOLOGY] if (folder / _RUN).is_file() else []
-    found_readings += _of_files(topology or files, note, alone=not is_root)
+    found_readings += _read_files(topology or files, note, alone=not is_root)
     if not any(_has_facts(reading.machine) for reading in found_readings):
         raise Unreadable(
             f"{printable(str(folder))} holds nothing that is read here, in {len(files)} files and "
@@ -232,9 +232,9 @@ def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Readin
     return found_readings
 
 
-def _of_files(files: Sequence[Path], note: Callable[[str], None] | None, *, alone: bool) -> list[_Reading]:
+def _read_files(files: Sequence[Path], note: Callable[[str], None] | None, *, alone: bool) -> list[_Reading]:
     """Return the readings of several files; damaged ones become a doubt. `alone`: nothing else describes the machine."""
-    readings, refused = _read_each(files, lambda file: _of_tarball(file) if _is_tarball(file) else _of_file(file))
+    readings, refused = _read_each(files, lambda file: _read_tarball(file) if _is_tarball(file) else _read_file(file))
     logs = [why for _, why in refused if isinstance(why, _Log)]
     damaged = [why for _, why in refused if not isinstance(why, _Unknown)]
     if alone and not readings and (logs or damaged):
@@ -263,10 +263,10 @@ def _doubting(doubts: Iterable[str], trust: int = _DOUBTS) -> list[_Reading]:
     return [_Reading(trust, machine)] if machine.doubts else []
 
 
-def _of_tarball(path: Path) -> list[_Reading]:
+def _read_tarball(path: Path) -> list[_Reading]:
     """Return the readings of a tarball: the machine's files and the archived outputs of tools; an unreadable output is a doubt."""
     archive = open_archive(path)
-    outputs, refused = _read_each(archive.names(f"/{OUTPUTS}"), lambda name: _of_output(archive.text(f"/{OUTPUTS}/{name}") or "", name))
+    outputs, refused = _read_each(archive.names(f"/{OUTPUTS}"), lambda name: _read_output(archive.text(f"/{OUTPUTS}/{name}") or "", name))
     found_readings = [*(_Reading(_TREE, machine) for machine in readings(archive)), *outputs]
     if not any(_has_facts(reading.machine) for reading in found_readings):
         raise Unreadable(
@@ -275,7 +275,7 @@ def _of_tarball(path: Path) -> list[_Reading]:
     return [*found_readings, *_doubting([*archive.doubts, *(f"left out: {why}" for _, why in refused)], _TREE)]
 
 
-def _of_output(text: str, name: str) -> list[_Reading]:
+def _read_output(text: str, name: str) -> list[_Reading]:
     """Return the reading of one tool's output by the first reader that recognizes it; none without one. Raises Unreadable."""
     place = next((place for place, reader in enumerate(READERS) if reader.looks_like(text)), None)
     return [] if place is None else [_read_by(place, text, name)]
@@ -296,7 +296,7 @@ def _has_facts(machine: Machine) -> bool:
     return any(lists) or machine.system != System()
 
 
-def _of_file(path: Path) -> list[_Reading]:
+def _read_file(path: Path) -> list[_Reading]:
     """Return the readings of one text: the output of one tool or of several tools in sequence. Raises Unreadable."""
     text = text_of(path)
     name = path.name
@@ -308,7 +308,7 @@ def _of_file(path: Path) -> list[_Reading]:
         if not found_readings:
             raise refused[0][1]
         return [*found_readings, *_doubting(f"left out: {why}" for _, why in refused)]
-    if found_readings := _of_output(text, name):
+    if found_readings := _read_output(text, name):
         return found_readings
     if is_nccl_log(text[:_HEAD]):
         raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")

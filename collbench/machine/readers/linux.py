@@ -85,7 +85,7 @@ def read_processors(files: Files) -> Processors:
     online = cpu_list(files.text(f"{_CPUS}/online")) or present
     if present:
         online &= present
-    sockets, cores = _packages_and_cores(files, online) if online else _of_cpuinfo(text)
+    sockets, cores = _packages_and_cores(files, online) if online else _sockets_and_cores(text)
     ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
     states = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
     gpu_nodes = {whole(_fields(status).get("Node"), 0, 4095) for status in states} - {None}  # POWER9, Grace
@@ -137,7 +137,7 @@ def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | Non
     return (None if None in packages else len(packages)), cores
 
 
-def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
+def _sockets_and_cores(text: str) -> tuple[int | None, int | None]:
     """Return sockets and cores without sysfs: core ids start anew on each socket."""
     blocks = [] if len(text) > _CUT else [_fields(block) for block in text.split("\n\n")]
     cores = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}

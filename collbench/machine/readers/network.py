@@ -158,8 +158,8 @@ def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
     parent = _word(files, f"{folder}/parent")
     function = _function(files, device)
     siblings = files.names(f"{function}/net") if function and not parent else ()
-    of_ports = [name for port in files.names(f"{folder}/ports") for name in _interfaces_of_port(files, f"{folder}/ports/{port}")]
-    return tuple(dict.fromkeys(name for name in (parent, *map(printable, siblings), *of_ports) if name))
+    port_interfaces = [name for port in files.names(f"{folder}/ports") for name in _interfaces_of_port(files, f"{folder}/ports/{port}")]
+    return tuple(dict.fromkeys(name for name in (parent, *map(printable, siblings), *port_interfaces) if name))
 
 
 def pci_folder(path: str | None) -> str:
@@ -232,14 +232,14 @@ def read_ethernet(files: Files) -> Machine:
     Rate limits of traffic shapers are read only on the live machine.
     """
     devices = [name for name in files.names(CLASS) if not _why_virtual(files, name)]
-    of_devices = {interface for device in devices for interface in interfaces_of(files, device)}
+    device_interfaces = {interface for device in devices for interface in interfaces_of(files, device)}
     names = []
     for name in files.names(ETHERNET_CLASS):
         folder = f"{ETHERNET_CLASS}/{name}"
         master = (files.real(f"{folder}/master") or "").rpartition("/")[2]  # a port of a bond belongs to the device of the bond
         # a file such as bonding_masters is not an interface, but a link with an unknown target may be one
         is_interface = bool(files.names(folder)) or files.real(folder) is None
-        if is_interface and name != LOOPBACK and name not in of_devices and master not in of_devices:
+        if is_interface and name != LOOPBACK and name not in device_interfaces and master not in device_interfaces:
             names.append(name)
     shaped = shapes() if names and isinstance(files, Folder) and files.root == Path("/") else {}
     unknown: dict[str, str] = {}

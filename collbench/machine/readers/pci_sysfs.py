@@ -90,14 +90,14 @@ def _count(link: Mapping[str, int], doubts: list[str]) -> int:
     The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 if the route is indirect
     (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
     """
-    of_one_link = link.get("min_bandwidth", 0)
-    of_all_links = link.get("max_bandwidth", 0)
-    if not of_one_link and not of_all_links:
+    link_rate = link.get("min_bandwidth", 0)
+    pair_rate = link.get("max_bandwidth", 0)
+    if not link_rate and not pair_rate:
         return 1 if link.get("weight", _ONE_HOP) <= _ONE_HOP else 0
-    if not of_one_link or of_all_links % of_one_link or of_all_links // of_one_link > _MOST_LINKS:
-        doubts.append(f"an xGMI link of {of_all_links} MB/s made of links of {of_one_link} MB/s: counted as one")
+    if not link_rate or pair_rate % link_rate or pair_rate // link_rate > _MOST_LINKS:
+        doubts.append(f"an xGMI link of {pair_rate} MB/s made of links of {link_rate} MB/s: counted as one")
         return 1
-    return of_all_links // of_one_link
+    return pair_rate // link_rate
 
 
 DEVICES = "/sys/bus/pci/devices"
@@ -200,8 +200,8 @@ def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
         if with_kind.kind == "gpu" and not device.virtual and vendor:
             by_vendor[vendor].append(with_kind)
     doubts = list(amd.doubts)
-    nvidia_gpus = _of_driver("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
-    amd_gpus = _of_driver("amd", by_vendor["amd"], amd_by_key, "/sys/class/kfd", doubts)
+    nvidia_gpus = _driver_gpus("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
+    amd_gpus = _driver_gpus("amd", by_vendor["amd"], amd_by_key, "/sys/class/kfd", doubts)
     gpus = (
         *(_nvidia(files, f"{_NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia_gpus),
         *(_amd(files, amd_by_key.get(gpu.key), gpu) for gpu in amd_gpus),
@@ -214,7 +214,7 @@ def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
     return Machine(pci=tuple(with_kinds), gpus=gpus, gpu_links=amd.gpu_links, unknown=unknown, doubts=few(doubts))
 
 
-def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Collection[str], folder: str, doubts: list[str]) -> list[Gpu]:
+def _driver_gpus(vendor: Vendor, devices: Sequence[PciDevice], listed: Collection[str], folder: str, doubts: list[str]) -> list[Gpu]:
     """Return the GPUs of one vendor: those that the driver lists if any, else all on the bus. A container may have fewer."""
     if not listed:
         return _numbered(vendor, devices)

@@ -80,7 +80,7 @@ def read_amd(text: str, name: str) -> Machine:
     """Return the GPUs by PCI address, with "XGMI" or "PCIE" as the path of a pair, and peer access. Raises Unreadable for invalid rows."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's GPUs fill", "give the output for one machine")
     if text.lstrip().startswith("["):
-        tables = _of_json(text, name)
+        tables = _json_tables(text, name)
     else:
         tables = _gpu_tables(text, name, AMD_KIND, _AMD_TITLE, ("LINK TYPE", "ACCESS"))
     if not tables.gpus:
@@ -106,7 +106,7 @@ def _no_xgmi(gpus: Iterable[str], paths: Mapping[tuple[str, str], str]) -> tuple
     return tuple(GpuLink(key, None, 0, "xgmi") for key in keys) if only_pcie else ()
 
 
-def _of_json(text: str, name: str) -> _GpuTables:
+def _json_tables(text: str, name: str) -> _GpuTables:
     rows = json_of(text, f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again")
     tables = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
     for row in rows:
