@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol, cast
 
 import msgspec
 
-from collbench.machine.files import SymlinkResolver
+from collbench.machine.files import MOST_PATH, SymlinkResolver
 from collbench.machine.readers.text import Unreadable, printable
 from collbench.untrusted import open_file
 
@@ -22,7 +22,6 @@ from collbench.untrusted import open_file
 MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000
 MOST_FILE = 8 << 20  # bytes of one file; `lspci -vvv` of a large machine has more than one MiB
-MOST_PATH = 4096  # PATH_MAX
 MOST_HEADER = 1 << 15  # bytes of a member's long name, or of its additional attributes
 MOST_DEPTH = 60  # folders above a file; /sys has about 20
 MOST_WINDOW = 128 << 20  # bytes of memory that decompression may use

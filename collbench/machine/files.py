@@ -11,7 +11,7 @@ from typing import Protocol
 _MOST = 1 << 20
 _MOST_LINKS = 40  # links followed for one path, as in Linux
 _MOST_PARTS = 4096  # names in one path, with those of its links
-_MOST_PATH = 4096  # PATH_MAX
+MOST_PATH = 4096  # PATH_MAX
 _MOST_WALKED = 2_000_000  # parts of all links of an archive: about a second
 
 
@@ -101,7 +101,7 @@ class SymlinkResolver:
         links = 0
         for part in path.split("/"):
             parts_left[0] -= 1
-            if parts_left[0] < 0 or len(folder) > _MOST_PATH:
+            if parts_left[0] < 0 or len(folder) > MOST_PATH:
                 return None, links
             if part in ("", "."):
                 continue

@@ -25,7 +25,7 @@ from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO, RDMA_LINK
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
-from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, json_of, printable, several
+from collbench.machine.readers.text import HEAD, MOST_BYTES, Reader, Unreadable, decoded, json_of, printable, several
 from collbench.untrusted import open_file, values_in
 
 # Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
@@ -124,7 +124,6 @@ _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machin
 _RUN, _TOPOLOGY = "run.json", "topology.json"  # of a run folder; its other files are results
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # order of trust: sources with a lower number are merged first
 _DOUBTS = _TEXT + len(READERS)
-_HEAD = 1 << 16
 _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have about 3 million
 _Item = TypeVar("_Item")
 
@@ -310,7 +309,7 @@ def _read_file(path: Path) -> list[_Reading]:
         return [*found_readings, *_doubting(f"left out: {why}" for _, why in refused)]
     if found_readings := _read_output(text, name):
         return found_readings
-    if is_nccl_log(text[:_HEAD]):
+    if is_nccl_log(text[:HEAD]):
         raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
     raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 

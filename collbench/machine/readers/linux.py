@@ -61,7 +61,6 @@ def _state_of_command_line(line: str, vendor: str | None, groups: bool) -> State
 
 _CPUS = "/sys/devices/system/cpu"
 _NODES = "/sys/devices/system/node"
-_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _CUT = 1_000_000  # Files.text stops at 1 MiB, so a longer /proc/cpuinfo is incomplete
 # ARM's core designers by the codes in Linux, arch/arm64/include/asm/cputype.h.
 _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
@@ -87,7 +86,7 @@ def read_processors(files: Files) -> Processors:
         online &= present
     sockets, cores = _packages_and_cores(files, online) if online else _sockets_and_cores(text)
     ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
-    states = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
+    states = [files.text(f"{pci_sysfs.NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(pci_sysfs.NVIDIA_GPUS)]
     gpu_nodes = {whole(_fields(status).get("Node"), 0, 4095) for status in states} - {None}  # POWER9, Grace
     all_nodes = [_node(files, number, online) for number in ids]
     nodes = tuple(node for node in all_nodes if node.cpus or (node.memory_bytes != 0 and node.id not in gpu_nodes))

@@ -19,7 +19,6 @@ from collbench.machine.readers.text import printable
 _FILE = Path(__file__).with_name("log_messages.toml")
 _MOST_VALUES = 64  # distinct values of a kind, and places, that are stored for a message
 _MOST_PLACES = 4096
-_LONGEST_TEXT = 200
 _CACHE_SIZE = 4096
 
 Where = Literal["warning", "info", "line"]
@@ -128,7 +127,7 @@ class MessageCounter:
         if match is None:
             return False
         message, values = match
-        shown = printable(text.strip().decode("utf-8", "replace"), _LONGEST_TEXT)
+        shown = printable(text.strip().decode("utf-8", "replace"))
         logged = self.logged_messages.setdefault(message, LoggedMessage(message, number, shown))
         logged.add(writer_of(line), values, number)
         return True

@@ -176,7 +176,7 @@ def _impossible(device: PciDevice, parent: PciDevice | None) -> str | None:
 
 # GPUs of a Linux machine: PCI functions that a GPU driver lists; without such a list, all GPUs by class and vendor.
 
-_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _DISPLAY = 0x03  # base class; a capture may have only the class
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -186,7 +186,7 @@ def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
 
     Never raises. Virtual functions for guests are not GPUs of the host.
     """
-    listed = {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
+    listed = {address: name for name in files.names(NVIDIA_GPUS) if (address := pci_address(name))}
     amd = read_kfd(files)
     amd_by_key = {gpu.key: gpu for gpu in amd.gpus}
     with_kinds: list[PciDevice] = []
@@ -200,10 +200,10 @@ def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
         if with_kind.kind == "gpu" and not device.virtual and vendor:
             by_vendor[vendor].append(with_kind)
     doubts = list(amd.doubts)
-    nvidia_gpus = _driver_gpus("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
+    nvidia_gpus = _driver_gpus("nvidia", by_vendor["nvidia"], listed, NVIDIA_GPUS, doubts)
     amd_gpus = _driver_gpus("amd", by_vendor["amd"], amd_by_key, "/sys/class/kfd", doubts)
     gpus = (
-        *(_nvidia(files, f"{_NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia_gpus),
+        *(_nvidia(files, f"{NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia_gpus),
         *(_amd(files, amd_by_key.get(gpu.key), gpu) for gpu in amd_gpus),
         *_numbered("intel", by_vendor["intel"]),
     )
