@@ -141,10 +141,7 @@ class _Bounded:
         self._remaining = MOST_STREAM
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` unpacked bytes, b"" at the end.
-
-        Raises Unreadable beyond the limit, EOFError when the file is truncated, lzma.LZMAError when it is damaged.
-        """
+        """Return at most `size` unpacked bytes, b"" at the end. Raises Unreadable beyond the limit."""
         data = self._source.read(size)
         self._remaining -= len(data)
         if self._remaining < 0:

@@ -20,11 +20,7 @@ _ONE_PORT_TWICE = re.compile(r"\bGB10\b")
 
 
 class SharedPort(msgspec.Struct, frozen=True):
-    """Functions of one card that are one port of the network, or perhaps two ports.
-
-    names      of the devices, in the machine's order
-    certain    False: no source shows whether they are one port or two
-    """
+    """Functions of one card, by name in the machine's order, that are one port of the network; if not `certain`, perhaps two ports."""
 
     names: tuple[str, ...]
     certain: bool

@@ -1,7 +1,4 @@
-"""A Linux machine from its own files, sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs.
-
-NICs have their own readers in `network`.
-"""
+"""A Linux machine from sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs. NICs have their own readers in `network`."""
 
 from __future__ import annotations
 

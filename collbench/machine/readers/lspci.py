@@ -217,10 +217,7 @@ def _device(function: _Function, parent: str | None) -> PciDevice:
 
 
 def _parents(functions: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
-    """Return the bridge above each function, by the bridges' secondary buses.
-
-    Buses are numbered downwards. A bridge whose secondary bus does not come after its own is rejected, so there are no circles.
-    """
+    """Return the bridge above each function, by secondary buses. One that does not come after the bridge's own is rejected: no circles."""
     bridges: dict[tuple[str, int], list[str]] = defaultdict(list)
     for function in functions:
         domain, bus = _place(function.address)

@@ -263,10 +263,7 @@ class NcclLog(msgspec.Struct):
 
     @property
     def tuning(self) -> tuple[TunedRate, ...]:
-        """NCCL's table of latencies and bandwidths; () without one, and where communicators have different ones.
-
-        RCCL selects by other corrections of its table, so that it is left out.
-        """
+        """NCCL's table of latencies and bandwidths; () without one, where communicators differ, and for RCCL, which corrects its own."""
         keys = {rate[:3] for rate in self.rates}
         return tuple(self.rates) if len(keys) == len(self.rates) and self.library is LogLibrary.NCCL else ()
 

@@ -121,8 +121,7 @@ def read(files: Files) -> Machine:
     devices = with_switches([replace(device, parent=parents[device.address] or None) for device in listed.values()])
     unknown = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address in parents if parents[address] is None}
     unknown |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
-    impossible = list(filter(None, map(link_doubt, devices)))
-    return Machine(pci=devices, unknown=unknown, doubts=(*few(doubts), *few(impossible)))
+    return Machine(pci=devices, unknown=unknown, doubts=(*few(doubts), *few(list(filter(None, map(link_doubt, devices))))))
 
 
 def _order(address: str) -> tuple[int, ...]:
