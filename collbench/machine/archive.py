@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import IO, Any, Protocol, cast
 
 import msgspec
 
-from collbench.machine.files import SymlinkResolver
+from collbench.machine.files import MOST_PATH, SymlinkResolver
 from collbench.machine.readers.text import Unreadable, printable
 from collbench.untrusted import open_file
 
@@ -21,7 +22,6 @@ from collbench.untrusted import open_file
 MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000
 MOST_FILE = 8 << 20  # bytes of one file; `lspci -vvv` of a large machine has more than one MiB
-MOST_PATH = 4096  # PATH_MAX
 MOST_HEADER = 1 << 15  # bytes of a member's long name, or of its additional attributes
 MOST_DEPTH = 60  # folders above a file; /sys has about 20
 MOST_WINDOW = 128 << 20  # bytes of memory that decompression may use
@@ -40,10 +40,7 @@ class ByteStream(Protocol):
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):
-    """One member of a tarball: `data` of a file, `target` of a link (as written; "/…" for a hard link), or a folder (both None).
-
-    `path` starts with "/".
-    """
+    """A member of a tarball, at `path` from "/": `data` of a file, `target` of a link (as written; "/…" of a hard link), or a folder."""
 
     path: str
     data: bytes | None = None
@@ -101,7 +98,10 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
     if header.issym() and not header.linkname.startswith("/"):  # an absolute path is relative to the tree's root
         depth = len([part for part in parts if part not in {"", "."}]) - 1
         for part in header.linkname.split("/"):
-            depth += -1 if part == ".." else 0 if part in {"", "."} else 1
+            if part == "..":
+                depth -= 1
+            elif part not in {"", "."}:
+                depth += 1
             if depth < 0:
                 return "links that leave the tree"
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
@@ -117,10 +117,10 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
         """Return the parsed header. Limits the text before a member, which tarfile searches in quadratic time (CVE-2024-6232)."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in _BEFORE_A_MEMBER and found.size > MOST_HEADER:
-            raise ValueError(f"a member's name or attributes take {found.size} bytes, the most is {MOST_HEADER}")
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _BEFORE_A_MEMBER and header.size > MOST_HEADER:
+            raise ValueError(f"a member's name or attributes take {header.size} bytes, the most is {MOST_HEADER}")
+        return header
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
@@ -136,16 +136,15 @@ class _Bounded:
     """A byte stream that ends with an error beyond MOST_STREAM bytes."""
 
     def __init__(self, source: ByteStream, name: str) -> None:
-        self._source, self._name, self._left = source, name, MOST_STREAM
+        self._source = source
+        self._name = name
+        self._remaining = MOST_STREAM
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` unpacked bytes, b"" at the end.
-
-        Raises Unreadable beyond the limit, EOFError when the file is truncated, lzma.LZMAError when it is damaged.
-        """
+        """Return at most `size` unpacked bytes, b"" at the end. Raises Unreadable beyond the limit."""
         data = self._source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             raise Unreadable(f"{self._name} unpacks to more than {MOST_STREAM >> 20} MiB: pack the files of one machine")
         return data
 
@@ -194,37 +193,36 @@ class _Xz:
 # A machine's files inside a tarball, held in memory: the kernel's files are small.
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
-_TOPS = {"sys", "proc"}
+OUTPUTS = "outputs"  # of tools, next to sys and proc in the archive of `probe --gather`
+_TOP = re.compile(r"(.*?)/(?:sys|proc)(?:/|\Z)", re.DOTALL)
 _NEVER_EMPTY = ("/proc/cpuinfo", "/proc/meminfo", "/proc/cmdline")
 
 
 class Archive:
     """The files of a tarball in memory. Paths start at the folder that holds `sys` and `proc`. `doubts`: what was left out."""
 
-    def __init__(self, found: Iterable[ArchiveMember], doubts: tuple[str, ...] = ()) -> None:
+    def __init__(self, archive_members: Iterable[ArchiveMember], doubts: tuple[str, ...] = ()) -> None:
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
         self._names: dict[str, set[str]] = {"/": set()}
         self.doubts = doubts
-        for member in found:
+        for member in archive_members:
             self._keep(member)
         self._resolve = SymlinkResolver(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
         """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's files."""
-        found = self._resolve(path)
-        held = self._files.get(found) if found else None
-        return held.decode("utf-8", errors="replace").strip() if held is not None else None
+        data = self._files.get(self._resolve(path) or "")
+        return data.decode("utf-8", errors="replace").strip() if data is not None else None
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names in a folder; see `Files.names`."""
-        found = self._resolve(path)
-        return tuple(sorted(self._names.get(found, ()))) if found else ()
+        return tuple(sorted(self._names.get(self._resolve(path) or "", ())))
 
     def real(self, path: str) -> str | None:
         """Return the path without links; see `Files.real`."""
-        found = self._resolve(path)
-        return found if found in self._files or found in self._names else None
+        real_path = self._resolve(path)
+        return real_path if real_path in self._files or real_path in self._names else None
 
     def _keep(self, member: ArchiveMember) -> None:
         """Add a member. A later member replaces an earlier one with the same path, as on disk."""
@@ -239,34 +237,30 @@ class Archive:
         path = member.path
         while path != "/":
             folder, _, name = path.rpartition("/")
-            known = self._names.setdefault(folder or "/", set())
-            if name in known:
+            names = self._names.setdefault(folder or "/", set())
+            if name in names:
                 return
-            known.add(name)
+            names.add(name)
             path = folder or "/"
 
 
 def open_archive(path: Path) -> Archive:
-    """Return the files of a tarball, plain or compressed (gzip, bzip2, xz, zstd), with any suffix.
-
-    Raises Unreadable when it is not a tarball, is damaged or too large, or holds no machine or several.
-    """
+    """Return the files of a tarball, plain or compressed. Raises Unreadable if it is damaged or too large, or not of one machine."""
     left_out: Counter[str] = Counter()
-    found = list(members(path, left_out))
+    archive_members = list(members(path, left_out))
     name = printable(path.name)
-    paths = [member.path.split("/") for member in found]
-    tops = {"/".join(parts[: next(index for index, part in enumerate(parts) if part in _TOPS)]) for parts in paths if _TOPS & {*parts}}
-    highest = min((top.count("/") for top in tops), default=0)
-    chosen = sorted(top for top in tops if top.count("/") == highest)
-    if not chosen:
+    tops = {match[1] for match in (_TOP.match(member.path) for member in archive_members) if match}
+    least_depth = min((top.count("/") for top in tops), default=0)
+    highest = sorted(top for top in tops if top.count("/") == least_depth)
+    if not highest:
         raise Unreadable(f"{name} holds neither sys nor proc: pack a machine's files with `collbench probe --gather`")
-    if len(chosen) > 1:
-        shown = ", ".join(printable(top.lstrip("/"), 40) for top in chosen[:3])
-        raise Unreadable(f"{name} holds {len(chosen)} machines ({shown}): give one tarball per machine")
-    top = chosen[0]
+    if len(highest) > 1:
+        shown = ", ".join(printable(top.lstrip("/"), 40) for top in highest[:3])
+        raise Unreadable(f"{name} holds {len(highest)} machines ({shown}): give one tarball per machine")
+    top = highest[0]
     doubts = [f"{name}: {count} members left out: {reason}" for reason, count in sorted(left_out.items())]
     below = []
-    for member in found:
+    for member in archive_members:
         if member.path.startswith(top + "/"):  # targets of hard links begin at the tarball's root, too
             target = member.target
             target = target.removeprefix(top) if target and target.startswith(top + "/") else target

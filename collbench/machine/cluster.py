@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collbench.machine.model import Machine
-from collbench.machine.readers.text import printable
+from collbench.machine.readers.text import printable, several
 
 _MOST_VALUES = 8  # values of one fact in one sentence
 _MOST_NAMED = 6  # groups of host names in one place
@@ -34,8 +34,8 @@ def differences(machines: Sequence[Machine]) -> list[str]:
 def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
     """Return the facts that nodes of one cluster should share, by name. Each text completes the sentence "node1 has …"."""
     size = machine.system.memory_bytes
-    near = size and abs(size - common_memory) <= _MEMORY_TOLERANCE * common_memory
-    facts = {"memory": f"{(common_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
+    is_common = size and abs(size - common_memory) <= _MEMORY_TOLERANCE * common_memory
+    facts = {"memory": f"{(common_memory if is_common else size) / 2**30:.0f} GiB of memory"} if size else {}
     facts["gpus"] = _counted(machine, "gpus", len(machine.gpus), "GPU")
     facts["gpu model"] = _listed("GPUs' model", (gpu.model for gpu in machine.gpus))
     sizes = (f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else None for gpu in machine.gpus)
@@ -62,54 +62,57 @@ def _links(machine: Machine) -> str:
     kind = "xGMI" if any(link.kind == "xgmi" for link in machine.gpu_links) else "NVLink"
     by_count: dict[int, list[str]] = {}
     for gpu in machine.gpus:
-        if (count := machine.links_of(gpu.key)) is not None:
+        count = machine.links_of(gpu.key)
+        if count is not None:
             by_count.setdefault(count, []).append(str(gpu.index) if gpu.index is not None else gpu.key)
     if len(by_count) == 1:
         return f"{_number(next(iter(by_count)), kind)} per GPU"
-    few = sorted(by_count.items(), key=lambda item: len(item[1]))
-    return ", ".join(f"{_number(count, kind)} on GPU {', '.join(gpus)}" for count, gpus in few)
+    fewest_first = sorted(by_count.items(), key=lambda item: len(item[1]))
+    return ", ".join(f"{_number(count, kind)} on GPU {', '.join(gpus)}" for count, gpus in fewest_first)
 
 
 def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the facts of physical NICs: their number, firmware, and the state and rate of each port by name."""
-    real = [nic for nic in machine.nics if nic.virtual is None]
-    yield "rdma", _counted(machine, "nics", sum(nic.rdma for nic in real), "RDMA device")
-    yield "nics", _counted(machine, "nics", len(real), "NIC")
-    yield "firmware", _listed("NIC firmware", (f"{nic.firmware} ({nic.model})" if nic.model else nic.firmware for nic in real))
+    nics = [nic for nic in machine.nics if nic.virtual is None]
+    yield "rdma", _counted(machine, "nics", sum(nic.rdma for nic in nics), "RDMA device")
+    yield "nics", _counted(machine, "nics", len(nics), "NIC")
+    yield "firmware", _listed("NIC firmware", (f"{nic.firmware} ({nic.model})" if nic.model else nic.firmware for nic in nics))
     for nic in machine.nics:
         for port in nic.ports:
-            where = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
+            name = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
             rate = f"{port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
             shaped = f"shaped to {port.shaped_bits_per_s / 1e9:g} Gb/s" if port.shaped_bits_per_s else None
             for label, value in (("state", port.state), ("rate", rate), ("shape", shaped), ("layer", port.link_layer)):
-                yield f"{where} {label}", f"{where} {f'at {value}' if label == 'rate' else value}" if value else ""
-            yield f"{where} mtu", f"{where} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
+                yield f"{name} {label}", f"{name} {f'at {value}' if label == 'rate' else value}" if value else ""
+            yield f"{name} mtu", f"{name} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
 
 
-def _counted(machine: Machine, path: str, count: int, what: str) -> str:
+def _counted(machine: Machine, path: str, count: int, noun: str) -> str:
     """Return the count as text. A machine that cannot detect such parts differs from one that has some."""
-    return f"no {what}s that it can detect" if not count and path in machine.unknown else _number(count, what)
+    return f"no {noun}s that it can detect" if not count and path in machine.unknown else _number(count, noun)
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
-def _listed(what: str, values: Iterable[str | None]) -> str:
-    found = sorted({value for value in values if value})
-    return f"{what} {', '.join(found)}" if found else ""
+def _listed(noun: str, values: Iterable[str | None]) -> str:
+    different = sorted({value for value in values if value})
+    return f"{noun} {', '.join(different)}" if different else ""
 
 
 def _sentence(nodes: Mapping[str, Sequence[str]]) -> str:
     """Return the sentence for one fact: small groups first, then the majority. Without a majority every group is listed with its names."""
-    ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
-    *few, (common, many) = ordered
-    clear = len(many) > len(few[-1][1]) and len(many) > 1
-    known = [f"{folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
-    left = len(few) - len(known)
-    more = [f"{_number(sum(len(names) for _, names in few[_MOST_VALUES:]), 'node')} in {left} other ways"] if left else []
-    last = f"the other {len(many)} have {common}" if clear else f"{folded(many)} {_have(many)} {common}"
-    return ", ".join([*known, *more, last])
+    *minorities, (common, majority) = sorted(nodes.items(), key=lambda item: len(item[1]))
+    parts = [f"{folded(names)} {_have(names)} {value}" for value, names in minorities[:_MOST_VALUES]]
+    omitted = minorities[_MOST_VALUES:]
+    if omitted:
+        parts.append(f"{_number(sum(len(names) for _, names in omitted), 'node')} in {len(omitted)} other ways")
+    if len(majority) > max(1, len(minorities[-1][1])):
+        parts.append(f"the other {len(majority)} have {common}")
+    else:
+        parts.append(f"{folded(majority)} {_have(majority)} {common}")
+    return ", ".join(parts)
 
 
 def _have(names: Sequence[str]) -> str:
@@ -121,8 +124,7 @@ def folded(names: Sequence[str]) -> str:
     from hostlist import collect_hostlist
 
     try:
-        folded: str = collect_hostlist(list(names))
+        host_list: str = collect_hostlist(list(names))
     except Exception:  # names with brackets or other characters that a host list cannot have
-        folded = ",".join(names)
-    groups = _BETWEEN_GROUPS.split(folded)
-    return ", ".join(groups[:_MOST_NAMED]) + (f" and {len(groups) - _MOST_NAMED} more" if len(groups) > _MOST_NAMED else "")
+        host_list = ",".join(names)
+    return several(_BETWEEN_GROUPS.split(host_list), _MOST_NAMED)

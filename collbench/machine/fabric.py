@@ -26,7 +26,7 @@ class FabricNode(msgspec.Struct, frozen=True):
     def host(self) -> str | None:
         """The host of an adapter, such as "node07"; None for other nodes, and where the description has no host name."""
         words = self.description.split()
-        nameless = any(part in self.description.lower() for part in _NAMELESS)
+        nameless = any(text in self.description.lower() for text in _NAMELESS)
         return words[0] if self.kind == "host" and words and not nameless else None
 
 
@@ -59,13 +59,13 @@ class Fabric(msgspec.Struct, frozen=True, dict=True):
 
     def label(self, guid: str) -> str:
         """Return the name of a node for users: its description, with the GUID where it is not unique; without a description the GUID."""
-        described = self.nodes[guid].description
-        return described if described and self._described[described] == 1 else f"{described} {guid}".strip()
+        description = self.nodes[guid].description
+        return description if description and self._descriptions[description] == 1 else f"{description} {guid}".strip()
 
     def port(self, end: End) -> str:
         """Return the name of a port for users: "leaf1 port 17"."""
         return f"{self.label(end[0])} port {end[1]}"
 
     @cached_property
-    def _described(self) -> Counter[str]:
+    def _descriptions(self) -> Counter[str]:
         return Counter(node.description for node in self.nodes.values())

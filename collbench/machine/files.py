@@ -11,7 +11,7 @@ from typing import Protocol
 _MOST = 1 << 20
 _MOST_LINKS = 40  # links followed for one path, as in Linux
 _MOST_PARTS = 4096  # names in one path, with those of its links
-_MOST_PATH = 4096  # PATH_MAX
+MOST_PATH = 4096  # PATH_MAX
 _MOST_WALKED = 2_000_000  # parts of all links of an archive: about a second
 
 
@@ -34,6 +34,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prefix = f"{str(root).rstrip('/')}/"
+        self._resolve = SymlinkResolver(self._target).resolve
 
     def text(self, path: str) -> str | None:
         """Return the content of a file; see `Files.text`."""
@@ -58,14 +59,14 @@ class Folder:
 
     def real(self, path: str) -> str | None:
         """Return the path without links; see `Files.real`."""
-        found = resolve(path, self._target)
-        return found if found and os.path.lexists(self._inside(found)) else None
+        real_path = self._resolve(path)
+        return real_path if real_path and os.path.lexists(self._inside(real_path)) else None
 
     def _file(self, path: str) -> str | None:
         if self.root == Path("/"):
             return path
-        found = resolve(path, self._target)
-        return self._inside(found) if found else None
+        real_path = self._resolve(path)
+        return self._inside(real_path) if real_path else None
 
     def _inside(self, path: str) -> str:
         return f"{self._prefix}{path.lstrip('/')}"  # as text: a machine has thousands of links, and Path takes ten times as long
@@ -77,67 +78,61 @@ class Folder:
             return None
 
 
-def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
-    """Return `path` with links resolved inside the tree, None for circular links. `target(path)` returns the text of a link, or None."""
-    return SymlinkResolver(target).resolve(path)
-
-
 class SymlinkResolver:
-    """Resolver for the symbolic links of a tree. With `remember`, for trees that do not change, each link is resolved once.
+    """Resolver for the symbolic links of a tree; `target(path)` is the text of a link. With `remember`, each link is resolved once.
 
     The number of path components is limited, for each path and for all remembered links.
     An archive of a few KB may hold thousands of links with thousands of components each. A path beyond the limit resolves to None.
     """
 
     def __init__(self, target: Callable[[str], str | None], *, remember: bool = False) -> None:
-        self._target, self._remember = target, remember
-        self._known: dict[str, tuple[str | None, int]] = {}
+        self._target = target
+        self._remember = remember
+        self._followed: dict[str, tuple[str | None, int]] = {}
         self._walked = 0
 
     def resolve(self, path: str) -> str | None:
         """Return the path without links, or None if links are circular or a limit is exceeded."""
-        found, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
-        return found if found is None else found or "/"
+        real_path, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
+        return "/" if real_path == "" else real_path
 
-    def _walk(self, done: str, text: str, links: int, parts: list[int]) -> tuple[str | None, int]:
-        """Resolve `text` from the folder `done` ("" is the root).
-
-        Return the result and the number of links. `parts`: the remaining limit.
-        """
-        taken = 0
-        for part in text.split("/"):
-            parts[0] -= 1
-            if parts[0] < 0 or len(done) > _MOST_PATH:
-                return None, taken
+    def _walk(self, folder: str, path: str, most_links: int, parts_left: list[int]) -> tuple[str | None, int]:
+        """Resolve `path` from a folder without links ("" is the root), and return the result and the number of links."""
+        links = 0
+        for part in path.split("/"):
+            parts_left[0] -= 1
+            if parts_left[0] < 0 or len(folder) > MOST_PATH:
+                return None, links
             if part in ("", "."):
                 continue
             if part == "..":
-                done = done.rpartition("/")[0]
+                folder = folder.rpartition("/")[0]
                 continue
-            place = f"{done}/{part}"
-            link = self._target(place)
-            if link is None:
-                done = place
+            place = f"{folder}/{part}"
+            target = self._target(place)
+            if target is None:
+                folder = place
                 continue
-            found, more = self._follow(place, "" if link.startswith("/") else done, link, links - taken - 1, parts)
-            taken += 1 + more
-            if found is None or taken > links:
-                return None, taken
-            done = found
-        return done, taken
+            start = "" if target.startswith("/") else folder
+            real_path, more_links = self._follow(place, start, target, most_links - links - 1, parts_left)
+            links += 1 + more_links
+            if real_path is None or links > most_links:
+                return None, links
+            folder = real_path
+        return folder, links
 
-    def _follow(self, place: str, done: str, link: str, links: int, parts: list[int]) -> tuple[str | None, int]:
-        if place in self._known:
-            return self._known[place]
-        if links < 0 or (self._remember and self._walked > _MOST_WALKED):
+    def _follow(self, place: str, folder: str, target: str, most_links: int, parts_left: list[int]) -> tuple[str | None, int]:
+        if place in self._followed:
+            return self._followed[place]
+        if most_links < 0 or (self._remember and self._walked > _MOST_WALKED):
             return None, 0
-        before = parts[0]
-        found, taken = self._walk(done, link, links, parts)
-        self._walked += before - parts[0]
+        parts_before = parts_left[0]
+        real_path, links = self._walk(folder, target, most_links, parts_left)
+        self._walked += parts_before - parts_left[0]
         # a walk inside another one may have failed at its remaining limit, so only failures with the full limit are stored
-        if self._remember and (found is not None or links == _MOST_LINKS - 1):
-            self._known[place] = found, taken
-        return found, taken
+        if self._remember and (real_path is not None or most_links == _MOST_LINKS - 1):
+            self._followed[place] = real_path, links
+        return real_path, links
 
 
 # A record of the files, listings and links that readers used, from which the machine can be read again elsewhere.
@@ -153,25 +148,26 @@ class RecordedFiles:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[str, str | None] = {"": "", "/": ""}
+        self._real_paths: dict[str, str | None] = {"": "", "/": ""}
         self.texts: dict[str, str] = {}
         self.links: dict[str, str] = {}
         self.folders: set[str] = set()
 
     def text(self, path: str) -> str | None:
         """Return the content of a file and record it; see `Files.text`."""
-        text, found = self._files.text(path), self._follow(path)
-        if text is not None and found:
-            self.texts[found] = text
+        text = self._files.text(path)
+        real_path = self._follow(path)
+        if text is not None and real_path:
+            self.texts[real_path] = text
         return text
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names in a folder and record them; see `Files.names`."""
-        found, names = self._follow(path), self._files.names(path)
+        real_path = self._follow(path)
+        names = self._files.names(path)
         for name in names:
-            below = f"{path.rstrip('/')}/{name}"
-            if self._follow(below) is None:
-                self.links[f"{found}/{name}"] = _NOWHERE
+            if self._follow(f"{path.rstrip('/')}/{name}") is None:
+                self.links[f"{real_path}/{name}"] = _NOWHERE
         return names
 
     def real(self, path: str) -> str | None:
@@ -187,12 +183,13 @@ class RecordedFiles:
 
     def _follow(self, path: str) -> str | None:
         """Return the real path and record the links on it; None if it leads nowhere."""
-        if path not in self._known:
+        if path not in self._real_paths:
             folder, _, name = path.rpartition("/")
-            above, found = self._follow(folder), self._files.real(path)
-            self._known[path] = found
-            if found is not None and above is not None:
-                self.folders.add(found)
-                if found != f"{above}/{name}":
-                    self.links[f"{above}/{name}"] = found
-        return self._known[path]
+            real_folder = self._follow(folder)
+            real_path = self._files.real(path)
+            self._real_paths[path] = real_path
+            if real_path is not None and real_folder is not None:
+                self.folders.add(real_path)
+                if real_path != f"{real_folder}/{name}":
+                    self.links[f"{real_folder}/{name}"] = real_path
+        return self._real_paths[path]

@@ -20,6 +20,7 @@ from typing import IO, NamedTuple, cast
 
 from collbench import __version__
 from collbench.errors import FINE, UsageError
+from collbench.machine.archive import OUTPUTS
 from collbench.machine.files import Files, Folder, RecordedFiles
 from collbench.machine.readers import linux, network
 from collbench.machine.readers.linux import MASKED, shown
@@ -52,32 +53,30 @@ _SHAPES = re.compile(
     ),
     re.IGNORECASE,
 )
-_WHOLLY = ("/proc/sys/kernel/hostname", "/etc/hostname")
+_HOST_NAME_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 # Path parts by which readers detect containers and jobs (see readers.linux); the rest of a path names jobs, users and services.
 _KNOWN_GROUP = re.compile(r"^(?:kubepods|libpod-|docker-|docker$|lxc|slurm|job_(?=\d))")
 
 
 class Mask:
-    """Replacement of names and addresses in one archive, keyed with a random secret that is discarded, so that none can be guessed.
-
-    The same name gets the same substitute everywhere in one archive.
-    """
+    """Replacement of names and addresses, the same everywhere in one archive, keyed with a random secret that is discarded."""
 
     def __init__(self, hostname: str = "") -> None:
         self._secret = os.urandom(16)
         short, _, domain = hostname.partition(".")
         # The mask would also hide other text for a name that is an ordinary word ("node", "intel").
         names = [re.escape(name) for name in (hostname, short) if len(name) >= 4 and not name.isalpha()]
-        names += [rf"[\w.-]*\.{re.escape(domain)}"] if "." in domain else []
+        if "." in domain:
+            names.append(rf"[\w.-]*\.{re.escape(domain)}")
         self._host = re.compile(rf"(?<![\w])(?:{'|'.join(names)})(?![\w])") if names else None
 
     def file(self, path: str, text: str) -> str:
         """Return the masked text of one of the machine's files."""
-        if path in _WHOLLY:
+        if path in _HOST_NAME_FILES:
             return self._host_like(text)
         if path.endswith("/mounts"):  # the type of the root's file system: readers only need to know whether the root is an overlay
-            mounts = [words for line in text.splitlines() if len(words := line.split()) > 2 and words[1] == "/"]
-            return "\n".join(f"{words[2]} / {words[2]} rw 0 0" for words in mounts)
+            mounts = map(str.split, text.splitlines())
+            return "\n".join(f"{mount[2]} / {mount[2]} rw 0 0" for mount in mounts if len(mount) > 2 and mount[1] == "/")
         if path.endswith("/cgroup"):
             return "\n".join(map(_known_group, text.splitlines()))
         if path.endswith("/fw_ver"):
@@ -97,14 +96,13 @@ class Mask:
         kind = match.lastgroup or ""
         if kind == "kept":
             return match[0]
-        at = match.start(kind) - match.start()
         value = match[kind]
         stand_in = "somebody@somewhere" if kind == "user" else self._like(value)
         if kind == "ipv4":
-            digits = self._digits(value)
-            kept = value.startswith(("127.", "0.", "255."))
-            stand_in = value if kept else "10." + ".".join(str(int(digits[place : place + 2], 16)) for place in (0, 2, 4))
-        return match[0][:at] + stand_in
+            numbers = bytes.fromhex(self._digits(value))[:3]
+            is_kept = value.startswith(("127.", "0.", "255."))
+            stand_in = value if is_kept else "10." + ".".join(map(str, numbers))
+        return match[0][: match.start(kind) - match.start()] + stand_in
 
     def _host_like(self, name: str) -> str:
         return f"host-{self._digits(name)[:8]}"
@@ -124,17 +122,13 @@ class Mask:
 
 
 def _known_group(line: str) -> str:
-    """Return a cgroup line with its unknown parts masked.
-
-    "0::/system.slice/slurmstepd.scope/uid_1000/job_77" becomes "0::/masked/slurm/masked/job_0".
-    """
+    """Mask unknown parts: "0::/system.slice/slurmstepd.scope/uid_1000/job_77" becomes "0::/masked/slurm/masked/job_0"."""
     start, colon, path = line.rpartition(":")
-    known = [_KNOWN_GROUP.match(part) for part in path.split("/") if part]
-    return f"{start}{colon}/" + "/".join(match[0].replace("job_", "job_0") if match else MASKED for match in known)
+    matches = [_KNOWN_GROUP.match(part) for part in path.split("/") if part]
+    return f"{start}{colon}/" + "/".join(match[0].replace("job_", "job_0") if match else MASKED for match in matches)
 
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tar.zst")
-OUTPUTS = "outputs"
 MANIFEST = "MANIFEST"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "nvidia-smi-topo-m.txt": ("nvidia-smi", "topo", "-m"),
@@ -181,20 +175,19 @@ class Parts(NamedTuple):
 def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
     """Return the masked files that the readers of sysfs and procfs read from `files`, and the masked output of `commands`."""
     recorded = RecordedFiles(files)
-    host = linux.read(recorded).hostname or ""
+    mask = Mask(linux.read(recorded).hostname or "")
     network.read(recorded)
     network.read_ethernet(recorded)
-    mask = Mask(host)
     texts, links, folders = recorded.renamed(mask.path, mask.file)
-    ran = []
+    endings = []
     for name, command in commands.items():
-        output, how = _ran(command)
-        ran.append(mask.text(f"{' '.join(command)}: {how}"))
+        output, ending = _run(command)
+        endings.append(mask.text(f"{' '.join(command)}: {ending}"))
         if output:
             texts[f"/{OUTPUTS}/{name}"] = mask.text(output)
     head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
-    about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
-    texts[f"/{MANIFEST}"] = "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *sorted(texts), ""])
+    introduction = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
+    texts[f"/{MANIFEST}"] = "\n".join([head, introduction, *(f"  {line}" for line in endings), _MASKED, "", *sorted(texts), ""])
     return Parts(texts, links, folders)
 
 
@@ -211,13 +204,13 @@ def write(target: Path, parts: Parts) -> None:
             _pack(stream, {".tar.gz": "w|gz", ".tar.xz": "w|xz"}.get(suffix or "", "w|"), parts)
 
 
-def _ran(command: tuple[str, ...]) -> tuple[str, str]:
+def _run(command: tuple[str, ...]) -> tuple[str, str]:
     """Run a command and return (its output, how it ended)."""
     path = shutil.which(command[0]) or shutil.which(command[0], path="/usr/sbin:/sbin")
     if not path:
         return "", "not installed"
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [path, *command[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -227,7 +220,8 @@ def _ran(command: tuple[str, ...]) -> tuple[str, str]:
         )
     except (OSError, subprocess.SubprocessError) as why:
         return "", f"failed ({type(why).__name__})"
-    return done.stdout[:_MOST_OUTPUT].decode("utf-8", errors="replace"), f"code {done.returncode}, {len(done.stdout)} bytes"
+    output = process.stdout[:_MOST_OUTPUT].decode("utf-8", errors="replace")
+    return output, f"code {process.returncode}, {len(process.stdout)} bytes"
 
 
 def _suffix(target: Path) -> str | None:
@@ -257,6 +251,9 @@ def _pack(stream: IO[bytes], mode: str, parts: Parts) -> None:
         members += [(path, tarfile.REGTYPE, "", text.encode()) for path, text in sorted(parts.texts.items())]
         for path, kind, target, data in members:
             header = tarfile.TarInfo(path.lstrip("/"))
-            header.type, header.linkname, header.size = kind, target, len(data)
-            header.mode, header.mtime = (0o755 if kind == tarfile.DIRTYPE else 0o644), int(time.time())
+            header.type = kind
+            header.linkname = target
+            header.size = len(data)
+            header.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
+            header.mtime = int(time.time())
             tar.addfile(header, io.BytesIO(data))

@@ -23,35 +23,38 @@ _NO_DEVICE = "the kernel has no RDMA device for it"
 
 def readings(files: Files) -> list[Machine]:
     """Return the result of each reader of the kernel's files. Lists that the files do not cover have reasons in `unknown`."""
-    tree, rdma, plain = linux.read(files), network.read(files), network.read_ethernet(files)
-    classes = bool(files.names(network.ETHERNET_CLASS) or files.names(network.CLASS))
-    cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
-    if not classes and not cards.nics:
+    tree = linux.read(files)
+    rdma = network.read(files)
+    ethernet = network.read_ethernet(files)
+    has_classes = bool(files.names(network.ETHERNET_CLASS) or files.names(network.CLASS))
+    cards = _cards(tree.pci, (*rdma.nics, *ethernet.nics), has_classes)
+    if not has_classes and not cards.nics:
         tree = replace(tree, unknown={"nics": _NO_CLASS, **tree.unknown})
-    counted = tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus)  # the kernel lists xGMI, but not NVLinks
-    listed = {"pci", "gpus", "nics", *(("gpu_links",) if counted else ())}
-    nics = [with_reasons(each, _FILES, {"nics"}) for each in (rdma, plain, cards) if each.sources]
+    listed = {"pci", "gpus", "nics"}
+    if tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus):  # the kernel lists xGMI, but not NVLinks
+        listed.add("gpu_links")
+    nics = [with_reasons(machine, _FILES, {"nics"}) for machine in (rdma, ethernet, cards) if machine.sources]
     return [with_reasons(tree, _FILES, listed), *nics]
 
 
-def _cards(devices: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
+def _cards(devices: tuple[PciDevice, ...], nics: tuple[Nic, ...], has_classes: bool) -> Machine:
     """Return the network cards without a device, by their interface if they have one: RDMA cards, and all where no device is visible."""
     if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
         return Machine()  # the card of this device is unknown
-    owned = {nic.address for nic in nics if nic.rdma}
+    with_device = {nic.address for nic in nics if nic.rdma}
     names = {nic.address: nic.name for nic in nics if nic.address}
-    found = []
+    cards = []
     for device in devices:
-        if device.kind != "nic" or device.virtual or device.address in owned:
+        if device.kind != "nic" or device.virtual or device.address in with_device:
             continue
         card = pci.nic(device, frozenset())
-        if not classes:
-            found.append(card)
+        if not has_classes:
+            cards.append(card)
         elif pci.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):  # else passed to a guest
-            found.append(replace(card, rdma=False, rdma_missing=True, name=names.get(device.address, card.name)))
-    why = _NO_DEVICE if classes else _NO_CLASS
-    unknown = {f"nics/{nic.name}/ports": why for nic in found if nic.name == nic.address}
-    return Machine(sources=(linux.KIND,), nics=tuple(found), unknown=unknown) if found else Machine()
+            cards.append(replace(card, rdma=False, rdma_missing=True, name=names.get(device.address, card.name)))
+    why = _NO_DEVICE if has_classes else _NO_CLASS
+    unknown = {f"nics/{card.name}/ports": why for card in cards if card.name == card.address}
+    return Machine(sources=(linux.KIND,), nics=tuple(cards), unknown=unknown) if cards else Machine()
 
 
 # This machine, live: the GPU driver, the kernel's files, and system calls.
@@ -66,10 +69,10 @@ def this_machine() -> Machine:
     driver = nvml.read()
     if driver.sources:
         driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
-    return merge([driver, *readings(Folder(Path("/"))), of_system_calls(Path("/dev/shm"))])
+    return merge([driver, *readings(Folder(Path("/"))), read_system_calls(Path("/dev/shm"))])
 
 
-def of_system_calls(shared_memory: Path) -> Machine:
+def read_system_calls(shared_memory: Path) -> Machine:
     """Return the host name and the size of the shared-memory file system, from system calls."""
     machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:

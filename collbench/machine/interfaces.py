@@ -55,13 +55,15 @@ def first_family(name: str) -> Family | None:
     """Return the address family that libraries use on an interface given by name: IPv4 before IPv6; None without an address."""
     import psutil
 
-    found = [entry.address for entry in psutil.net_if_addrs().get(name, ()) if entry.family in (socket.AF_INET, socket.AF_INET6)]
-    return min(map(family_of, found), key=lambda family: family.value, default=None)
+    entries = psutil.net_if_addrs().get(name, ())
+    families = [family_of(entry.address) for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    return min(families, key=lambda family: family.value, default=None)
 
 
 def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
     """Return what the kernel reports of an interface. Never raises: unreadable values are None."""
-    files, folder = Folder(Path("/")), f"{sysfs.absolute()}/{name}"
+    files = Folder(Path("/"))
+    folder = f"{sysfs.absolute()}/{name}"
     virtual = why_virtual(files, folder)
     return Interface(
         name=name,
@@ -77,10 +79,12 @@ def why_virtual(files: Files, folder: str) -> str | None:
     if folder.endswith(f"/{LOOPBACK}"):
         return "loopback"
     if not files.real(f"{folder}/device"):
-        kind = "tap" if files.real(f"{folder}/tun_flags") else "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
-        return None if made_of(files, folder) else kind
-    driver = files.real(f"{folder}/device/driver") or ""
-    return _VIRTUAL_DRIVERS.get(driver.rpartition("/")[2])
+        if made_of(files, folder):
+            return None
+        if files.real(f"{folder}/tun_flags"):
+            return "tap"
+        return "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
+    return _VIRTUAL_DRIVERS.get((files.real(f"{folder}/device/driver") or "").rpartition("/")[2])
 
 
 def made_of(files: Files, folder: str) -> str | None:
@@ -97,18 +101,18 @@ def speed_of(files: Files, folder: str) -> float | None:
     return megabits * 1e6 if megabits else None
 
 
-def shapes(*which: str) -> dict[str, float]:
-    """Return the rate limits of traffic shapers in bits per second by interface, from `tc`; {} without tc. `which`: of tc's arguments."""
+def shapes(*arguments: str) -> dict[str, float]:
+    """Return the rate limits of traffic shapers in bits per second by interface, from `tc`; {} without tc. `arguments`: of tc."""
     tc = shutil.which("tc") or shutil.which("tc", path="/sbin:/usr/sbin")
     if not tc:
         return {}
     try:
-        found = subprocess.run([tc, "-j", "qdisc", "show", *which], capture_output=True, text=True, timeout=5, check=True)
+        process = subprocess.run([tc, "-j", "qdisc", "show", *arguments], capture_output=True, text=True, timeout=5, check=True)
         rates: dict[str, float] = {}
-        for qdisc in parse_json(found.stdout or "[]"):
+        for qdisc in parse_json(process.stdout or "[]"):
             rate = qdisc.get("options", {}).get("rate")
             number = rate["rate"] if isinstance(rate, dict) else rate  # netem reports more than the number
-            name = which[-1] if which else str(qdisc.get("dev"))  # tc may omit the name of the interface that was queried
+            name = arguments[-1] if arguments else str(qdisc.get("dev"))  # tc may omit the name of the interface that was queried
             if number:
                 rates[name] = min(rates.get(name, math.inf), number * 8.0)
         return rates

@@ -23,8 +23,8 @@ from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, 
 _TOLERANCE = 0.04
 # Not compared: the key of a match and its spelling in each source, and facts for which sources use different terms or views: names from
 # other databases, the MTU of a device and of its interface, and NCCL's files, which omit bridges.
-_IDENTITY = {"key", "address", "name", "number", "id", "index", "paths", "peer_access"}
-_WORDS = {"model", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
+_KEYS = {"key", "address", "name", "number", "id", "index", "paths", "peer_access"}
+_WORDED_DIFFERENTLY = {"model", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
 class _Record(msgspec.Struct):
@@ -35,16 +35,18 @@ class _Record(msgspec.Struct):
     doubts: list[str] = msgspec.field(default_factory=list)
 
 
-def _taken(path: str, found: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
+def _taken(path: str, readings: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
     """Return the value of the first source. Record it as the origin, and each later source with another value."""
     name = path.rpartition("/")[2]
-    (machine, value), *others = found
+    (machine, value), *others = readings
+    source = _source(machine, path)
     if name != "key":
-        record.origins[path] = _source(machine, path)
-    for other, theirs in others if name not in _IDENTITY | _WORDS else ():
-        if not _alike(name, value, theirs):
-            sides = written(name, value), _source(machine, path), written(name, theirs), _source(other, path)
-            record.disagreements.append(Disagreement(path, *sides))
+        record.origins[path] = source
+    if name in _KEYS | _WORDED_DIFFERENTLY:
+        return value
+    for other, other_value in others:
+        if not _alike(name, value, other_value):
+            record.disagreements.append(Disagreement(path, written(name, value), source, written(name, other_value), _source(other, path)))
     return value
 
 
@@ -65,21 +67,21 @@ def written(name: str, value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _alike(name: str, one: Any, other: Any) -> bool:
+def _alike(name: str, a: Any, b: Any) -> bool:
     if name.endswith(("per_s", "memory_bytes", "shm_bytes")):
-        return bool(abs(one - other) <= _TOLERANCE * max(abs(one), abs(other)))
+        return bool(abs(a - b) <= _TOLERANCE * max(abs(a), abs(b)))
     if name == "hostname":
-        return bool(one.partition(".")[0] == other.partition(".")[0])
-    if isinstance(one, tuple):
-        return set(one) == set(other)
-    if isinstance(one, str) and isinstance(other, str):  # in lower case without leading zeros and 0x: spellings of one value
-        one, other = (text.lower().removeprefix("0x").lstrip("0") for text in (one, other))
-    return bool(one == other)
+        return bool(a.partition(".")[0] == b.partition(".")[0])
+    if isinstance(a, tuple):
+        return set(a) == set(b)
+    if isinstance(a, str) and isinstance(b, str):  # in lower case without leading zeros and 0x: spellings of one value
+        a, b = (text.lower().removeprefix("0x").lstrip("0") for text in (a, b))
+    return bool(a == b)
 
 
 # Matching of parts between sources: GPUs by address, serial number or index, NICs by name or address.
 
-_PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
+_NIC_NUMBER = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
 
 
 def source_of(machine: Machine) -> str:
@@ -90,70 +92,66 @@ def source_of(machine: Machine) -> str:
 def _match_gpus(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
     """Return the merged machine's key of each GPU by its own key, for each source. GPUs that cannot be matched have none."""
     by_address: dict[str, Gpu] = {}
-    for gpu in (gpu for machine in machines for gpu in machine.gpus if gpu.address):
-        before = by_address.get(str(gpu.address), gpu)
-        index = gpu.index if before.index is None else before.index
-        by_address[str(gpu.address)] = Gpu(str(gpu.address), index, gpu.address, before.vendor or gpu.vendor, uuid=before.uuid or gpu.uuid)
-    known = [by_address[address] for address in sorted(by_address)]
-    found = []
+    for gpu in (gpu for machine in machines for gpu in machine.gpus):
+        if gpu.address:
+            earlier = by_address.get(gpu.address, gpu)
+            index = gpu.index if earlier.index is None else earlier.index
+            by_address[gpu.address] = Gpu(gpu.address, index, gpu.address, earlier.vendor or gpu.vendor, uuid=earlier.uuid or gpu.uuid)
+    addressed = [by_address[address] for address in sorted(by_address)]
+    keys = []
     for machine in machines:
-        bare = [gpu for gpu in machine.gpus if not gpu.address]
-        keys = {gpu.key: gpu.address for gpu in machine.gpus if gpu.address}
-        found.append({**keys, **_numbered(bare, known, source_of(machine), record.doubts)})
-    return found
+        numbered = [gpu for gpu in machine.gpus if not gpu.address]
+        addresses = {gpu.key: gpu.address for gpu in machine.gpus if gpu.address}
+        keys.append({**addresses, **_match_numbered(numbered, addressed, source_of(machine), record.doubts)})
+    return keys
 
 
-def _numbered(bare: Sequence[Gpu], known: Sequence[Gpu], source: str, doubts: list[str]) -> dict[str, str]:
+def _match_numbered(numbered: Sequence[Gpu], addressed: Sequence[Gpu], source: str, doubts: list[str]) -> dict[str, str]:
     """Return merged keys for GPUs that a source only numbers. nvidia-smi numbers them in PCI order, so equal counts match one to one."""
-    by_uuid = {gpu.uuid: gpu.key for gpu in known if gpu.uuid}
-    by_index: dict[int | None, str] = {gpu.index: gpu.key for gpu in known if gpu.index is not None}
-    if not bare or not known:
-        return {gpu.key: _own_key(gpu) for gpu in bare}
-    if all(gpu.uuid in by_uuid for gpu in bare):
-        return {gpu.key: by_uuid[str(gpu.uuid)] for gpu in bare}
-    if by_index:
-        return {gpu.key: by_index.get(gpu.index, _own_key(gpu)) for gpu in bare}
-    candidates = [gpu for gpu in known if gpu.vendor in (bare[0].vendor, None)] if bare[0].vendor else list(known)
-    if len(candidates) != len(bare):
-        doubts.append(f"{source} counts {len(bare)} GPUs where {len(candidates)} have PCI addresses: its GPUs are left out")
+    by_uuid = {gpu.uuid: gpu.key for gpu in addressed if gpu.uuid}
+    by_index: dict[int | None, str] = {gpu.index: gpu.key for gpu in addressed if gpu.index is not None}
+    if addressed and all(gpu.uuid in by_uuid for gpu in numbered):
+        return {gpu.key: by_uuid[str(gpu.uuid)] for gpu in numbered}
+    if by_index or not addressed:
+        return {gpu.key: by_index.get(gpu.index, gpu.key if gpu.index is None else f"gpu{gpu.index}") for gpu in numbered}
+    vendor = numbered[0].vendor
+    candidates = [gpu for gpu in addressed if vendor is None or gpu.vendor in (vendor, None)]
+    if len(candidates) != len(numbered):
+        doubts.append(f"{source} counts {len(numbered)} GPUs where {len(candidates)} have PCI addresses: its GPUs are left out")
         return {}
-    ordered = sorted(bare, key=lambda gpu: -1 if gpu.index is None else gpu.index)
+    ordered = sorted(numbered, key=lambda gpu: -1 if gpu.index is None else gpu.index)
     return {gpu.key: candidate.key for gpu, candidate in zip(ordered, candidates, strict=True)}
-
-
-def _own_key(gpu: Gpu) -> str:
-    return gpu.key if gpu.index is None else f"gpu{gpu.index}"
 
 
 def _match_nics(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
     """Return the merged machine's key of each NIC by its name, for each source."""
-    named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
+    any_named = any(not _NIC_NUMBER.match(nic.name) for machine in machines for nic in machine.nics)
     ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
     by_lid = {name_by_lid(lid): name for name, lid in ports if name != name_by_lid(lid)}
     names = {name: by_lid[name] for name, _ in ports if name in by_lid}  # of NICs of which one source has only the LID
-    at: dict[str, str] = {}
-    found: list[dict[str, str]] = [{} for _ in machines]
+    by_address: dict[str | None, str] = {}
+    all_keys: list[dict[str, str]] = [{} for _ in machines]
     # names from other sources are preferred to addresses
-    for place in sorted(range(len(machines)), key=lambda place: any(nic.name == nic.address for nic in machines[place].nics)):
-        machine = machines[place]
-        left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
+    by_preference = sorted(zip(machines, all_keys, strict=True), key=lambda pair: any(nic.name == nic.address for nic in pair[0].nics))
+    for machine, keys in by_preference:
+        left_out = [nic.name for nic in machine.nics if any_named and _NIC_NUMBER.match(nic.name)]
         if left_out:
             listing = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
             record.doubts.append(f"{source_of(machine)} does not name the devices {listing} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
-        here = Counter(nic.address for nic in nics)
+        nics_at = Counter(nic.address for nic in nics)
         # by name (an RDMA device owns its network interfaces), else by address where the source has one NIC there
         for nic in nics:
             key = names.get(nic.name)
-            if key is None and nic.address and (here[nic.address] == 1 or nic.name == nic.address):
-                key = at.get(nic.address)
-            found[place][nic.name] = key or next((names[name] for name in nic.interfaces if name in names), nic.name)
+            if key is None and (nics_at[nic.address] == 1 or nic.name == nic.address):
+                key = by_address.get(nic.address)
+            keys[nic.name] = key or next((names[name] for name in nic.interfaces if name in names), nic.name)
         for nic in nics:
             for name in (nic.name, *nic.interfaces):
-                names.setdefault(name, found[place][nic.name])
+                names.setdefault(name, keys[nic.name])
             if nic.address:
-                at.setdefault(nic.address, found[place][nic.name])
-    return found
+                by_address.setdefault(nic.address, keys[nic.name])
+    return all_keys
 
 
 def merge(machines: Sequence[Machine]) -> Machine:
@@ -165,8 +163,8 @@ def merge(machines: Sequence[Machine]) -> Machine:
     readings = [_renamed(machine, gpus, nics) for machine, gpus, nics in keys]
 
     def first(name: str) -> Any:
-        found = [(machine, value) for machine in readings if (value := getattr(machine, name))]
-        return _taken(name, found, record) if found else None
+        values = [(machine, value) for machine in readings if (value := getattr(machine, name))]
+        return _taken(name, values, record) if values else None
 
     def parts(name: str) -> tuple[Any, ...]:
         return _merged_parts(name, [(machine, getattr(machine, name)) for machine in readings], record)
@@ -184,13 +182,13 @@ def merge(machines: Sequence[Machine]) -> Machine:
         paths=first("paths") or {},
         peer_access=first("peer_access") or {},
     )
-    earlier = [one for machine in readings for one in machine.disagreements]
+    disagreements = [disagreement for machine in readings for disagreement in machine.disagreements]
     doubts = [doubt for machine in readings for doubt in machine.doubts]
     return replace(
         merged,
         unknown=_still_unknown(merged, readings),
         origins=record.origins,
-        disagreements=tuple(dict.fromkeys([*earlier, *record.disagreements])),
+        disagreements=tuple(dict.fromkeys([*disagreements, *record.disagreements])),
         doubts=tuple(dict.fromkeys([*doubts, *record.doubts])),
     )
 
@@ -208,14 +206,14 @@ def _renamed(machine: Machine, gpus: Mapping[str, str], nics: Mapping[str, str])
     """Return the reading with the merged machine's keys, without the parts that have none."""
     keys = {**gpus, **nics}
 
-    def pairs(found: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-        return {(keys[a], keys[b]): text for (a, b), text in found.items() if a in keys and b in keys}
+    def pairs(texts: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+        return {(keys[a], keys[b]): text for (a, b), text in texts.items() if a in keys and b in keys}
 
     def renamed(path: str) -> str:
         head, _, rest = path.partition("/")
         key, slash, tail = rest.partition("/")
-        own = {"gpus": gpus, "nics": nics}.get(head) if rest else None
-        return path if own is None else f"{head}/{own.get(key, key)}{slash}{tail}"
+        new_keys = {"gpus": gpus, "nics": nics}.get(head, {})
+        return f"{head}/{new_keys[key]}{slash}{tail}" if rest and key in new_keys else path
 
     return replace(
         machine,
@@ -231,10 +229,10 @@ def _renamed(machine: Machine, gpus: Mapping[str, str], nics: Mapping[str, str])
     )
 
 
-def _merged_parts(path: str, found: Sequence[tuple[Machine, Sequence[Any]]], record: _Record) -> tuple[Any, ...]:
+def _merged_parts(path: str, lists: Sequence[tuple[Machine, Sequence[Any]]], record: _Record) -> tuple[Any, ...]:
     """Return the merged parts of one list, in the order in which they first appear."""
     groups: dict[str, list[tuple[Machine, Any]]] = {}
-    for machine, parts in found:
+    for machine, parts in lists:
         for part in parts:
             groups.setdefault(part.key, []).append((machine, part))
     return tuple(_merged(f"{path}/{key}", group, record) for key, group in groups.items())
@@ -248,13 +246,14 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
     values: dict[str, Any] = {}
     kind: Any = type(part)
     for name, default in _defaults(kind).items():
-        found = [(of, value) for of, one in group if (value := getattr(one, name)) != default]
-        if found and name == "ports":
-            ports = _merged_parts(f"{path}/ports", found, record)
+        readings = [(source, getattr(reading, name)) for source, reading in group]
+        readings = [(source, value) for source, value in readings if value != default]
+        if readings and name == "ports":
+            ports = _merged_parts(f"{path}/ports", readings, record)
             values[name] = tuple(sorted(ports, key=lambda port: port.number))
-        elif found:
-            rule = _merged if isinstance(found[0][1], msgspec.Struct) else _taken
-            values[name] = rule(f"{path}/{name}", found, record)
+        elif readings:
+            rule = _merged if isinstance(readings[0][1], msgspec.Struct) else _taken
+            values[name] = rule(f"{path}/{name}", readings, record)
     return replace(part, **values)
 
 
@@ -270,23 +269,26 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
     """Return the links from the first source with their far ends, else from the first that counts them. Compare the others' counts."""
-    having = [machine for machine in readings if machine.gpu_links]
-    having.sort(key=lambda machine: all(link.b is None for link in machine.gpu_links))
-    if not having:
+    with_links = [machine for machine in readings if machine.gpu_links]
+    with_links.sort(key=lambda machine: all(link.b is None for link in machine.gpu_links))
+    if not with_links:
         return ()
-    taken, *others = having
-    record.origins["gpu_links"] = _source(taken, "gpu_links")
-    own = _link_counts(taken)
+    taken, *others = with_links
+    source = _source(taken, "gpu_links")
+    record.origins["gpu_links"] = source
+    counts = _link_counts(taken)
     rates: dict[str, float] = {}  # of one link, from the first source that gives all links of that GPU the same rate
     for other in others:
-        found: dict[str, set[float | None]] = {}
+        rates_by_gpu: dict[str, set[float | None]] = {}
         for link in other.gpu_links:
-            found.setdefault(link.a, set()).add(link.bytes_per_s)
-        rates = {gpu: rate for gpu, (rate, *rest) in found.items() if rate and not rest} | rates
-        for gpu, theirs in _link_counts(other).items():
-            if own.get(gpu, theirs) != theirs:
-                sides = f"{own[gpu]} links", _source(taken, "gpu_links"), f"{theirs} links", _source(other, "gpu_links")
-                record.disagreements.append(Disagreement(f"gpu_links/{gpu}", *sides))
+            rates_by_gpu.setdefault(link.a, set()).add(link.bytes_per_s)
+        rates = {gpu: rate for gpu, (rate, *more) in rates_by_gpu.items() if rate and not more} | rates
+        for gpu, count in _link_counts(other).items():
+            if counts.get(gpu, count) != count:
+                other_source = _source(other, "gpu_links")
+                record.disagreements.append(
+                    Disagreement(f"gpu_links/{gpu}", f"{counts[gpu]} links", source, f"{count} links", other_source)
+                )
     return tuple(replace(link, bytes_per_s=rates.get(link.a)) if link.bytes_per_s is None else link for link in taken.gpu_links)
 
 
@@ -302,15 +304,15 @@ def _without_circles(devices: Sequence[PciDevice], record: _Record) -> Iterable[
     parents = {device.address: device.parent for device in devices}
     sound: set[str] = set()
     for device in devices:
-        way: dict[str, None] = {}
-        at: str | None = device.address
-        while at is not None and at not in sound and at not in way:
-            way[at] = None
-            at = parents.get(at)
-        if at is not None and at in way:
-            parents[at] = None
-            record.doubts.append(f"PCI device {at} is above itself when the sources are put together: its parent is not believed")
-        sound.update(way)
+        chain: set[str] = set()
+        address: str | None = device.address
+        while address is not None and address not in sound and address not in chain:
+            chain.add(address)
+            address = parents.get(address)
+        if address is not None and address in chain:
+            parents[address] = None
+            record.doubts.append(f"PCI device {address} is above itself when the sources are put together: its parent is not believed")
+        sound |= chain
     return [device if device.parent == parents[device.address] else replace(device, parent=None) for device in devices]
 
 
@@ -318,15 +320,18 @@ def _still_unknown(merged: Machine, readings: Sequence[Machine]) -> dict[str, st
     """Return the first reason per fact for the facts that no source knows."""
     reasons = {path: why for machine in reversed(readings) for path, why in machine.unknown.items()}
     parts = {name: {part.key: part for part in getattr(merged, name)} for name in ("numa_nodes", "pci", "gpus", "nics")} if reasons else {}
-    none = {name for name in LISTS if any(known_none(machine, name) for machine in readings)}
-    return {path: why for path, why in reasons.items() if path not in none and not _known(merged, parts, path.split("/"))}
+    empty = {name for name in LISTS if any(known_none(machine, name) for machine in readings)}
+    return {path: why for path, why in reasons.items() if path not in empty and not _has_value(merged, parts, path.split("/"))}
 
 
-def _known(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Sequence[str]) -> bool:
-    name, *rest = steps
-    at: Any = getattr(merged, name, None)
-    if name in parts and rest:
-        at, rest = parts[name].get(rest[0]), rest[1:]
-    for step in rest:
-        at = next((port for port in at if getattr(port, "key", "") == step), None) if isinstance(at, tuple) else getattr(at, step, None)
-    return at is not None and at not in ((), {})
+def _has_value(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Sequence[str]) -> bool:
+    name, *names = steps
+    value: Any = getattr(merged, name, None)
+    if name in parts and names:
+        value = parts[name].get(names.pop(0))
+    for name in names:
+        if isinstance(value, tuple):
+            value = next((port for port in value if getattr(port, "key", "") == name), None)
+        else:
+            value = getattr(value, name, None)
+    return value is not None and value not in ((), {})

@@ -71,8 +71,7 @@ class Gpu(msgspec.Struct, frozen=True):
     index           its number in the driver's tool; None when the source does not number GPUs
     architecture    "sm_90", "gfx942"
     links_off       number of NVLink or xGMI links that are not up
-    cpu_links       number of NVLinks to a processor (POWER), which are not GpuLinks; cpu_link_bytes_per_s: rate of one, one
-    direction
+    cpu_links       number of NVLinks to a processor (POWER), not GpuLinks; cpu_link_bytes_per_s: rate of one in one direction
     memory_numa     the NUMA node of its memory (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
     c2c_links       number of NVLink-C2C links to its CPU; c2c_bytes_per_s: rate of one link in one direction
     clique          the NVLink domain shared with GPUs of other nodes: cluster UUID and clique id; None when there is none or unknown
@@ -276,10 +275,9 @@ class Machine(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the name, and how many parts of each kind it has."""
         lists = {"GPU": self.gpus, "NIC": self.nics, "NUMA node": self.numa_nodes, "PCI device": self.pci}
-        parts = [plural(len(list_of_parts), noun) for noun, list_of_parts in lists.items()]
-        return printable(f"<Machine: {self.hostname or 'unknown host'}, {', '.join(parts)}>")
+        counts = [plural(len(parts), noun) for noun, parts in lists.items()]
+        return printable(f"<Machine: {self.hostname or 'unknown host'}, {', '.join(counts)}>")
 
     def links_of(self, gpu: str) -> int | None:
         """Return how many NVLink or xGMI links of a GPU are up, over all far ends; None when no source counts them."""
@@ -313,10 +311,10 @@ def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) ->
     source    the source's name in the reasons, such as "nvidia-smi nvlink -s"
     listed    the lists that the source covers: an empty one without a reason means that there are no such parts
     """
-    left = {name: words for name, words in LISTS.items() if name not in (*listed, *machine.unknown) and not getattr(machine, name)}
-    if "gpus" not in left and known_none(machine, "gpus"):
-        left = {name: words for name, words in left.items() if name not in ("gpu_links", "peer_access")}
-    reasons = {name: f"{source} does not list {words}" for name, words in left.items()}
+    uncovered = [name for name in LISTS if name not in (*listed, *machine.unknown) and not getattr(machine, name)]
+    if "gpus" not in uncovered and known_none(machine, "gpus"):
+        uncovered = [name for name in uncovered if name not in ("gpu_links", "peer_access")]
+    reasons = {name: f"{source} does not list {LISTS[name]}" for name in uncovered}
     return replace(machine, unknown={**machine.unknown, **reasons}) if reasons else machine
 
 
@@ -328,27 +326,32 @@ def known_none(machine: Machine, name: str) -> bool:
 # Impossible values: they pass every type check, but would become an expected bandwidth. The limits are far above hardware: ports of
 # 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
 
-_MOST_BITS_PER_S, _MOST_BYTES_PER_S, _MOST_GT_PER_S = 1e13, 1e12, 256.0
-_MOST_LANES, _MOST_LINKS, _MOST_BYTES, _MOST_THREADS = 64, 1024, 1 << 50, 1 << 20
+_MOST_BITS_PER_S = 1e13
+_MOST_BYTES_PER_S = 1e12
+_MOST_GT_PER_S = 256.0
+_MOST_LANES = 64
+_MOST_LINKS = 1024
+_MOST_BYTES = 1 << 50
+_MOST_THREADS = 1 << 20
 
 
 def impossible(machine: Machine) -> Iterator[str]:
     """Yield a text for each figure that is negative or far above real hardware: "a speed of -5 at nics/mlx5_0"."""
-    for what, where, most, *values in _figures(machine):
+    for quantity, path, most, *values in _figures(machine):
         for value in values:
             if value is not None and not 0 <= value <= most:
-                yield f"{what} of {value:g} at {printable(where, 80)}"
+                yield f"{quantity} of {value:g} at {printable(path, 80)}"
 
 
 def _figures(machine: Machine) -> Iterator[Any]:
-    """Yield (name, location, maximum, *values) of the figures to check."""
+    """Yield (quantity, path, maximum, *values) of the figures to check."""
     system = machine.system
     yield "a number of processors", "system", _MOST_THREADS, system.sockets, system.cores, system.threads
     yield "memory", "system", _MOST_BYTES, system.memory_bytes, system.shm_bytes, *(node.memory_bytes for node in machine.numa_nodes)
     for device in machine.pci:
-        where, link = f"pci/{device.address}", device.link
-        yield "a speed in GT/s", where, _MOST_GT_PER_S, link.speed_gt_per_s, link.max_speed_gt_per_s
-        yield "a width", where, _MOST_LANES, link.width, link.max_width
+        link = device.link
+        yield "a speed in GT/s", f"pci/{device.address}", _MOST_GT_PER_S, link.speed_gt_per_s, link.max_speed_gt_per_s
+        yield "a width", f"pci/{device.address}", _MOST_LANES, link.width, link.max_width
     for gpu in machine.gpus:
         yield "memory", f"gpus/{gpu.key}", _MOST_BYTES, gpu.memory_bytes
         yield "a number of links", f"gpus/{gpu.key}", _MOST_LINKS, gpu.c2c_links

@@ -20,11 +20,7 @@ _ONE_PORT_TWICE = re.compile(r"\bGB10\b")
 
 
 class SharedPort(msgspec.Struct, frozen=True):
-    """Functions of one card that are one port of the network, or perhaps two ports.
-
-    names      of the devices, in the machine's order
-    certain    False: no source shows whether they are one port or two
-    """
+    """Functions of one card, by name in the machine's order, that are one port of the network; if not `certain`, perhaps two ports."""
 
     names: tuple[str, ...]
     certain: bool
@@ -40,8 +36,8 @@ class _PciFunction(msgspec.Struct, frozen=True):
 
 def physical_nics(machine: Machine) -> tuple[Nic, ...]:
     """Return the NICs without virtual interfaces; of several functions that are one port the first."""
-    again = {name for port in shared_ports(machine) if port.certain for name in port.names[1:]}
-    return tuple(nic for nic in machine.nics if nic.virtual is None and nic.name not in again)
+    repeated = {name for port in shared_ports(machine) if port.certain for name in port.names[1:]}
+    return tuple(nic for nic in machine.nics if nic.virtual is None and nic.name not in repeated)
 
 
 def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
@@ -76,7 +72,8 @@ def _are_one_port(machine: Machine, a: Nic, b: Nic) -> bool | None:
         return False
     if (lids[0] and lids[0] == lids[1]) or guids[0] & guids[1]:
         return True
-    first, second = _function(a), _function(b)
+    first = _function(a)
+    second = _function(b)
     if all(lids) or first is None or second is None:
         return False if all(lids) else None  # a LID each
     return first.number == second.number and (first.domain, first.bus) != (second.domain, second.bus)
@@ -113,18 +110,16 @@ _BRIDGE_BITS_PER_S = 100e9
 
 
 def nvlink_management(machine: Machine) -> tuple[str, ...]:
-    """Return the names of the RDMA devices that lead to the NVLink switches of an HGX B200 or B300, not to the network.
-
-    Where no source lists the GPUs, only beside cards of a later generation.
-    """
-    here = {port.lid for nic in machine.nics for port in nic.ports if port.lid}
-    bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and _is_bridge(nic, here))
+    """Return the RDMA devices to the NVLink switches of an HGX B200 or B300; without GPUs only beside cards of a later generation."""
+    host_lids = {port.lid for nic in machine.nics for port in nic.ports if port.lid}
+    bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and _is_bridge(nic, host_lids))
     others = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and nic.name not in bridges]
     newer = any(_NEWER_MODELS.match(nic.model or "") for nic in others)
     on_board = any(_BOARDS.search(gpu.model or "") or gpu.architecture in ("sm_100", "sm_103") for gpu in machine.gpus)
     return bridges if (others and on_board) or (newer and not machine.gpus) else ()
 
 
-def _is_bridge(nic: Nic, here: set[int]) -> bool:
+def _is_bridge(nic: Nic, host_lids: set[int]) -> bool:
     """Return whether all ports are InfiniBand at 100 Gb/s with the subnet manager at one of the host's own LIDs."""
-    return all((port.link_layer, port.rate_bits_per_s) == ("infiniband", _BRIDGE_BITS_PER_S) and port.sm_lid in here for port in nic.ports)
+    bridge = ("infiniband", _BRIDGE_BITS_PER_S)
+    return all((port.link_layer, port.rate_bits_per_s) == bridge and port.sm_lid in host_lids for port in nic.ports)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -32,8 +32,7 @@ _REMEDY = "write it again with `probe --format json`"
 
 def to_json(machine: Machine) -> dict[str, Any]:
     """Return the machine as JSON values: objects, lists, strings, numbers, true, false, null (unknown)."""
-    plain: dict[str, Any] = _plain(machine)
-    return plain
+    return cast("dict[str, Any]", _plain(machine))
 
 
 def from_json(data: object) -> Machine:
@@ -41,7 +40,7 @@ def from_json(data: object) -> Machine:
     if isinstance(data, dict):  # an empty mapping does not show the type of its keys
         data = {name: [] if name in _PAIRS and value == {} else value for name, value in data.items()}
     try:
-        machine: Machine = _of_model(msgspec.convert(data, _document(Machine)))
+        machine: Machine = _model_value(msgspec.convert(data, _document(Machine)))
     except msgspec.ValidationError as error:
         raise Unreadable(f"not a machine that `collbench probe` wrote: {printable(_what_is_wrong(str(error)))}: {_REMEDY}") from None
     return machine
@@ -56,21 +55,17 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
-        alike = _rounded(_without_identity(machine))
-        values = repr(list(astuple(alike)))
+        values = repr(list(astuple(_rounded(_without_identity(machine)))))
         groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():
-        one = group[0] if len(group) == 1 else _without_identity(group[0])
-        entries.append({"hostnames": [machine.hostname for machine in group], **to_json(one)})
+        machine = group[0] if len(group) == 1 else _without_identity(group[0])
+        entries.append({"hostnames": [member.hostname for member in group], **to_json(machine)})
     return {"schema": SCHEMA, "machines": entries}
 
 
 def machines_of(document: object, name: str) -> list[Machine]:
-    """Return the machines of `topology_json` or of `collbench probe --format json`, one per host name.
-
-    Raises Unreadable for other documents. `name`: the file's name, for the message.
-    """
+    """Return the machines of `topology_json` or `probe --format json`, one per host name. Raises Unreadable for other documents."""
     listed = document.get("machines") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise Unreadable(f'{printable(name)} is JSON, but no {{"schema": {SCHEMA}, "machines": [...]}} that `collbench probe` wrote')
@@ -128,7 +123,8 @@ def _document(kind: Any) -> Any:
 def _json_type(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _document(hint)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Mapping and get_origin(inner[0]) is tuple:
         return list[tuple[str, str, str]]  # the only `list` of a document
     if origin is tuple:
@@ -139,15 +135,16 @@ def _json_type(hint: Any) -> Any:
 
 
 def _without_none(hint: Any) -> Any:
-    return next(one for one in get_args(hint) if one is not NoneType) if NoneType in get_args(hint) else hint
+    kinds = get_args(hint)
+    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else hint
 
 
-def _of_model(value: Any) -> Any:
+def _model_value(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         kind: Any = type(value).part  # type: ignore[attr-defined]
-        return kind(*[_of_model(getattr(value, name)) for name in kind.__struct_fields__])
+        return kind(*[_model_value(getattr(value, name)) for name in kind.__struct_fields__])
     if isinstance(value, tuple):
-        return tuple(map(_of_model, value))
+        return tuple(map(_model_value, value))
     return {(a, b): text for a, b, text in value} if isinstance(value, list) else value
 
 
@@ -155,15 +152,15 @@ def _what_is_wrong(error: str) -> str:
     """Return the place and the fault of msgspec's error in the terms of the model: "machine/pci/0/virtual is not true or false"."""
     fault, _, path = error.partition(" - at `$")
     hint: Any = Machine
-    way = ["machine"]
+    steps = ["machine"]
     for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
         hint = _without_none(get_type_hints(hint)[name] if name else get_args(hint)[-1 if index == "..." else 0])
-        way.append(name or index)
+        steps.append(name or index)
         if name in _PAIRS:
             break
     if field := re.search(r"(missing required|unknown) field `(.*)`", fault):
-        return f"{'/'.join([*way, field[2]])} is not {'there' if field[1] == 'missing required' else 'known'}"
-    return f"{'/'.join(way)} is not {_in_words(hint)}"
+        return f"{'/'.join([*steps, field[2]])} is not {'there' if field[1] == 'missing required' else 'known'}"
+    return f"{'/'.join(steps)} is not {_in_words(hint)}"
 
 
 def _in_words(hint: Any) -> str:

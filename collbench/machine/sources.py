@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from collbench.machine.archive import SUFFIXES, open_archive, unpacked
+from collbench.machine.archive import OUTPUTS, SUFFIXES, open_archive, unpacked
 from collbench.machine.files import Folder
 from collbench.machine.here import readings
 from collbench.machine.merge import merge
@@ -25,8 +25,8 @@ from collbench.machine.readers.nccl_lines import is_nccl_log
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO, RDMA_LINK
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
-from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
-from collbench.untrusted import open_file, parse_json, values_in
+from collbench.machine.readers.text import HEAD, MOST_BYTES, Reader, Unreadable, decoded, json_of, printable, several
+from collbench.untrusted import open_file, values_in
 
 # Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
 
@@ -54,7 +54,8 @@ def files_in(folder: Path) -> list[Path]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(OSError):  # a circular link
-                    names += [entry.name] if not entry.name.startswith(".") and entry.is_file() else []
+                    if not entry.name.startswith(".") and entry.is_file():
+                        names.append(entry.name)
     except OSError as why:
         raise _unreachable(folder, why) from None
     if len(names) > MOST_ENTRIES:
@@ -65,7 +66,7 @@ def files_in(folder: Path) -> list[Path]:
 def text_of(path: Path) -> str:
     """Return the text of a file, plain or compressed. Raises Unreadable when it is empty, too large, binary or damaged."""
     name = printable(path.name)
-    data = _begin(path, MOST_BYTES + 1)
+    data = _first_bytes(path, MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise Unreadable(
             f"{name} is larger than {MOST_BYTES >> 20} MiB, more than any tool prints of a machine: give the output for one machine"
@@ -74,15 +75,15 @@ def text_of(path: Path) -> str:
 
 
 def _is_tarball(path: Path) -> bool:
-    """Return whether the file is a tarball, by its name or its first block."""
-    return path.name.endswith(SUFFIXES) or _begin(path, _TAR_BLOCK)[257:262] == b"ustar"
+    return path.name.endswith(SUFFIXES) or _first_bytes(path, _TAR_BLOCK)[257:262] == b"ustar"
 
 
-def _begin(path: Path, most: int) -> bytes:
+def _first_bytes(path: Path, most: int) -> bytes:
     """Return the first `most` bytes, decompressed."""
     try:
         with open_file(path) as raw:
-            stream, pieces = unpacked(raw), [b""]
+            stream = unpacked(raw)
+            pieces: list[bytes] = []
             while most and (piece := stream.read(most)):
                 pieces.append(piece)
                 most -= len(piece)
@@ -120,12 +121,9 @@ READERS: tuple[Reader, ...] = (
 )
 _LONGEST_LINE = 4000
 _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
-OUTPUTS = "outputs"  # of tools, next to sys and proc in the archive of `probe --gather`
 _RUN, _TOPOLOGY = "run.json", "topology.json"  # of a run folder; its other files are results
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # order of trust: sources with a lower number are merged first
 _DOUBTS = _TEXT + len(READERS)
-_HEAD = 1 << 16
-_MOST_NAMED = 4
 _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have about 3 million
 _Item = TypeVar("_Item")
 
@@ -162,11 +160,11 @@ def read_paths(paths: Sequence[Path], note: Callable[[str], None] | None = None)
     units = [_Unit("", [])]
     for path in paths:
         if is_folder(path):
-            units.append(_Unit(path.resolve().name, _of_folder(path, note)))
+            units.append(_Unit(path.resolve().name, _read_folder(path, note)))
         elif _is_tarball(path):
-            units.append(_Unit(path.name.partition(".")[0], _of_tarball(path)))
+            units.append(_Unit(path.name.partition(".")[0], _read_tarball(path)))
         else:
-            units[0].readings.extend(_of_file(path))
+            units[0].readings.extend(_read_file(path))
     groups = _groups([unit for unit in units if unit.readings])
     return [merge([reading.machine for reading in sorted(group, key=lambda reading: reading.trust)]) for group in groups]
 
@@ -175,15 +173,16 @@ def _groups(units: Sequence[_Unit]) -> list[list[_Reading]]:
     hosts: dict[str, list[_Reading]] = {}
     nameless: list[_Unit] = []
     for unit in units:
-        named = {_host(reading) for reading in unit.readings if reading.machine.hostname}
-        only = next(iter(named)) if len(named) == 1 else None
-        rest = []
+        unit_hosts = {_host(reading) for reading in unit.readings if reading.machine.hostname}
+        only_host = next(iter(unit_hosts)) if len(unit_hosts) == 1 else None
+        without_host = []
         for reading in unit.readings:
-            if only or reading.machine.hostname:
-                hosts.setdefault(only or _host(reading), []).append(reading)
+            if only_host or reading.machine.hostname:
+                hosts.setdefault(only_host or _host(reading), []).append(reading)
             else:
-                rest.append(reading)
-        nameless += [_Unit(unit.name, rest)] if rest else []
+                without_host.append(reading)
+        if without_host:
+            nameless.append(_Unit(unit.name, without_host))
     together = _together(nameless)
     if len(hosts) == 1 and len(together) == 1:
         return [[*next(iter(hosts.values())), *together[0]]]
@@ -201,52 +200,51 @@ def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
     """Return one machine, unless two folders or tarballs hold the same kind of source: then each is one, named after its folder."""
     kinds = [kind for unit in units if unit.name for kind in {reading.trust for reading in unit.readings if reading.machine.sources}]
     if len(kinds) != len(set(kinds)):
-        return [_called(unit) if unit.name else unit.readings for unit in units]
+        return [_named_after_folder(unit) if unit.name else unit.readings for unit in units]
     names = [printable(unit.name) for unit in units if unit.name]
     doubts = [f"{', '.join(names)} name no host: they are taken for one machine"] if len(names) > 1 else []
     return [[*(reading for unit in units for reading in unit.readings), *_doubting(doubts)]] if units else []
 
 
-def _called(unit: _Unit) -> list[_Reading]:
+def _named_after_folder(unit: _Unit) -> list[_Reading]:
     host = printable(unit.name)
     doubt = f"no source has this host's name: it is named {host}, after its folder or tarball"
-    named = ((trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings)
-    return [_Reading(*reading) for reading in named]
+    return [_Reading(trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings]
 
 
-def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
+def _read_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
     """Return the readings of a machine's root (with outputs of tools next to sys and proc), of a run, or of a folder of files."""
-    root = (folder / "sys").is_dir() or (folder / "proc").is_dir()
-    found = [_Reading(_TREE, machine) for machine in readings(Folder(folder))] if root else []
-    if root and folder.resolve() == Path("/"):
-        return found
-    outputs = folder / OUTPUTS
-    files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
-    of_run = [file for file in files if file.name == _TOPOLOGY] if (folder / _RUN).is_file() else []
-    found += _of_files(of_run or files, note, alone=not root)
-    if not any(_has_facts(reading.machine) for reading in found):
+    is_root = (folder / "sys").is_dir() or (folder / "proc").is_dir()
+    found_readings = [_Reading(_TREE, machine) for machine in readings(Folder(folder))] if is_root else []
+    if is_root and folder.resolve() == Path("/"):
+        return found_readings
+    files = files_in(folder)
+    if is_root and (folder / OUTPUTS).is_dir():
+        files += files_in(folder / OUTPUTS)
+    topology = [file for file in files if file.name == _TOPOLOGY] if (folder / _RUN).is_file() else []
+    found_readings += _read_files(topology or files, note, alone=not is_root)
+    if not any(_has_facts(reading.machine) for reading in found_readings):
         raise Unreadable(
             f"{printable(str(folder))} holds nothing that is read here, in {len(files)} files and "
-            f"{'sys or proc' if root else 'no sys or proc'}: {_remedy()}"
+            f"{'sys or proc' if is_root else 'no sys or proc'}: {_remedy()}"
         )
-    return found
+    return found_readings
 
 
-def _of_files(files: Sequence[Path], note: Callable[[str], None] | None, *, alone: bool) -> list[_Reading]:
+def _read_files(files: Sequence[Path], note: Callable[[str], None] | None, *, alone: bool) -> list[_Reading]:
     """Return the readings of several files; damaged ones become a doubt. `alone`: nothing else describes the machine."""
-    readings, refused = _each(files, lambda file: _of_tarball(file) if _is_tarball(file) else _of_file(file))
+    readings, refused = _read_each(files, lambda file: _read_tarball(file) if _is_tarball(file) else _read_file(file))
     logs = [why for _, why in refused if isinstance(why, _Log)]
     damaged = [why for _, why in refused if not isinstance(why, _Unknown)]
     if alone and not readings and (logs or damaged):
         raise [*logs, *damaged][0]
-    passed = [printable(file.name, 60) for file, why in refused if isinstance(why, _Unknown)]
-    if alone and readings and passed and note:
-        more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
-        note(f"passed over, not in a known format: {', '.join(passed[:_MOST_NAMED])}{more}")
+    skipped = [printable(file.name, 60) for file, why in refused if isinstance(why, _Unknown)]
+    if alone and readings and skipped and note:
+        note(f"passed over, not in a known format: {several(skipped)}")
     return [*readings, *_doubting(f"left out: {why}" for why in damaged)]
 
 
-def _each(items: Iterable[_Item], read: Callable[[_Item], list[_Reading]]) -> tuple[list[_Reading], list[tuple[_Item, Unreadable]]]:
+def _read_each(items: Iterable[_Item], read: Callable[[_Item], list[_Reading]]) -> tuple[list[_Reading], list[tuple[_Item, Unreadable]]]:
     """Return the readings of all items, and those that cannot be read, each with its error."""
     readings: list[_Reading] = []
     refused: list[tuple[_Item, Unreadable]] = []
@@ -260,25 +258,25 @@ def _each(items: Iterable[_Item], read: Callable[[_Item], list[_Reading]]) -> tu
 
 def _doubting(doubts: Iterable[str], trust: int = _DOUBTS) -> list[_Reading]:
     """Return a reading that has only doubts; none without a doubt."""
-    found = tuple(doubts)
-    return [_Reading(trust, Machine(doubts=found))] if found else []
+    machine = Machine(doubts=tuple(doubts))
+    return [_Reading(trust, machine)] if machine.doubts else []
 
 
-def _of_tarball(path: Path) -> list[_Reading]:
+def _read_tarball(path: Path) -> list[_Reading]:
     """Return the readings of a tarball: the machine's files and the archived outputs of tools; an unreadable output is a doubt."""
     archive = open_archive(path)
-    outputs, refused = _each(archive.names(f"/{OUTPUTS}"), lambda name: _of_output(archive.text(f"/{OUTPUTS}/{name}") or "", name))
-    found = [*(_Reading(_TREE, machine) for machine in readings(archive)), *outputs]
-    if not any(_has_facts(reading.machine) for reading in found):
+    outputs, refused = _read_each(archive.names(f"/{OUTPUTS}"), lambda name: _read_output(archive.text(f"/{OUTPUTS}/{name}") or "", name))
+    found_readings = [*(_Reading(_TREE, machine) for machine in readings(archive)), *outputs]
+    if not any(_has_facts(reading.machine) for reading in found_readings):
         raise Unreadable(
             f"{printable(path.name)} holds no machine's files in its sys and proc: gather them with `collbench probe --gather`"
         )
-    return [*found, *_doubting([*archive.doubts, *(f"left out: {why}" for _, why in refused)], _TREE)]
+    return [*found_readings, *_doubting([*archive.doubts, *(f"left out: {why}" for _, why in refused)], _TREE)]
 
 
-def _of_output(text: str, name: str) -> list[_Reading]:
+def _read_output(text: str, name: str) -> list[_Reading]:
     """Return the reading of one tool's output by the first reader that recognizes it; none without one. Raises Unreadable."""
-    place = next((place for place, reader in enumerate(READERS) if reader.looks_like(text, name)), None)
+    place = next((place for place, reader in enumerate(READERS) if reader.looks_like(text)), None)
     return [] if place is None else [_read_by(place, text, name)]
 
 
@@ -297,37 +295,40 @@ def _has_facts(machine: Machine) -> bool:
     return any(lists) or machine.system != System()
 
 
-def _of_file(path: Path) -> list[_Reading]:
+def _read_file(path: Path) -> list[_Reading]:
     """Return the readings of one text: the output of one tool or of several tools in sequence. Raises Unreadable."""
-    text, name = text_of(path), path.name
+    text = text_of(path)
+    name = path.name
     if text.lstrip().startswith("{") and '"machines"' in text:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
-    if len(parts := _outputs_in(text, name)) > 1:
-        found, refused = _each(parts.items(), lambda part: [_read_by(*part, name)])
-        if not found:
+    outputs = _outputs_in(text)
+    if len(outputs) > 1:
+        found_readings, refused = _read_each(outputs.items(), lambda output: [_read_by(*output, name)])
+        if not found_readings:
             raise refused[0][1]
-        return [*found, *_doubting(f"left out: {why}" for _, why in refused)]
-    if found := _of_output(text, name):
-        return found
-    if is_nccl_log(text[:_HEAD]):
+        return [*found_readings, *_doubting(f"left out: {why}" for _, why in refused)]
+    if found_readings := _read_output(text, name):
+        return found_readings
+    if is_nccl_log(text[:HEAD]):
         raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
     raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
 
 
-def _outputs_in(text: str, name: str) -> dict[int, str]:
+def _outputs_in(text: str) -> dict[int, str]:
     """Return the lines of each tool, by its reader's index in READERS, where a text holds several outputs; else fewer than two entries."""
     if len(text) > _MOST_PASTED:
         return {}
     starting = [(place, reader.starts) for place, reader in enumerate(READERS) if reader.starts]
-    parts: dict[int, list[str]] = {}
+    lines_of: dict[int, list[str]] = {}
     current: list[str] | None = None
     for line in text.splitlines():
-        kind = next((place for place, starts in starting if starts(line[:_LONGEST_LINE])), None)
-        current = parts.setdefault(kind, []) if kind is not None else current
+        place = next((place for place, starts in starting if starts(line[:_LONGEST_LINE])), None)
+        if place is not None:
+            current = lines_of.setdefault(place, [])
         if current is not None:
             current.append(line)
-    joined = {place: "\n".join(lines) for place, lines in parts.items()}
-    return {place: part for place, part in joined.items() if READERS[place].looks_like(part, name)}
+    outputs = {place: "\n".join(lines) for place, lines in lines_of.items()}
+    return {place: output for place, output in outputs.items() if READERS[place].looks_like(output)}
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:
@@ -335,13 +336,11 @@ def _snapshot(text: str, name: str) -> list[Machine]:
 
     if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:
         raise Unreadable(f"{printable(name)} holds more than {_MOST_VALUES:,} values: give fewer machines at once")
-    try:
-        document = parse_json(text)
-    except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`") from None
-    machines = machines_of(document, name)
-    if wrong := next((each for machine in machines for each in impossible(machine)), None):
-        raise Unreadable(f"{printable(name)} has an impossible value, {wrong}: write it again with `collbench probe --format json`")
+    problem = f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`"
+    machines = machines_of(json_of(text, problem), name)
+    figure = next((figure for machine in machines for figure in impossible(machine)), None)
+    if figure:
+        raise Unreadable(f"{printable(name)} has an impossible value, {figure}: write it again with `collbench probe --format json`")
     return machines
 
 

@@ -46,8 +46,8 @@ def test_what_is_unknown_has_a_reason() -> None:
 
 def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
-    assert here.of_system_calls(tmp_path).system.shm_bytes == status.f_blocks * status.f_frsize
-    nowhere = here.of_system_calls(tmp_path / "nowhere")
+    assert here.read_system_calls(tmp_path).system.shm_bytes == status.f_blocks * status.f_frsize
+    nowhere = here.read_system_calls(tmp_path / "nowhere")
     assert nowhere.system.shm_bytes is None and nowhere.unknown["system/shm_bytes"].endswith("No such file or directory")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from collbench.machine.files import resolve
+from collbench.machine.files import SymlinkResolver
 
 
 class Tree:
@@ -22,20 +22,21 @@ class Tree:
         self._folders: dict[str, set[str]] = {path.rstrip("/") or "/": set() for path in ["/", *files] if path.endswith("/")}
         for path in [*files, *self._links]:
             self._add(path.rstrip("/"))
+        self._resolve = SymlinkResolver(self._links.get).resolve
         self.reads: Counter[str] = Counter()
 
     def text(self, path: str) -> str | None:
         self.reads[path] += 1
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         text = self._files.get(found) if found else None
         return text.strip() if text is not None else None
 
     def names(self, path: str) -> tuple[str, ...]:
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         return tuple(sorted(self._folders.get(found, ()))) if found else ()
 
     def real(self, path: str) -> str | None:
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         return found if found in self._files or found in self._folders else None
 
     def _add(self, path: str) -> None:

@@ -73,7 +73,7 @@ def reader_of(text: str, name: str) -> Callable[[str], Any] | None:
 
     def read(text: str) -> Any:
         for reader in READERS:
-            if reader.looks_like(text, name):
+            if reader.looks_like(text):
                 try:
                     return reader.kind, reader.read(text, name)
                 except Unreadable as why:

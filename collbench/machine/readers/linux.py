@@ -1,7 +1,4 @@
-"""A Linux machine from its own files, sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs.
-
-NICs have their own readers in `network`.
-"""
+"""A Linux machine from sysfs and procfs, live or copied: system, NUMA nodes, PCI tree, GPUs. NICs have their own readers in `network`."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ _CLASS = "/sys/class/iommu"
 def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
     """Return the IOMMU's state for the devices at `addresses`, or for all devices if none of these is in a group; or None and why.
 
-    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. Without groups the IOMMU
-    is off.
+    The groups report it since Linux 4.11 (`type`); before, the kernel's command line where it has an entry. Without groups it is off.
     """
     groups = files.names(_GROUPS)
     if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):
         return "off", None
-    own = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
-    types = {files.text(f"{_GROUPS}/{group}/type") for group in own or groups if whole(group) is not None} & {"identity", "DMA", "DMA-FQ"}
+    device_groups = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
+    types = {files.text(f"{_GROUPS}/{group}/type") for group in device_groups or groups if whole(group) is not None}
+    types &= {"identity", "DMA", "DMA-FQ"}
     if types:
         return ("passthrough" if types == {"identity"} else "translating"), None
-    found = _state_of_command_line(system.command_line or "", system.cpu_vendor, bool(groups))
-    return found, None if found else f"{_GROUPS} and the kernel's command line do not show it"
+    requested = _state_of_command_line(system.command_line or "", system.cpu_vendor, bool(groups))
+    return requested, None if requested else f"{_GROUPS} and the kernel's command line do not show it"
 
 
 def _state_of_command_line(line: str, vendor: str | None, groups: bool) -> State | None:
@@ -46,32 +43,28 @@ def _state_of_command_line(line: str, vendor: str | None, groups: bool) -> State
 
     Requested passthrough does not prove an IOMMU: groups do, or its own "on".
     """
-    own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
-    pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
-    words = {name: value.split(",")[0] for name, _, value in pairs}
-    if not groups and "off" in words.values():
+    vendor_parameter = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
+    pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{vendor_parameter}|iommu\.passthrough)=", word))
+    parameters = {name: value.split(",")[0] for name, _, value in pairs}
+    if not groups and "off" in parameters.values():
         return "off"
-    on = "on" in words.values()
-    if (groups or on) and (words.get("iommu") == "pt" or words.get("iommu.passthrough") == "1"):
+    on = "on" in parameters.values()
+    if (groups or on) and (parameters.get("iommu") == "pt" or parameters.get("iommu.passthrough") == "1"):
         return "passthrough"
-    return "translating" if on or (groups and words.get("iommu.passthrough") == "0") else None
+    return "translating" if on or (groups and parameters.get("iommu.passthrough") == "0") else None
 
 
 # Processors and NUMA nodes from /proc/cpuinfo, /proc/meminfo and /sys/devices/system.
 
 _CPUS = "/sys/devices/system/cpu"
 _NODES = "/sys/devices/system/node"
-_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _CUT = 1_000_000  # Files.text stops at 1 MiB, so a longer /proc/cpuinfo is incomplete
 # ARM's core designers by the codes in Linux, arch/arm64/include/asm/cputype.h.
 _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
 
 
 class Processors(msgspec.Struct, frozen=True):
-    """The processors of a machine, with their facts of `system`; None is unknown.
-
-    `flags` are those of /proc/cpuinfo, None if a processor has no such line.
-    """
+    """The processors of a machine, with their facts of `system` (None: unknown) and the flags of /proc/cpuinfo (None: no such line)."""
 
     system: System
     flags: frozenset[str] | None
@@ -85,34 +78,37 @@ def read_processors(files: Files) -> Processors:
     text = files.text("/proc/cpuinfo") or ""
     first = _fields(text.partition("\n\n")[0])
     present = frozenset(int(name[3:]) for name in files.names(_CPUS) if re.fullmatch(r"cpu\d{1,5}", name))
-    listed = cpu_list(files.text(f"{_CPUS}/online"))
-    online = listed & present if listed and present else listed or present
-    sockets, cores = _packages_and_cores(files, online) if online else _of_cpuinfo(text)
+    online = cpu_list(files.text(f"{_CPUS}/online")) or present
+    if present:
+        online &= present
+    sockets, cores = _packages_and_cores(files, online) if online else _sockets_and_cores(text)
     ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
-    states = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
-    of_gpus = {whole(_fields(status).get("Node"), 0, 4095) for status in states} - {None}  # POWER9, Grace
-    every = [_node(files, number, online) for number in ids]
-    nodes = tuple(node for node in every if node.cpus or (node.memory_bytes != 0 and node.id not in of_gpus))
+    states = [files.text(f"{pci_sysfs.NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(pci_sysfs.NVIDIA_GPUS)]
+    gpu_nodes = {whole(_fields(status).get("Node"), 0, 4095) for status in states} - {None}  # POWER9, Grace
+    all_nodes = [_node(files, number, online) for number in ids]
+    nodes = tuple(node for node in all_nodes if node.cpus or (node.memory_bytes != 0 and node.id not in gpu_nodes))
     memory_bytes = _kilobytes(files.text("/proc/meminfo"))
-    if any(node.id in of_gpus and not node.cpus for node in every):  # it includes the memory of GPUs: sum over the other nodes
-        parts = [node.memory_bytes for node in nodes]
-        memory_bytes = None if None in parts else sum(part for part in parts if part is not None)
+    if any(node.id in gpu_nodes and not node.cpus for node in all_nodes):  # it includes the memory of GPUs: sum over the other nodes
+        sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+        memory_bytes = sum(sizes) if len(sizes) == len(nodes) else None
     designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
     flags = first.get("flags") or first.get("Features")
     names = (first.get("model name") or first.get("cpu"), first.get("vendor_id") or designer)
     model, vendor = (printable(" ".join(name.split())) if name else None for name in names)
     threads = len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None
     system = System(cpu_model=model, cpu_vendor=vendor, sockets=sockets, cores=cores, threads=threads, memory_bytes=memory_bytes)
-    platform, reasons = _fields(text[-4096:]).get("platform"), _reasons(text, first, sockets, nodes)
-    return Processors(system, frozenset(flags.split()) if flags else None, platform, nodes, reasons)
+    platform = _fields(text[-4096:]).get("platform")
+    return Processors(system, frozenset(flags.split()) if flags else None, platform, nodes, _reasons(text, first, sockets, nodes))
 
 
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
     """Return the one NUMA node with exactly the CPUs local to a device; None when several match, or there is only one node."""
-    several = [node for node in nodes if node.cpus]
-    local = (cpu_list(files.text(f"{folder}/local_cpulist")) or cpu_mask(files.text(f"{folder}/local_cpus"))) if len(several) > 1 else None
-    found = [node.id for node in several if cpu_list(node.cpus) == local]
-    return found[0] if len(found) == 1 else None
+    cpu_nodes = [node for node in nodes if node.cpus]
+    if len(cpu_nodes) < 2:
+        return None
+    local_cpus = cpu_list(files.text(f"{folder}/local_cpulist")) or cpu_mask(files.text(f"{folder}/local_cpus"))
+    local_nodes = [node.id for node in cpu_nodes if cpu_list(node.cpus) == local_cpus]
+    return local_nodes[0] if len(local_nodes) == 1 else None
 
 
 def _fields(block: str) -> dict[str, str]:
@@ -123,32 +119,35 @@ def _fields(block: str) -> dict[str, str]:
 def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | None, int | None]:
     """Return the numbers of sockets and cores. Two reads per core: siblings of a core are skipped."""
     packages: set[int | None] = set()
-    cores, left = 0, set(online)
-    while left:
-        cpu = min(left) if len(left) == len(online) else next(iter(left))
+    cores = 0
+    remaining = set(online)
+    while remaining:
+        cpu = next(iter(remaining)) if cores else min(remaining)
         folder = f"{_CPUS}/cpu{cpu}/topology"
         siblings = cpu_list(files.text(f"{folder}/thread_siblings_list")) or cpu_mask(files.text(f"{folder}/thread_siblings"))
         if not siblings or cpu not in siblings:
             return None, None
         packages.add(whole(files.text(f"{folder}/physical_package_id")))
-        left -= siblings
+        remaining -= siblings
         cores += 1
     return (None if None in packages else len(packages)), cores
 
 
-def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
+def _sockets_and_cores(text: str) -> tuple[int | None, int | None]:
     """Return sockets and cores without sysfs: core ids start anew on each socket."""
     blocks = [] if len(text) > _CUT else [_fields(block) for block in text.split("\n\n")]
-    found = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}
-    return (len({socket for socket, _ in found}), len(found)) if found else (None, None)
+    cores = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}
+    return (len({socket for socket, _ in cores}), len(cores)) if cores else (None, None)
 
 
 def _node(files: Files, number: int, online: frozenset[int]) -> NumaNode:
     folder = f"{_NODES}/node{number}"
     listed = files.text(f"{folder}/cpulist")
     cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap")) or frozenset()
-    known = listed is not None or bool(cpus)
-    return NumaNode(number, written(cpus & online if online else cpus) if known else None, _kilobytes(files.text(f"{folder}/meminfo")))
+    shown_cpus = None
+    if cpus or listed is not None:
+        shown_cpus = written(cpus & online if online else cpus)
+    return NumaNode(number, shown_cpus, _kilobytes(files.text(f"{folder}/meminfo")))
 
 
 def _kilobytes(text: str | None) -> int | None:
@@ -186,9 +185,11 @@ def shown(line: str) -> str:
     Known parameters stay whole. Others keep their names, as their values may be anything; a bare word is treated like a value, and
     so is the text after "--", which is for the first program.
     """
-    of_kernel, dashes, of_program = f" {' '.join(line.split())} ".partition(" -- ")
-    words = [_shown(word) for word in of_kernel.split()]
-    return " ".join([*words, *(["--", MASKED] if dashes and of_program.strip() else [])])
+    kernel_part, _, program_part = f" {' '.join(line.split())} ".partition(" -- ")
+    words = [_shown(word) for word in kernel_part.split()]
+    if program_part.strip():
+        words += ["--", MASKED]
+    return " ".join(words)
 
 
 def _shown(word: str) -> str:
@@ -202,6 +203,7 @@ def _shown(word: str) -> str:
 
 _MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
 _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")
+_FLAGS = {"lm": "x86_64", "asimd": "aarch64"}  # of processors, by which their architecture is known
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
 _HWLOC_NOTE = "/proc/hwloc-nofile-info"  # the file in which hwloc-gather-topology stores uname
 
@@ -220,10 +222,9 @@ _MADE_BY = (
     ("QEMU", "", "kvm"), ("", "KVM", "kvm"), ("VMware", "", "vmware"), ("Xen", "", "xen"), ("innotek GmbH", "", "virtualbox"),
     ("Microsoft Corporation", "Virtual Machine", "microsoft"),
 )  # fmt: skip
-# These vendors also offer bare metal: valid only if the processor's flags show a hypervisor.
-_CLOUDS = (
-    ("Amazon EC2", "", "kvm"), ("Google", "", "kvm"), ("Alibaba Cloud", "", "kvm"), ("OpenStack Foundation", "", "kvm"),
-    ("Red Hat", "", "kvm"), ("OracleCloud.com", "", "kvm"), ("DigitalOcean", "", "kvm"), ("Hetzner", "", "kvm"),
+# These vendors also offer bare metal: it is KVM only if the processor's flags show a hypervisor.
+_KVM_CLOUDS = (
+    "Amazon EC2", "Google", "Alibaba Cloud", "OpenStack Foundation", "Red Hat", "OracleCloud.com", "DigitalOcean", "Hetzner",
 )  # fmt: skip
 _CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
 
@@ -236,15 +237,14 @@ def read_system(files: Files, processors: Processors) -> tuple[System, dict[str,
     container, why_container = _container(files)
     nvidia = _NVIDIA_VERSION.search(files.text("/proc/driver/nvidia/version") or "")
     driver = nvidia[1] if nvidia else printable(files.text("/sys/module/amdgpu/version") or "") or None
-    modules = dict.fromkeys(
-        name for name, path in _PEER_MEMORY if files.text(path) is not None
-    )  # loaded, which does not prove that they work
+    # loaded, which does not prove that they work
+    modules = dict.fromkeys(name for name, path in _PEER_MEMORY if files.text(path) is not None)
     peer_memory = tuple(modules) if modules or files.names("/sys/module") else None
     # as in uname -m: only newer kernels have it in a file; others have it in the release name, x86 in its flags
-    architectures = (files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2])
-    of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
+    by_flags = [name for flag, name in _FLAGS.items() if flag in (processors.flags or ())]
+    names = (files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2], *by_flags)
     system = replace(
-        processors.system, architecture=next((name for name in architectures if name in _ARCHITECTURES), of_flags), kernel=kernel,
+        processors.system, architecture=next((name for name in names if name in _ARCHITECTURES), None), kernel=kernel,
         command_line=command_line(files), driver=driver, peer_memory=peer_memory, virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
@@ -252,7 +252,7 @@ def read_system(files: Files, processors: Processors) -> tuple[System, dict[str,
         "system/virtualization": why_virtualization,
         "system/container": why_container,
         "system/dma_buf": "files do not show whether the GPU driver exports its memory: run `probe` on the machine",
-        "system/peer_memory": None if system.peer_memory is not None else "/sys/module is not there",
+        "system/peer_memory": "/sys/module is not there" if peer_memory is None else None,
         "system/kernel": None if kernel else "/proc/sys/kernel/osrelease and /proc/version are not there",
     }
     return system, {path: why for path, why in reasons.items() if why}
@@ -271,20 +271,17 @@ def command_line(files: Files) -> str | None:
 
 
 def _noted(files: Files, name: str) -> str | None:
-    found = re.search(rf"^{name}: *(\S{{1,200}})$", files.text(_HWLOC_NOTE) or "", re.M)
-    return found[1] if found else None
-
-
-def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str) -> str | None:
-    return next((found for made_by, name, found in table if vendor.startswith(made_by) and product.startswith(name)), None)
+    match = re.search(rf"^{name}: *(\S{{1,200}})$", files.text(_HWLOC_NOTE) or "", re.M)
+    return match[1] if match else None
 
 
 def _virtualization(files: Files, processors: Processors) -> tuple[str | None, str | None]:
     """Return the hypervisor, "" on bare metal; or None and why. "hypervisor": an unidentified one."""
     vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
-    known = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
-    if known:
-        return known, None
+    made_by = (hypervisor for maker, name, hypervisor in _MADE_BY if vendor.startswith(maker) and product.startswith(name))
+    hypervisor = next(made_by, None) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
+    if hypervisor:
+        return hypervisor, None
     if processors.platform in ("PowerNV", "pSeries"):
         return ("" if processors.platform == "PowerNV" else "hypervisor"), None
     if processors.flags is None or "fpu" not in processors.flags:
@@ -292,8 +289,8 @@ def _virtualization(files: Files, processors: Processors) -> tuple[str | None, s
     if "hypervisor" not in processors.flags:
         return "", None
     clocks = files.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
-    of_clock = next((found for clock, found in _CLOCKS if clock in clocks), None)
-    return _matches(_CLOUDS, vendor, product) or of_clock or "hypervisor", None
+    by_clock = next((hypervisor for clock, hypervisor in _CLOCKS if clock in clocks), "hypervisor")
+    return "kvm" if vendor.startswith(_KVM_CLOUDS) else by_clock, None
 
 
 def _container(files: Files) -> tuple[str | None, str | None]:
@@ -307,9 +304,9 @@ def _container(files: Files) -> tuple[str | None, str | None]:
         ("lxc", "/lxc" in (groups or "")),
         ("slurm", re.search(r"slurm.*/job_\d", groups or "") is not None),
     )
-    found = next((name for name, there in marks if there), None)
-    if found:
-        return found, None
+    container = next((name for name, is_marked in marks if is_marked), None)
+    if container:
+        return container, None
     if groups is None or files.real("/etc") is None:
         return None, "/proc/self/cgroup is not there, or only some of the machine's files are"
     if re.search(r"^\S+ / overlay ", files.text("/proc/self/mounts") or files.text("/proc/mounts") or "", re.M):
@@ -324,22 +321,24 @@ def read(files: Files) -> Machine:
     """Return the machine that the files show. Never raises. Missing facts are None, with the reason in `unknown`."""
     compute = read_processors(files)
     bus = pci_sysfs.read(files)
-    found = pci_sysfs.read_gpus(files, bus.pci)
+    accelerators = pci_sysfs.read_gpus(files, bus.pci)
     devices: list[PciDevice] = []
-    for device in found.pci:
+    for device in accelerators.pci:
         by_cpus = device.numa is None and device.kind in ("gpu", "nic")  # older kernels report only the CPUs
         folder = f"{pci_sysfs.DEVICES}/{device.address}"
         devices.append(replace(device, numa=node_of(files, folder, compute.numa_nodes)) if by_cpus else device)
     numa = {device.address: device.numa for device in devices}
-    gpus = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in found.gpus)
+    gpus = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in accelerators.gpus)
     system, reasons = read_system(files, compute)
-    own = [device for device in devices if device.kind in ("gpu", "nic")]
-    iommu, why = state(files, frozenset(device.address for device in own), system)
-    nowhere = [f"pci/{device.address}/numa" for device in own if device.numa is None and not device.virtual]
-    nowhere += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
-    unknown = {**compute.unknown, **reasons, **bus.unknown, **found.unknown}
-    unknown |= dict.fromkeys(nowhere, "the firmware does not report it (numa_node is -1 or absent)")
+    gpus_and_nics = [device for device in devices if device.kind in ("gpu", "nic")]
+    iommu, why_no_iommu = state(files, frozenset(device.address for device in gpus_and_nics), system)
+    without_numa = [f"pci/{device.address}/numa" for device in gpus_and_nics if device.numa is None and not device.virtual]
+    without_numa += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
+    unknown = {**compute.unknown, **reasons, **bus.unknown, **accelerators.unknown}
+    unknown |= dict.fromkeys(without_numa, "the firmware does not report it (numa_node is -1 or absent)")
+    if why_no_iommu:
+        unknown["system/iommu"] = why_no_iommu
     return Machine(
-        hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, tuple(devices), gpus, found.gpu_links,
-        unknown={**unknown, "system/iommu": why} if why else unknown, doubts=bus.doubts + found.doubts,
+        hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, tuple(devices), gpus, accelerators.gpu_links,
+        unknown=unknown, doubts=bus.doubts + accelerators.doubts,
     )  # fmt: skip

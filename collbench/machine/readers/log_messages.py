@@ -19,8 +19,7 @@ from collbench.machine.readers.text import printable
 _FILE = Path(__file__).with_name("log_messages.toml")
 _MOST_VALUES = 64  # distinct values of a kind, and places, that are stored for a message
 _MOST_PLACES = 4096
-_LONGEST_TEXT = 200
-_MOST_ANSWERS = 4096
+_CACHE_SIZE = 4096
 
 Where = Literal["warning", "info", "line"]
 Phase = Literal["start", "run"]
@@ -70,9 +69,9 @@ class LoggedMessage(msgspec.Struct):
         if place in self.places or len(self.places) < _MOST_PLACES:
             self.places[place] = line
         for name, value in values:
-            known = self.values.setdefault(name, [])
-            if value not in known and len(known) < _MOST_VALUES:
-                known.append(value)
+            values_of_name = self.values.setdefault(name, [])
+            if value not in values_of_name and len(values_of_name) < _MOST_VALUES:
+                values_of_name.append(value)
 
     @property
     def hosts(self) -> list[str]:
@@ -92,7 +91,7 @@ def known_messages() -> tuple[KnownMessage, ...]:
     return tuple(KnownMessage(**row) for row in rows)
 
 
-@lru_cache(maxsize=_MOST_ANSWERS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def match_message(line: bytes, where: Where) -> tuple[KnownMessage, tuple[tuple[str, str], ...]] | None:
     """Return the message in a line, with its values by name; None without one."""
     for message in known_messages():
@@ -103,8 +102,8 @@ def match_message(line: bytes, where: Where) -> tuple[KnownMessage, tuple[tuple[
         match = message.pattern.search(line)
         if match:
             # "peer2" is the "peer" of another wording
-            found = ((name.rstrip("0123456789"), text) for name, text in match.groupdict().items() if text)
-            return message, tuple((name, printable(text.decode("utf-8", "replace"))) for name, text in found)
+            groups = ((name.rstrip("0123456789"), text) for name, text in match.groupdict().items() if text)
+            return message, tuple((name, printable(text.decode("utf-8", "replace"))) for name, text in groups)
     return None
 
 
@@ -118,7 +117,7 @@ class MessageCounter:
     """The known messages of a log, collected line by line, and what shows that the job went on."""
 
     def __init__(self) -> None:
-        self.found: dict[KnownMessage, LoggedMessage] = {}
+        self.logged_messages: dict[KnownMessage, LoggedMessage] = {}
         self.completed: dict[str, int] = {}  # line of the last "Init COMPLETE", by process
         self.finished = 0  # line of the last result that only a successful run prints
 
@@ -128,8 +127,8 @@ class MessageCounter:
         if match is None:
             return False
         message, values = match
-        shown = printable(text.strip().decode("utf-8", "replace"), _LONGEST_TEXT)
-        logged = self.found.setdefault(message, LoggedMessage(message, number, shown))
+        shown = printable(text.strip().decode("utf-8", "replace"))
+        logged = self.logged_messages.setdefault(message, LoggedMessage(message, number, shown))
         logged.add(writer_of(line), values, number)
         return True
 
@@ -140,8 +139,8 @@ class MessageCounter:
 
     def messages(self) -> tuple[LoggedMessage, ...]:
         """Return the messages in the order of the log."""
-        for logged in self.found.values():
+        for logged in self.logged_messages.values():
             # whether each writer completed a communicator after its last line of this message
             completed = all(self.completed.get(place.process, 0) > last for place, last in logged.places.items())
             logged.ended = self.finished < logged.last and (logged.message.during == "run" or not completed)
-        return tuple(sorted(self.found.values(), key=lambda logged: logged.line))
+        return tuple(sorted(self.logged_messages.values(), key=lambda logged: logged.line))

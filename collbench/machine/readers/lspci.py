@@ -25,9 +25,9 @@ _PROMPT = re.compile(r"^\S{0,100}(?: ?[\w~/.-]{1,100}\]?)?[$#%>]\s*$")
 _MOST_CHARACTERS = 2 << 20
 
 
-def looks_like_acs_lines(text: str, name: str) -> bool:
+def looks_like_acs_lines(start: str) -> bool:
     """Return whether every line is an ACSCtl line, also below the command in a shell."""
-    lines = _without_command(text[:HEAD])
+    lines = _without_command(start)
     return bool(lines) and all(_LINE.match(line[:400]) for line in lines[:-1]) and bool(_LINE.match(lines[0][:400]))
 
 
@@ -42,17 +42,18 @@ def _without_command(text: str) -> list[str]:
 def read_acs_lines(text: str, name: str) -> Machine:
     """Return a machine with the number of ports with access control, and of those that redirect requests. Raises Unreadable."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's ports fill", "give one machine's output")
-    ports, on = 0, 0
+    ports = 0
+    redirecting = 0
     for line in _without_command(text):
         match = _LINE.match(line[:400])
         bits = dict(_BITS.findall(match[1])) if match else {}
         if not bits:
             raise Unreadable(f"{printable(name)}: the line {printable(line.strip(), 60)!r} has no bits of ACSCtl: save the output again")
         ports += 1
-        on += any(bits.get(bit) == "+" for bit in REDIRECTS)
+        redirecting += any(bits.get(bit) == "+" for bit in REDIRECTS)
     return Machine(
         sources=(f"{ACS_LINES_KIND} {printable(name)}",),
-        system=System(acs_ports=ports, acs_on=on),
+        system=System(acs_ports=ports, acs_on=redirecting),
         unknown={"pci": "the lines name no device: `lspci -vvv`, as root, without grep does"},
     )
 
@@ -62,7 +63,8 @@ ACS_LINES = Reader(ACS_LINES_KIND, looks_like_acs_lines, read_acs_lines)
 
 # The text of lspci, split into one block of facts per function: `lspci`, `-nn`, `-vvv`, `-vvvnn`, with and without domains (`-D`).
 
-_MOST_FUNCTIONS, _LONGEST_LINE = 65536, 2000
+_MOST_FUNCTIONS = 65536
+_LONGEST_LINE = 2000
 _HEAD = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?:Class )?(\S.{0,99}?): (.*)$", re.IGNORECASE)
 _CLASS = re.compile(r"(?:^|\[)([0-9a-f]{4})\]?$", re.IGNORECASE)
 _IDS = re.compile(r"\[?\b([0-9a-f]{4}):([0-9a-f]{4})\b\]?", re.IGNORECASE)
@@ -100,8 +102,8 @@ class _Function(msgspec.Struct):
     class_id: int | None = None
     name: str | None = None
     numa: int | None = None
-    now: tuple[float | None, int | None] = (None, None)
-    most: tuple[float | None, int | None] = (None, None)
+    current_link: tuple[float | None, int | None] = (None, None)
+    max_link: tuple[float | None, int | None] = (None, None)
     acs: tuple[str, ...] | None = None
     driver: str | None = None
     buses: tuple[int, int] | None = None
@@ -129,28 +131,31 @@ def _functions(text: str, name: str) -> Iterator[_Function]:
 
 def _function(match: re.Match[str]) -> _Function:
     rest = _TAIL.sub("", match[3]).strip()
-    ids = list(_IDS.finditer(rest))
-    called = printable((rest[: ids[-1].start()] + rest[ids[-1].end() :]).strip() if ids else rest)
-    device = _DEVICE.search(called)
-    named = match[2].strip()  # "3D controller [0302]", "0302", "3D controller"; other names are irrelevant
-    number = _CLASS.search(named)
-    class_id = int(number[1], 16) if number else _CLASSES.get(named.lower())
-    return _Function(
-        pci_address(match[1]) or match[1].lower(),
-        int(ids[-1][1], 16) if ids else next((number for vendor, number in _VENDORS.items() if called.startswith(vendor)), None),
-        int(ids[-1][2], 16) if ids else int(device[1], 16) if device else None,
-        None if class_id is None else class_id << 8,
-        called or None,
-    )
+    all_ids = list(_IDS.finditer(rest))
+    if all_ids:
+        ids = all_ids[-1]
+        name = printable((rest[: ids.start()] + rest[ids.end() :]).strip())
+        vendor_id: int | None = int(ids[1], 16)
+        device_id: int | None = int(ids[2], 16)
+    else:
+        name = printable(rest)
+        vendor_id = next((number for vendor, number in _VENDORS.items() if name.startswith(vendor)), None)
+        device = _DEVICE.search(name)
+        device_id = int(device[1], 16) if device else None
+    class_name = match[2].strip()  # "3D controller [0302]", "0302", "3D controller"; other names are irrelevant
+    number = _CLASS.search(class_name)
+    class_id = int(number[1], 16) if number else _CLASSES.get(class_name.lower())
+    address = pci_address(match[1]) or match[1].lower()
+    return _Function(address, vendor_id, device_id, None if class_id is None else class_id << 8, name or None)
 
 
 def _take(function: _Function, word: str, value: str) -> None:
     if word == "NUMA node":
         function.numa = numa_of(value)
     elif word == "LnkSta":
-        function.now = _link(value)
+        function.current_link = _link(value)
     elif word == "LnkCap":
-        function.most = _link(value)
+        function.max_link = _link(value)
     elif word == "ACSCtl":
         function.acs = tuple(re.findall(r"\b([A-Za-z]{3,20})\+", value))
     elif word == "Kernel driver in use":
@@ -159,8 +164,9 @@ def _take(function: _Function, word: str, value: str) -> None:
         function.buses = (int(match[1], 16), int(match[2], 16))
     elif word == "Capabilities":
         function.denied |= "access denied" in value
-        port = _PORT_TYPE.search(value)
-        function.port_type = function.port_type or ((port[1] or "PCI bridge") if port else None)
+        port_type = _PORT_TYPE.search(value)
+        if port_type and not function.port_type:
+            function.port_type = port_type[1] or "PCI bridge"
 
 
 def _link(value: str) -> tuple[float | None, int | None]:
@@ -176,60 +182,54 @@ _NO_BRIDGE = "the bridge above it is not in the text"
 _DENIED = "lspci ran without root and could not read it"
 
 
-def looks_like(text: str, name: str) -> bool:
+def looks_like(start: str) -> bool:
     """Return whether the text has a line like "19:00.0 3D controller: NVIDIA Corporation …"."""
-    return any(_HEAD.match(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
+    return any(_HEAD.match(line[:_LONGEST_LINE]) for line in start.splitlines())
 
 
 def read(text: str, name: str) -> Machine:
-    """Return the machine's PCI devices. NICs are named by their addresses, since lspci does not print names such as "mlx5_0".
-
-    Raises Unreadable when no function is listed, or one is listed twice.
-    """
-    found = list(_functions(text, name))
-    if not found:
-        alone = "link lines without the devices they belong to" if "LnkSta:" in text[:HEAD] else "no PCI functions"
-        raise Unreadable(f"{printable(name)} has {alone}: save the whole output of `lspci -vvv`, run by root")
+    """Return the machine's PCI devices; NICs have their addresses as names. Raises Unreadable when no function is listed, or one twice."""
+    functions = list(_functions(text, name))
+    if not functions:
+        listed = "link lines without the devices they belong to" if "LnkSta:" in text[:HEAD] else "no PCI functions"
+        raise Unreadable(f"{printable(name)} has {listed}: save the whole output of `lspci -vvv`, run by root")
     doubts: list[str] = []
-    parents = _parents(found, doubts)
-    devices = pci.with_switches([_device(function, parents.get(function.address)) for function in found])
+    parents = _parents(functions, doubts)
+    devices = pci.with_switches([_device(function, parents.get(function.address)) for function in functions])
     physical = pci.physical_nics(devices)
     return Machine(
         sources=(f"{KIND} {printable(name)}",),
         pci=devices,
         gpus=tuple(pci.gpu(device) for device in devices if device.kind == "gpu"),
         nics=tuple(pci.nic(device, physical) for device in devices if device.kind == "nic"),
-        unknown=_unknown(found, devices),
-        doubts=(*few(doubts), *few([doubt for device in devices if (doubt := pci.link_doubt(device))])),
+        unknown=_unknown(functions, devices),
+        doubts=(*few(doubts), *few(list(filter(None, map(pci.link_doubt, devices))))),
     )
 
 
 def _device(function: _Function, parent: str | None) -> PciDevice:
     """Return one function. A switch port is recognized only where capabilities are printed."""
-    ids, link = (function.vendor_id, function.device_id, function.class_id), PcieLink(*function.now, *function.most)
     device = pci.function(
-        function.address, *ids, link, name=function.name, parent=parent, numa=function.numa, acs=function.acs, driver=function.driver
-    )
+        function.address, function.vendor_id, function.device_id, function.class_id, PcieLink(*function.current_link, *function.max_link),
+        name=function.name, parent=parent, numa=function.numa, acs=function.acs, driver=function.driver,
+    )  # fmt: skip
     return replace(device, kind="switch") if device.kind == "bridge" and function.port_type in _PORTS else device
 
 
-def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
-    """Return the bridge above each function, by the bridges' secondary buses.
-
-    Buses are numbered downwards. A bridge with a secondary bus that does not come after its own is rejected, so there are no
-    circles.
-    """
+def _parents(functions: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
+    """Return the bridge above each function, by secondary buses. One that does not come after the bridge's own is rejected: no circles."""
     bridges: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for function in found:
+    for function in functions:
         domain, bus = _place(function.address)
         if function.buses and function.buses[1] > bus:
             bridges[domain, function.buses[1]].append(function.address)
         elif function.buses and function.buses[1]:
             doubts.append(f"{function.address}: its secondary bus {function.buses[1]:02x} does not come after its own: not believed")
-    for (_, bus), several in bridges.items():
-        if len(several) > 1:
-            doubts.append(f"{' and '.join(several[:4])} both claim bus {bus:02x}: neither is used")
-    return {function.address: above[0] for function in found if len(above := bridges.get(_place(function.address), [])) == 1}
+    for (_, bus), addresses in bridges.items():
+        if len(addresses) > 1:
+            doubts.append(f"{' and '.join(addresses[:4])} both claim bus {bus:02x}: neither is used")
+    above = {function.address: bridges.get(_place(function.address), []) for function in functions}
+    return {address: addresses[0] for address, addresses in above.items() if len(addresses) == 1}
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -237,20 +237,20 @@ def _place(address: str) -> tuple[str, int]:
     return domain, int(bus, 16)
 
 
-def _unknown(found: Sequence[_Function], devices: Sequence[PciDevice]) -> dict[str, str]:
-    tree = any(function.buses for function in found)
+def _unknown(functions: Sequence[_Function], devices: Sequence[PciDevice]) -> dict[str, str]:
+    tree = any(function.buses for function in functions)
     unknown: dict[str, str] = {}
-    for function, device in zip(found, devices, strict=True):
+    for function, device in zip(functions, devices, strict=True):
         path = f"pci/{device.address}"
         if device.parent is None and (not tree or function.port_type in _NEVER_AT_A_ROOT):
             unknown[f"{path}/parent"] = _NO_BRIDGE if tree else _NO_TREE
-        if device.kind != "other" and (device.virtual or device.link == PcieLink()):
-            unknown[f"{path}/link"] = pci.VIRTUAL_LINK if device.virtual else _DENIED if function.denied else "lspci does not print it"
+        if device.kind != "other" and device.virtual:
+            unknown[f"{path}/link"] = pci.VIRTUAL_LINK
+        elif device.kind != "other" and device.link == PcieLink():
+            unknown[f"{path}/link"] = _DENIED if function.denied else "lspci does not print it"
         if function.denied:
             unknown[f"{path}/acs"] = _DENIED
     return unknown
 
 
-LSPCI = Reader(
-    KIND, looks_like, read, lists=frozenset({"pci", "gpus", "nics"}), starts=lambda line: bool(_HEAD.match(line[:_LONGEST_LINE]))
-)
+LSPCI = Reader(KIND, looks_like, read, lists=frozenset({"pci", "gpus", "nics"}), starts=lambda line: _HEAD.match(line[:_LONGEST_LINE]))

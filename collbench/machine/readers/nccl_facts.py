@@ -18,10 +18,10 @@ from collbench.machine.readers.text import printable
 
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 INIT_COMPLETE = b"Init COMPLETE"  # ends the message of a communicator that can be used
-_OF_A_CALL = b"opCount"  # in a message for every call, which are most of a log
+_CALL_MARK = b"opCount"  # in a message for every call, which are most of a log
 _WITHOUT_FACTS = (b"GPU/", b"Trees [")  # each rank prints many: distances in the graph, and the trees of all channels
-_TREE = (b" ", b"+")  # "              + PCI[24.0] - GPU/0-cf000 (5)"
-_MOST_ANSWERS = 4096  # every rank of a host prints equal messages, some with every call
+_GRAPH_LINE_BEGINS = (b" ", b"+")  # "              + PCI[24.0] - GPU/0-cf000 (5)"
+_CACHE_SIZE = 4096  # every rank of a host prints equal messages, some with every call
 _VARIABLE = rb"(?:NCCL|RCCL)_[A-Z0-9_]{1,60}"
 
 
@@ -38,6 +38,7 @@ class LogLibrary(Enum):
 
 
 Address = int
+LowerCase = str
 _FALSE = (b"0", b"not available")
 _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "str": text,
@@ -45,13 +46,13 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "float": float,
     "bool": lambda part: part not in _FALSE,
     "Address": lambda part: 0 if part == b"(nil)" else int(part, 16),
+    "LowerCase": lambda part: text(part).lower(),
     "LogLibrary": lambda part: LogLibrary.RCCL if part == b"R" else LogLibrary.NCCL,
 }
 
 
 @cache
 def _converters(kind: type[LogFact]) -> tuple[Callable[[bytes], Any], ...]:
-    """Return by field what makes its value of a part of a message."""
     return tuple(_CONVERTERS.get(annotation.partition(" |")[0], text) for annotation in kind.__annotations__.values())
 
 
@@ -206,8 +207,8 @@ class NcclPlugin(LogFact, frozen=True):
         kind = PluginKind[match[1].decode()] if match else PluginKind.NET
         loaded = _LOADED.search(match[2]) if match else None
         if loaded:
-            kind = PluginKind.COLLNET if loaded[1] in (b"collnet", b"coll") else kind
-            return [cls(kind, PluginState.LOADED, text(loaded[2]), int(loaded[3]))]
+            loaded_kind = PluginKind.COLLNET if loaded[1] in (b"collnet", b"coll") else kind
+            return [cls(loaded_kind, PluginState.LOADED, text(loaded[2]), int(loaded[3]))]
         if _UNSUITABLE.search(message):
             return [cls(kind, PluginState.UNSUITABLE)]
         return [cls(kind, PluginState.ABSENT)] if match and _ABSENT.search(match[2]) else []
@@ -218,13 +219,8 @@ class PluginRelease(LogFact, frozen=True):
 
     hints = (b"aws-ofi-nccl", b"Libfabric version")
     pattern = re.compile(rb"(?:NET/OFI Initializing|Using) (aws-ofi-nccl|Libfabric)(?: version)? (\S{1,40})")
-    name: str
+    name: LowerCase
     version: str
-
-    @classmethod
-    def facts_in(cls, message: bytes) -> Sequence[Self]:
-        """Return the version."""
-        return [cls(text(name).lower(), text(version)) for name, version in cls.pattern.findall(message)]
 
 
 class Provider(LogFact, frozen=True):
@@ -262,7 +258,7 @@ class UsedNetwork(LogFact, frozen=True):
 
 _DEVICE = re.compile(rb"\[(\d{1,4})\]([\w.-]{1,64}(?::\d{1,3}(?::\d{0,5}){0,2}/\w{1,10})?)(/SHARP)?")
 _FUSED = re.compile(rb"\[(\d{1,4})\]=\{([^{}]{1,400})\}")  # the two ports of a card as one device, 2.20 to 2.23
-_PART = re.compile(rb"\[\d{1,4}\] ([\w.-]{1,64}:\d{1,3}/\w{1,10})")
+_PORT = re.compile(rb"\[\d{1,4}\] ([\w.-]{1,64}:\d{1,3}/\w{1,10})")
 
 
 class NetDevice(LogFact, frozen=True):
@@ -285,9 +281,10 @@ class NetDevice(LogFact, frozen=True):
         match = cls.pattern.search(message)
         if not match:
             return []
-        kind, listed = text(match[1]), match[2].partition(b"OOB")[0]
-        devices = [cls(kind, int(number), "+".join(map(text, _PART.findall(parts)))) for number, parts in _FUSED.findall(listed)]
-        for number, name, sharp in _DEVICE.findall(_FUSED.sub(b"", listed)):
+        kind = text(match[1])
+        listing = match[2].partition(b"OOB")[0]
+        devices = [cls(kind, int(number), "+".join(map(text, _PORT.findall(ports)))) for number, ports in _FUSED.findall(listing)]
+        for number, name, sharp in _DEVICE.findall(_FUSED.sub(b"", listing)):
             devices.append(cls(kind, int(number), text(name), bool(sharp)))
         return sorted(devices, key=lambda device: (device.number, device.name))
 
@@ -383,8 +380,8 @@ class ChannelCount(LogFact, frozen=True):
 # include/nccl_common.h of 2.20 to 2.23, which print numbers; later ones print names (collectives.cc)
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
-_SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
-_COUNT = re.compile(rb"nchannels (\d{1,4})")
+_CHANNEL_SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
+_CHANNEL_COUNT = re.compile(rb"nchannels (\d{1,4})")
 
 
 class CallChoice(LogFact, frozen=True):
@@ -411,18 +408,20 @@ class CallChoice(LogFact, frozen=True):
         if not match:
             return []
         collective, special, size, algorithm, protocol, kernel = (text(part) if part else None for part in match.groups())
-        span, count = _SPAN.search(message), _COUNT.search(message)
-        channels = int(count[1]) if count else None
-        if span:
+        channels: int | None = None
+        if span := _CHANNEL_SPAN.search(message):
             channels = int(span[2]) - int(span[1]) + 1
+        elif count := _CHANNEL_COUNT.search(message):
+            channels = int(count[1])
         if algorithm and protocol:
-            algorithm, protocol = _named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS)
+            algorithm = _upper_name(algorithm, _ALGORITHMS)
+            protocol = _upper_name(protocol, _PROTOCOLS)
         else:
             algorithm = " ".join(filter(None, (special, kernel))) or None
         return [cls(collective, int(size or 0), algorithm, protocol, channels)]
 
 
-def _named(word: str, names: tuple[str, ...]) -> str:
+def _upper_name(word: str, names: tuple[str, ...]) -> str:
     return names[int(word)] if word.isdigit() and int(word) < len(names) else word.upper()
 
 
@@ -505,12 +504,12 @@ class LinkedRelease(LogFact, frozen=True):
 _RECOGNIZED = tuple((hint, kind) for kind in LogFact.__subclasses__() for hint in kind.hints)
 
 
-@lru_cache(maxsize=_MOST_ANSWERS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def facts_in(message: bytes) -> tuple[LogFact, ...]:
     """Return the facts of one message, the text after "NCCL INFO " or "NCCL WARN ", or "NCCL version ..."."""
-    if message[:1] in _TREE and b"] - " in message:
+    if message[:1] in _GRAPH_LINE_BEGINS and b"] - " in message:
         return tuple(GraphLink.facts_in(message))
-    if _OF_A_CALL in message or message.startswith(_WITHOUT_FACTS):
+    if _CALL_MARK in message or message.startswith(_WITHOUT_FACTS):
         return ()
     return tuple(fact for hint, kind in _RECOGNIZED if hint in message for fact in kind.facts_in(message))
 
@@ -550,9 +549,9 @@ def table_columns(message: bytes) -> list[tuple[str, str]] | None:
     "  Algorithm   |     Tree     |     Ring     |" has three protocols below each name; NCCL before 2.19 prints
     "Latency/AlgBw |    Tree/    LL |    Tree/ LL128 |" instead.
     """
-    title, *titles = [part.strip() for part in message.split(b"|")]
-    names = titles[:-1]
-    if title not in (b"Algorithm", b"Latency/AlgBw") or len(titles) >= _MOST_COLUMNS or not all(map(_TABLE_NAME.fullmatch, names)):
+    title, *cells = [cell.strip() for cell in message.split(b"|")]
+    names = cells[:-1]
+    if title not in (b"Algorithm", b"Latency/AlgBw") or len(cells) >= _MOST_COLUMNS or not all(map(_TABLE_NAME.fullmatch, names)):
         return None
     if title == b"Algorithm":
         return [(text(name), protocol) for name in names for protocol in _TABLE_PROTOCOLS]
@@ -562,11 +561,11 @@ def table_columns(message: bytes) -> list[tuple[str, str]] | None:
 
 def table_row(message: bytes, columns: Sequence[tuple[str, str]]) -> list[TunedRate] | None:
     """Return the entries of a row of the table, "AllReduce |  16.8/  0.5 |  31.0/  0.0 |"; None for other messages."""
-    name, *fields = message.split(b"|")
-    if name.strip() not in _TABLE_COLLECTIVES or len(fields) != len(columns) + 1 or fields[-1].strip():
+    collective, *cells = message.split(b"|")
+    if collective.strip() not in _TABLE_COLLECTIVES or len(cells) != len(columns) + 1 or cells[-1].strip():
         return None
-    entries = zip(columns, map(_TABLE_ENTRY.fullmatch, fields), strict=False)
-    return [TunedRate(text(name), *column, float(match[1]), float(match[2])) for column, match in entries if match]
+    entries = zip(columns, map(_TABLE_ENTRY.fullmatch, cells), strict=False)
+    return [TunedRate(text(collective), *column, float(entry[1]), float(entry[2])) for column, entry in entries if entry]
 
 
 # Connections. Only their lines prove a path: "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA".
@@ -575,7 +574,7 @@ GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"
 _LONGEST_INDEX = 3  # of GPUs; addresses have four digits or more
 _PLUGIN = rb"NET/(?:[A-Za-z0-9_.-]{1,40} ){1,3}[A-Za-z0-9_.-]{1,40}/[\w./()\[\]-]{1,60}"  # "NET/AWS Libfabric/0/GDRDMA"
-_WAY = re.compile(rb"direct shared memory|P2P/direct pointer|" + _PLUGIN + rb"|[A-Z][\w./()\[\]-]{1,100}")
+_TRANSPORT = re.compile(rb"direct shared memory|P2P/direct pointer|" + _PLUGIN + rb"|[A-Z][\w./()\[\]-]{1,100}")
 _PROXY = re.compile(r"\([^()]{0,40}\)")
 _CHANNEL = re.compile(rb"\S{1,20}\s{1,9}\[?(\d{1,4})\]?(?:/\d{1,4})?\s{1,9}:")
 _RANK = rb"\s{1,9}\d{1,7}(?:\[([0-9a-f]{1,8})\])?"
@@ -609,23 +608,23 @@ class NetworkPath(NamedTuple):
     suffix: str
 
 
-@lru_cache(maxsize=_MOST_ANSWERS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def transport(text: bytes) -> str | None:
     """Return the transport after "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
 
     Without proxy ranks, kinds of memory in brackets and what follows GDRDMA. Old and new names of shared memory are unified.
     """
-    match = _WAY.match(text)
+    match = _TRANSPORT.match(text)
     if not match:
         return None
-    bare = _PROXY.sub("", match[0].decode("ascii", "replace")).rstrip("/.")
-    if bare == "direct shared memory" or bare.split("/")[0] == SHARED_MEMORY:
+    name = _PROXY.sub("", match[0].decode("ascii", "replace")).rstrip("/.")
+    if name == "direct shared memory" or name.split("/")[0] == SHARED_MEMORY:
         return SHARED_MEMORY
-    before, direct, _ = bare.partition(GDR)
-    return before + direct if direct else bare.removesuffix("/Shared")
+    network, direct, _ = name.partition(GDR)
+    return network + direct if direct else name.removesuffix("/Shared")
 
 
-@lru_cache(maxsize=_MOST_ANSWERS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def network_path(transport: str) -> NetworkPath | None:
     """Return the parts of a transport between hosts; None for one inside a host."""
     match = _NETWORK.fullmatch(transport)
@@ -643,14 +642,15 @@ def is_staged(transport: str) -> bool:
 
 def connection(host: str, message: bytes) -> Connection | None:
     """Return the connection that a line proves; None for other messages."""
-    left, _, right = message.partition(b" via ")
-    name = transport(right[:_LONGEST_PATH])
+    ranks, _, path = message.partition(b" via ")
+    name = transport(path[:_LONGEST_PATH])
     if name is None:
         return None
-    way = next((way for way in ("send", "receive") if left.endswith(f"[{way}]".encode())), "")
-    ends = _ENDS.match(left)
-    # a [send] line is written by the sending GPU, a [receive] line by the receiving one
-    gpu = {"send": ends[2], "receive": ends[3]}.get(way) if ends else None
+    way = next((way for way in ("send", "receive") if ranks.endswith(f"[{way}]".encode())), "")
+    ends = _ENDS.match(ranks)
+    gpu = None
+    if ends and way:  # a [send] line is written by the sending GPU, a [receive] line by the receiving one
+        gpu = ends[2] if way == "send" else ends[3]
     return Connection(host, _gpu(gpu.decode()) if gpu else None, way, name)
 
 
@@ -671,7 +671,7 @@ def _gpu(printed: str) -> str:
 # Calls (subsystem COLL), and the communicators that they use (INIT).
 
 _ADDRESS = rb"(0x[0-9a-f]{1,16}|\(nil\))"
-_UNUSED = rb"(?:0x[0-9a-f]{1,16}|\(nil\))"
+_BUFFER = rb"(?:0x[0-9a-f]{1,16}|\(nil\))"
 
 
 class CollectiveCall(LogFact, frozen=True):
@@ -681,7 +681,7 @@ class CollectiveCall(LogFact, frozen=True):
     """
 
     pattern = re.compile(
-        rb"(\w{1,40}): opCount ([0-9a-f]{1,16}) sendbuff " + _UNUSED + rb" recvbuff " + _UNUSED + rb"(?: acc " + _UNUSED + rb")? "
+        rb"(\w{1,40}): opCount ([0-9a-f]{1,16}) sendbuff " + _BUFFER + rb" recvbuff " + _BUFFER + rb"(?: acc " + _BUFFER + rb")? "
         rb"count (\d{1,13}) datatype (\d{1,3}) op (\d{1,10}) root (\d{1,7}) comm " + _ADDRESS + rb" \[nranks=(\d{1,7})\] "
         rb"stream " + _ADDRESS + rb"(?: task \d{1,10} globalrank (\d{1,7}))?"
     )  # fmt: skip

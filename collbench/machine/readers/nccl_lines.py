@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 LONGEST = 4096  # bytes of a line that are examined; ring listings of thousands of ranks are cut
-_MOST_ANSWERS = 8192  # what is before a message is constant for a thread of a rank
+_CACHE_SIZE = 8192  # what is before a message is constant for a thread of a rank
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _LEVEL = re.compile(rb"[NR]CCL (INFO|WARN|TRACE|version)\b ?")
 
@@ -77,7 +77,7 @@ _KERNEL = re.compile(rb"(?:^|\s)([A-Za-z][\w.-]{0,252}+) kernel: ")
 _RANK = re.compile(rb"\[(?:PG [\w ().-]{0,80})?[Rr]ank ?(\d{1,7}+)\]|^\[\d{1,9}+,(\d{1,7}+)\]|^\s{0,6}(\d{1,7}+): ")
 
 
-@lru_cache(maxsize=_MOST_ANSWERS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def writer_of(line: bytes) -> LogWriter:
     """Return the writer of a line from its prefixes: those of NCCL, UCX and the kernel, and the ranks of srun -l, mpirun and torchrun."""
     head = line[:400]

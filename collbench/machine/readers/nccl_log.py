@@ -222,10 +222,7 @@ class NcclLog(msgspec.Struct):
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL reports as unusable for GPUDirect RDMA.
-
-        A distance ("HCA 3") that is too long for only some GPUs does not count.
-        """
+        """HCAs that NCCL reports as unusable for GPUDirect RDMA. A distance ("HCA 3") that is too long for some GPUs does not count."""
         accesses = self.of_kind(nccl_facts.DirectAccess)
         enabled = {access.name for access in accesses if access.enabled}
         has_near = any(name.startswith("HCA ") for name in enabled)
@@ -266,10 +263,7 @@ class NcclLog(msgspec.Struct):
 
     @property
     def tuning(self) -> tuple[TunedRate, ...]:
-        """NCCL's table of latencies and bandwidths; () without one, and where communicators have different ones.
-
-        RCCL selects by other corrections of its table, so that it is left out.
-        """
+        """NCCL's table of latencies and bandwidths; () without one, where communicators differ, and for RCCL, which corrects its own."""
         keys = {rate[:3] for rate in self.rates}
         return tuple(self.rates) if len(keys) == len(self.rates) and self.library is LogLibrary.NCCL else ()
 
@@ -292,23 +286,26 @@ class _LogReader:
 
         Most lines start like the one before and repeat its facts: these must take less than a microsecond.
         """
-        head, paths, times, count = b"\n", self._paths.setdefault(b"", {}), self._times, 0
+        head = b"\n"
+        paths = self._paths.setdefault(b"", {})
+        times = self._times
+        count = 0
         for number, printed in enumerate(lines, self.number + 1):
             self.number = number
             line = cleaned(printed) if b"\x1b" in printed or len(printed) > LONGEST else printed
             if not line.startswith(head):
                 logged = split_line(line)
                 if logged is None or logged.level != INFO:
-                    self._other(line, logged)
+                    self._add_other_line(line, logged)
                     continue
                 head = logged.head
-                paths = self._begin(head)
+                paths = self._connections_after(head)
             count += 1
             message = line[len(head) :]
             middle = message.find(b" via ")
             if middle > 0:
                 end = message[middle - 6 :]
-                path_lines = paths.get(end) or self._path(message, end, head)
+                path_lines = paths.get(end) or self._connection_lines(message, end, head)
                 if path_lines:
                     path_lines.count += 1
                     if len(path_lines.begins) < _MOST_CHANNELS:
@@ -317,7 +314,7 @@ class _LogReader:
             if message in times:
                 times[message] += 1
             else:
-                self._new(message, head)
+                self._add_message(message, head)
         self.log.lines += count
         if max(len(times), sum(map(len, self._paths.values()))) > _MOST_REMEMBERED or len(self._paths) > _MOST_REMEMBERED:
             self.add_up()
@@ -326,7 +323,7 @@ class _LogReader:
         """Add what was only counted. Call it after the last line."""
         for message, count in self._times.items():
             for fact in facts_in(message):
-                self._enter(fact, times=count)
+                self._add_fact(fact, times=count)
         self._times.clear()
         self._paths.clear()
 
@@ -337,12 +334,12 @@ class _LogReader:
         self.log.messages = self.messages.messages()
         return self.log
 
-    def _other(self, line: bytes, logged: LogLine | None) -> None:
+    def _add_other_line(self, line: bytes, logged: LogLine | None) -> None:
         """Process a line that is not an INFO: a warning, the version, or other output."""
         if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:  # nccl-tests above its table, or RCCL about itself
             kinds: tuple[type[LogFact], ...] = nccl_facts.ListedRank, nccl_facts.LinkedRelease, nccl_facts.RcclMessage
             for fact in (fact for kind in kinds for fact in kind.facts_in(line.strip())):
-                self._enter(fact)
+                self._add_fact(fact)
         follows_last_error = self._follows_last_error
         self._follows_last_error = line.rstrip().endswith(_LAST_ERROR)
         if follows_last_error and self.messages.add(line, line, "warning", self.number):
@@ -351,7 +348,7 @@ class _LogReader:
             self.log.lines += 1
         if logged is None or logged.level == VERSION:  # of its plug-ins, UCX, PyTorch, the kernel or nccl-tests
             for fact in facts_in(logged.text) if logged else ():
-                self._enter(fact)
+                self._add_fact(fact)
             if line.startswith(_RESULT):
                 self.messages.finished = self.number
             if any(hint in line for hint in hints("line")):
@@ -362,28 +359,28 @@ class _LogReader:
             source = line.rfind(b"] ", 0, len(logged.head))  # before the library's file and line
             is_known = self.messages.add(line, line[source + 2 if source >= 0 else 0 :], "warning", self.number)
             problems = [fact for fact in facts_in(message) if isinstance(fact, nccl_facts.ReportedProblem | nccl_facts.FabricBroken)]
-            self._enter(nccl_facts.LoggedWarning(nccl_facts.text(message), is_known or bool(problems)))
-        self._begin(logged.head)
-        self._new(message, logged.head)
+            self._add_fact(nccl_facts.LoggedWarning(nccl_facts.text(message), is_known or bool(problems)))
+        self._connections_after(logged.head)
+        self._add_message(message, logged.head)
 
-    def _enter(self, fact: LogFact, host: str = "", *, times: int = 1) -> None:
+    def _add_fact(self, fact: LogFact, host: str = "", *, times: int = 1) -> None:
         facts = self.log.facts.setdefault(type(fact), {})
         most = _MOST_WARNINGS if isinstance(fact, nccl_facts.LoggedWarning) else _MOST_FACTS
         if (host, fact) in facts or len(facts) < most:
             facts[host, fact] = facts.get((host, fact), 0) + times
 
-    def _begin(self, head: bytes) -> dict[bytes, ConnectionLines]:
+    def _connections_after(self, head: bytes) -> dict[bytes, ConnectionLines]:
         """Add the host of lines that begin with `head`, and return their connections."""
         host = writer_of(head).host
         if host and len(self._hosts) < _MOST_HOSTS:
             self._hosts[host] = None
         for fact in nccl_facts.RcclMessage.facts_in(head):
-            self._enter(fact)
+            self._add_fact(fact)
         return self._paths.setdefault(head, {})
 
-    def _new(self, message: bytes, head: bytes) -> None:
+    def _add_message(self, message: bytes, head: bytes) -> None:
         writer = writer_of(head)
-        if b"|" in message and self._of_table(message, writer):
+        if b"|" in message and self._add_table_line(message, writer):
             return
         facts = facts_in(message)
         if nccl_facts.INIT_COMPLETE in message:
@@ -391,11 +388,11 @@ class _LogReader:
         is_known = any(hint in message for hint in hints("info")) and self.messages.add(head, message, "info", self.number)
         if is_known or any(fact.of_host for fact in facts):
             for fact in facts:
-                self._enter(fact, writer.host if fact.of_host else "")
+                self._add_fact(fact, writer.host if fact.of_host else "")
         else:
             self._times[message] = 1
 
-    def _of_table(self, message: bytes, writer: LogWriter) -> bool:
+    def _add_table_line(self, message: bytes, writer: LogWriter) -> bool:
         """Return whether the message is of NCCL's table, and add its entries. Rows belong to the last heading of the same rank."""
         place = writer.process, writer.rank, writer.device
         columns = nccl_facts.table_columns(message)
@@ -409,7 +406,7 @@ class _LogReader:
                 self.log.rates[entry] = None
         return entries is not None
 
-    def _path(self, message: bytes, end: bytes, head: bytes) -> ConnectionLines | None:
+    def _connection_lines(self, message: bytes, end: bytes, head: bytes) -> ConnectionLines | None:
         """Return the lines of the message's connection; None without one."""
         path = nccl_facts.connection(writer_of(head).host, message)
         if path is None:

@@ -1,7 +1,6 @@
 """RDMA devices with their ports, and Ethernet interfaces, from sysfs: rate, state, MTU and counters.
 
-File contents: Linux Documentation/ABI/stable/sysfs-class-infiniband. No file has InfiniBand's active MTU; RoCE's follows from the
-interface's.
+File contents: Linux Documentation/ABI/stable/sysfs-class-infiniband. No file has InfiniBand's active MTU; the interface's gives RoCE's.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ HW_COUNTERS = (
 _NEVER_AT_SDR = re.compile(r"^MT41[1-9]")  # ConnectX-4 (MT4115) and later, BlueField (MT416xx)
 _ROCE_HEADERS = 96  # bytes; iboe_get_mtu() in Linux include/rdma/ib_addr.h
 _ADDRESSES = 8  # read at most, of up to 256; the first ones are in use
-_MOST_SPEED = 10_000_000  # Mb/s
 
 
 class PortPlace(msgspec.Struct, frozen=True):
@@ -65,45 +63,46 @@ class PortPlace(msgspec.Struct, frozen=True):
         """Return the content of a file of the port."""
         return self.files.text(f"{self.folder}/{name}")
 
-    def of_interface(self, name: str | None, file: str, most: int) -> int | None:
-        """Return the number in a file of an interface."""
-        return whole(self.files.text(f"{ETHERNET_CLASS}/{name}/{file}"), 1, most) if name else None
-
 
 def _read_port(place: PortPlace, notes: Notes) -> Port:
     """Return the port. Unknown facts and their reasons are added to `notes`. Never raises."""
-    layer, logical, physical = link_layer(place.text("link_layer")), state(place.text("state")), state(place.text("phys_state"))
-    fabric = layer == "infiniband"  # Ethernet has neither LIDs nor a subnet manager, and sysfs prints zeros
-    down = logical == "down" or (logical is None and physical in {"disabled", "polling", "sleep"})
+    layer = link_layer(place.text("link_layer"))
+    logical_state = state(place.text("state"))
+    physical_state = state(place.text("phys_state"))
+    infiniband = layer == "infiniband"  # Ethernet has neither LIDs nor a subnet manager, and sysfs prints zeros
+    down = logical_state == "down" or (logical_state is None and physical_state in {"disabled", "polling", "sleep"})
     carrier = _carrier(place)
     rate, why_rate = (None, IS_DOWN) if down else _rate(place, layer, carrier, notes)
     # RoCE uses the largest InfiniBand MTU that fits into the interface's with the headers
-    most = place.of_interface(carrier, "mtu", 1 << 20) if layer == "ethernet" and not down else None
-    mtu = next((size for size in MTUS if most and size <= most - _ROCE_HEADERS), None)
-    lid = parse_lid(place.text("lid")) if fabric else None
-    reasons = {
-        "lid": why_no_lid(place.text("lid")) if fabric and lid is None else None,
-        "rate_bits_per_s": None if rate else why_rate,
-        "mtu_bytes": None if mtu else IS_DOWN if down else "sysfs does not hold it: give the output of ibv_devinfo",
-    }
-    notes.unknown |= {f"nics/{place.key}/ports/{place.number}/{fact}": why for fact, why in reasons.items() if why}
+    mtu = None
+    if carrier and layer == "ethernet" and not down:
+        carrier_mtu = whole(place.files.text(f"{ETHERNET_CLASS}/{carrier}/mtu"), 1, 1 << 20) or 0
+        mtu = next((size for size in MTUS if size <= carrier_mtu - _ROCE_HEADERS), None)
+    lid = parse_lid(place.text("lid")) if infiniband else None
+    path = f"nics/{place.key}/ports/{place.number}"
+    if infiniband and lid is None:
+        notes.unknown[f"{path}/lid"] = why_no_lid(place.text("lid"))
+    if not rate:
+        notes.unknown[f"{path}/rate_bits_per_s"] = why_rate
+    if not mtu:
+        notes.unknown[f"{path}/mtu_bytes"] = IS_DOWN if down else "sysfs does not hold it: give the output of ibv_devinfo"
     return Port(
         number=place.number,
         rate_bits_per_s=rate,
         rate_text=printable(place.text("rate") or "") or None,
-        state=logical,
-        phys_state=physical,
+        state=logical_state,
+        phys_state=physical_state,
         link_layer=layer,
         mtu_bytes=mtu,
         lid=lid,
-        sm_lid=whole(place.text("sm_lid"), 0, 0xFFFF) if fabric else None,
+        sm_lid=whole(place.text("sm_lid"), 0, 0xFFFF) if infiniband else None,
         counters={**_counters(place, "counters", COUNTERS), **_counters(place, "hw_counters", HW_COUNTERS)},
     )
 
 
 def _counters(place: PortPlace, folder: str, names: Sequence[str]) -> dict[str, int]:
-    there = set(place.files.names(f"{place.folder}/{folder}"))
-    values = {name: whole(place.text(f"{folder}/{name}")) for name in names if name in there}
+    files = set(place.files.names(f"{place.folder}/{folder}"))
+    values = {name: whole(place.text(f"{folder}/{name}")) for name in names if name in files}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -113,8 +112,8 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
     if not text:
         return None, "the files hold no rate of this port"
     if falls_back(text) and layer == "ethernet":
-        megabits = place.of_interface(carrier, "speed", _MOST_SPEED) if not place.virtual else None
-        return megabits * 1e6 if megabits else None, f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
+        speed = speed_of(place.files, f"{ETHERNET_CLASS}/{carrier}") if carrier and not place.virtual else None
+        return speed, f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
     if falls_back(text) and _NEVER_AT_SDR.match(place.type or ""):
         return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
     rate = port_rate(text, layer or "infiniband")
@@ -131,12 +130,13 @@ def _interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
 
 def _carrier(place: PortPlace) -> str | None:
     """Return the interface that carries a port: from its address table, else the device's own by port, else the only one."""
-    own = _interfaces_of_port(place.files, place.folder)
-    if own:
-        return own[0]
+    listed = _interfaces_of_port(place.files, place.folder)
+    if listed:
+        return listed[0]
     ports = {name: whole(place.files.text(f"{ETHERNET_CLASS}/{name}/dev_port"), 0, 254) for name in place.interfaces}
     matching = [name for name, port in ports.items() if port == place.number - 1]
-    return matching[0] if len(matching) == 1 else place.interfaces[0] if len(place.interfaces) == 1 else None
+    candidates = matching if len(matching) == 1 else place.interfaces
+    return candidates[0] if len(candidates) == 1 else None
 
 
 # RDMA devices (InfiniBand, RoCE, EFA, software) as /sys/class/infiniband shows them.
@@ -155,10 +155,11 @@ def read(files: Files) -> Machine:
 def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
     """Return the network interfaces of an RDMA device: under a software device, on the same PCI function, and in its address tables."""
     folder = f"{CLASS}/{device}"
-    below, function = _word(files, f"{folder}/parent"), _function(files, device)
-    siblings = files.names(f"{function}/net") if function and not below else ()
-    named = [name for port in files.names(f"{folder}/ports") for name in _interfaces_of_port(files, f"{folder}/ports/{port}")]
-    return tuple(dict.fromkeys(name for name in (below, *map(printable, siblings), *named) if name))
+    parent = _word(files, f"{folder}/parent")
+    function = _function(files, device)
+    siblings = files.names(f"{function}/net") if function and not parent else ()
+    port_interfaces = [name for port in files.names(f"{folder}/ports") for name in _interfaces_of_port(files, f"{folder}/ports/{port}")]
+    return tuple(dict.fromkeys(name for name in (parent, *map(printable, siblings), *port_interfaces) if name))
 
 
 def pci_folder(path: str | None) -> str:
@@ -170,11 +171,14 @@ def pci_folder(path: str | None) -> str:
 
 
 def _device(files: Files, name: str, notes: Notes) -> Nic:
-    folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
+    folder = f"{CLASS}/{name}"
+    key = printable(name)
+    virtual = _why_virtual(files, name)
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
         notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
-    kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
+    kind = _word(files, f"{folder}/hca_type")
+    interfaces = interfaces_of(files, name)
     ports = (
         _read_port(PortPlace(number, files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), notes)
         for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
@@ -199,14 +203,11 @@ def _function(files: Files, name: str) -> str:
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Return why a device is virtual.
-
-    Software devices may be under the PCI device of their interface; names and own files identify them.
-    """
-    below = _word(files, f"{CLASS}/{name}/parent")  # only rxe has it
-    software = why_software("rxe" if below else name)
+    """Return why a device is virtual. Software devices may be under their interface's PCI device: names and own files identify them."""
+    parent = _word(files, f"{CLASS}/{name}/parent")  # only rxe has it
+    software = why_software("rxe" if parent else name)
     if software:
-        return f"{software} over {below}" if below else software
+        return f"{software} over {parent}" if parent else software
     return "no hardware behind it" if (files.real(f"{CLASS}/{name}") or "").startswith("/sys/devices/virtual/") else None
 
 
@@ -230,14 +231,16 @@ def read_ethernet(files: Files) -> Machine:
 
     Rate limits of traffic shapers are read only on the live machine.
     """
-    owned = {each for name in files.names(CLASS) if not _why_virtual(files, name) for each in interfaces_of(files, name)}
+    devices = [name for name in files.names(CLASS) if not _why_virtual(files, name)]
+    device_interfaces = {interface for device in devices for interface in interfaces_of(files, device)}
     names = []
     for name in files.names(ETHERNET_CLASS):
         folder = f"{ETHERNET_CLASS}/{name}"
         master = (files.real(f"{folder}/master") or "").rpartition("/")[2]  # a port of a bond belongs to the device of the bond
         # a file such as bonding_masters is not an interface, but a link with an unknown target may be one
-        there = bool(files.names(folder)) or files.real(folder) is None
-        names += [name] if name != LOOPBACK and name not in owned and master not in owned and there else []
+        is_interface = bool(files.names(folder)) or files.real(folder) is None
+        if is_interface and name != LOOPBACK and name not in device_interfaces and master not in device_interfaces:
+            names.append(name)
     shaped = shapes() if names and isinstance(files, Folder) and files.root == Path("/") else {}
     unknown: dict[str, str] = {}
     nics = tuple(_nic(files, name, shaped, unknown) for name in names)
@@ -245,11 +248,12 @@ def read_ethernet(files: Files) -> Machine:
 
 
 def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str, str]) -> Nic:
-    folder, key = f"{ETHERNET_CLASS}/{name}", printable(name)
+    folder = f"{ETHERNET_CLASS}/{name}"
+    key = printable(name)
     kind = files.text(f"{folder}/type")
-    # a bond has a speed but consists of ports that are already counted
-    other = "tunnel or the like" if kind is not None and kind not in _HARDWARE else None
-    virtual = made_of(files, folder) or why_virtual(files, folder) or other
+    virtual = made_of(files, folder) or why_virtual(files, folder)  # a bond has a speed but consists of ports that are already counted
+    if not virtual and kind is not None and kind not in _HARDWARE:
+        virtual = "tunnel or the like"
     function = pci_folder(files.real(f"{folder}/device") or files.real(folder))
     carrier = files.text(f"{folder}/carrier") or ""  # it decides where a driver without link detection reports "unknown"
     state = _STATES.get(files.text(f"{folder}/operstate") or "") or {"1": "active", "0": "down"}.get(carrier)
@@ -270,5 +274,6 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
         mtu_bytes=whole(files.text(f"{folder}/mtu"), 1, 1 << 20),
         shaped_bits_per_s=shaped.get(name),
     )
-    address, numa = pci_address(function.rpartition("/")[2]), numa_of(files.text(f"{function}/numa_node")) if function else None
+    address = pci_address(function.rpartition("/")[2])
+    numa = numa_of(files.text(f"{function}/numa_node")) if function else None
     return Nic(name=key, address=address, numa=numa, ports=(port,), interfaces=(key,), virtual=virtual)

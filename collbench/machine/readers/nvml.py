@@ -1,7 +1,6 @@
 """The GPUs of this machine as NVIDIA's driver reports them live, through NVML.
 
-Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The bridge and the NUMA node near a GPU
-are in the kernel's files.
+Functions, codes and units: https://docs.nvidia.com/deploy/nvml-api/. The kernel's files have the bridge and NUMA node of a GPU.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ class Session(Notes):
             return None, printable(str(why), 100) or type(why).__name__
 
 
-def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[list[GpuLink], int | None]:
+def nvlinks(session: Session, key: str, handle: Any, gpus: set[str]) -> tuple[list[GpuLink], int | None]:
     """Return the links of a GPU that are up, by far end, and how many are off; None if NVML shows no link.
 
-    `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
+    `gpus` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
     speeds: dict[str | None, list[float | None]] = {}
     off = queried = 0
@@ -79,7 +78,7 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
         off += not active
         remote = session.try_to("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)[0] if active else None
         if active and remote != _CPU:
-            end = SWITCH if remote == _SWITCH else _peer(session, handle, link, known)
+            end = SWITCH if remote == _SWITCH else _peer(session, handle, link, gpus)
             speeds.setdefault(end, []).append(_speed(session, handle, link))
     if not queried or why not in _NO_SUCH_LINK:
         session.unknown[f"gpus/{key}/links_off"] = f"NVML does not show the NVLinks of this GPU: {why}"
@@ -87,33 +86,30 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
     if not speeds:
         return [GpuLink(key, None, 0)], off
     links = []
-    for end, found in speeds.items():
-        rates = sorted({speed for speed in found if speed is not None})
+    for end, link_speeds in speeds.items():
+        rates = sorted({speed for speed in link_speeds if speed is not None})
         if len(rates) > 1:
             session.doubt(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
         if len(rates) != 1:
             why = "the links run at different speeds" if rates else "NVML does not report the speed of an NVLink"
             session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
-        links.append(GpuLink(key, end, len(found), "nvlink", rates[0] if len(rates) == 1 else None))
+        links.append(GpuLink(key, end, len(link_speeds), "nvlink", rates[0] if len(rates) == 1 else None))
     return links, off
 
 
-def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | None:
+def _peer(session: Session, handle: Any, link: int, gpus: set[str]) -> str | None:
     """Return the GPU at the far end; None for one that is not visible here, as in a container with some of the GPUs."""
     info, _ = session.try_to("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
     text = getattr(info, "busId", "")
     address = pci_address(text.decode("ascii", errors="replace") if isinstance(text, bytes) else str(text))
-    return address if address in known else None
+    return address if address in gpus else None
 
 
 def _speed(session: Session, handle: Any, link: int) -> float | None:
-    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes.
-
-    Older drivers have one speed for all links.
-    """
-    of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
-    for query in ((of_link, link), of_all):
-        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [query])
+    """Return the raw bytes/s of one direction (H100: 26.562 GB/s; NVML has 10^6 bytes). Older drivers have one speed for all links."""
+    nvml = session.nvml
+    for field in ((getattr(nvml, _SPEED_OF_LINK, None), link), getattr(nvml, _SPEED_OF_ALL, None)):
+        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [field])
         kind = _VALUES.get(values[0].valueType) if values and values[0].nvmlReturn == 0 else None
         megabytes = float(getattr(values[0].value, kind)) if kind else 0.0
         if 0 < megabytes <= _MOST_MEGABYTES:
@@ -122,18 +118,16 @@ def _speed(session: Session, handle: Any, link: int) -> float | None:
 
 
 def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Return whether a GPU can read another's memory, by (key, key): "OK", or not for its chipset "CNS", GPU "GNS", topology "TNS",
-    "DR", "NS".
-    """
-    found: dict[tuple[str, str], str] = {}
+    """Return whether a GPU can read another's memory, by (key, key): "OK"; no by chipset "CNS", GPU "GNS", topology "TNS", "DR", "NS"."""
+    access: dict[tuple[str, str], str] = {}
     for a, first in handles.items():
         for b, second in handles.items():
             status, why = session.try_to("nvmlDeviceGetP2PStatus", first, second, _READ) if a != b else (None, "")
             if status in _PEER:
-                found[a, b] = _PEER[status]
+                access[a, b] = _PEER[status]
             elif why:
                 session.unknown[f"peer_access/{a}>{b}"] = f"NVML does not report it: {why}"
-    return found
+    return access
 
 
 KIND = "NVML"
@@ -178,8 +172,7 @@ def read(library: Any = None) -> Machine:
 
 
 def _machine(session: Session) -> Machine:
-    count = session.query("gpus", "nvmlDeviceGetCount") or 0
-    cards = [_card(session, index) for index in range(count)]
+    cards = [_card(session, index) for index in range(session.query("gpus", "nvmlDeviceGetCount") or 0)]
     handles = {card.gpu.key: card.handle for card in cards if card.handle is not None}
     gpus: list[Gpu] = []
     links: list[GpuLink] = []

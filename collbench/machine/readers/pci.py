@@ -44,10 +44,7 @@ def adapter_name(type_name: str | None) -> str | None:
 
 
 def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
-    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI.
-
-    A report of no links is then rejected.
-    """
+    """Return whether a GPU, one of `gpus`, is of a kind with built-in NVLink or xGMI: a report of no links is then rejected."""
     if gpu.model:
         return bool(_MODULES.search(gpu.model))
     return gpu.architecture in _OF_MODULES and gpus >= _FEWEST

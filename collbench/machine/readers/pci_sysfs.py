@@ -35,8 +35,8 @@ def read_kfd(files: Files) -> Machine:
         properties = _properties(files.text(f"{_NODES}/{node}/properties"))
         if properties.get("simd_count", 0) <= 0:
             continue
-        where = address(properties)
-        key = where or f"gpu{len(gpus)}"
+        pci_location = address(properties)
+        key = pci_location or f"gpu{len(gpus)}"
         if any(key == gpu.key for gpu in gpus.values()):
             doubts.append(f"{key}: the driver lists it in several partitions: counted once, with the memory of the first")
             continue
@@ -44,7 +44,7 @@ def read_kfd(files: Files) -> Machine:
         folder = f"{_NODES}/{node}/mem_banks"
         banks = [_properties(files.text(f"{folder}/{bank}/properties")) for bank in files.names(folder)[:64]]
         size = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _MEMORY_OF_GPU)
-        gpus[node] = Gpu(key, len(gpus), where, "amd", architecture=name, memory_bytes=size if 0 < size <= _MOST_BYTES else None)
+        gpus[node] = Gpu(key, len(gpus), pci_location, "amd", architecture=name, memory_bytes=size if 0 < size <= _MOST_BYTES else None)
     links = tuple(link for node in gpus for link in _links(files, node, gpus, doubts))
     return Machine(gpus=tuple(gpus.values()), gpu_links=links, doubts=tuple(dict.fromkeys(doubts)))
 
@@ -73,13 +73,14 @@ def _properties(text: str | None) -> dict[str, int]:
 def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) -> Sequence[GpuLink]:
     folder = f"{_NODES}/{node}/io_links"
     listed = [_properties(files.text(f"{folder}/{name}/properties")) for name in files.names(folder)]
-    there = {each["node_to"]: each for each in listed if each.get("type") == _XGMI and each.get("node_to") in gpus}
+    xgmi = {link["node_to"]: link for link in listed if link.get("type") == _XGMI and link.get("node_to") in gpus}
     links = []
-    for peer, link in there.items():
+    for peer, link in xgmi.items():
         count = _count(link, doubts) if peer != node else 0
-        one = link.get("min_bandwidth", 0)
-        rate = one * 1e6 if 0 < one <= _MOST_MB_PER_S else None
-        links += [GpuLink(gpus[node].key, gpus[peer].key, count, "xgmi", rate)] if count else []
+        megabytes = link.get("min_bandwidth", 0)
+        rate = megabytes * 1e6 if 0 < megabytes <= _MOST_MB_PER_S else None
+        if count:
+            links.append(GpuLink(gpus[node].key, gpus[peer].key, count, "xgmi", rate))
     return links
 
 
@@ -89,13 +90,14 @@ def _count(link: Mapping[str, int], doubts: list[str]) -> int:
     The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 if the route is indirect
     (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
     """
-    one, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
-    if not one and not most:
+    link_rate = link.get("min_bandwidth", 0)
+    pair_rate = link.get("max_bandwidth", 0)
+    if not link_rate and not pair_rate:
         return 1 if link.get("weight", _ONE_HOP) <= _ONE_HOP else 0
-    if not one or most % one or most // one > _MOST_LINKS:
-        doubts.append(f"an xGMI link of {most} MB/s made of links of {one} MB/s: counted as one")
+    if not link_rate or pair_rate % link_rate or pair_rate // link_rate > _MOST_LINKS:
+        doubts.append(f"an xGMI link of {pair_rate} MB/s made of links of {link_rate} MB/s: counted as one")
         return 1
-    return most // one
+    return pair_rate // link_rate
 
 
 DEVICES = "/sys/bus/pci/devices"
@@ -104,26 +106,22 @@ _SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and n
 
 
 def read(files: Files) -> Machine:
-    """Return every function in /sys/bus/pci/devices in the order of the addresses. Never raises.
-
-    Impossible links and parents are omitted, with a doubt.
-    """
+    """Return the functions in /sys/bus/pci/devices by address, with doubts instead of impossible links and parents. Never raises."""
     names = {address: name for name in reversed(files.names(DEVICES)) if (address := pci_address(name))}
     if not names:
         return Machine(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
     doubts: list[str] = []
-    seen = {address: _device(files, address, f"{DEVICES}/{names[address]}", doubts) for address in sorted(names, key=_order)}
-    above = {}  # "" at a root, None when unknown
-    for device in seen.values():
-        why = _impossible(device, seen.get(device.parent)) if device.parent else None
-        above[device.address] = None if why else device.parent
+    listed = {address: _device(files, address, f"{DEVICES}/{names[address]}", doubts) for address in sorted(names, key=_order)}
+    parents = {}  # "" at a root, None when unknown
+    for device in listed.values():
+        why = _impossible(device, listed.get(device.parent)) if device.parent else None
+        parents[device.address] = None if why else device.parent
         if why:
             doubts.append(f"{device.address}: its path leads through {device.parent}, {why}: its parent is unknown")
-    devices = with_switches([replace(device, parent=above[device.address] or None) for device in seen.values()])
-    lost = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address, parent in above.items() if parent is None}
-    lost |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
-    impossible = [doubt for device in devices if (doubt := link_doubt(device))]
-    return Machine(pci=devices, unknown=lost, doubts=(*few(doubts), *few(impossible)))
+    devices = with_switches([replace(device, parent=parents[device.address] or None) for device in listed.values()])
+    unknown = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address in parents if parents[address] is None}
+    unknown |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
+    return Machine(pci=devices, unknown=unknown, doubts=(*few(doubts), *few(list(filter(None, map(link_doubt, devices))))))
 
 
 def _order(address: str) -> tuple[int, ...]:
@@ -140,15 +138,17 @@ def _device(files: Files, address: str, folder: str, doubts: list[str]) -> PciDe
     lines = (line.partition("=") for line in text("uevent").splitlines())
     event = {name: printable(value) for name, equals, value in lines if equals}  # one read; older kernels have only a file for each
     ids = dict(zip(("vendor", "device"), event.get("PCI_ID", "").split(":"), strict=False)) | {"class": event.get("PCI_CLASS", "")}
-    vendor, device_id, class_id = (
+    vendor_id, device_id, class_id = (
         whole(f"0x{ids[name]}" if ids.get(name) else files.text(f"{folder}/{name}"), 0, 0xFFFFFF) for name in ("vendor", "device", "class")
     )
-    rates = [(text(f"{which}_link_speed"), text(f"{which}_link_width")) for which in ("current", "max")]
-    now, most = ((gigatransfers(speed) if _SPEED.match(speed) else None, lanes(width)) for speed, width in rates)
+    speeds = [text("current_link_speed"), text("max_link_speed")]
+    speed, max_speed = (gigatransfers(speed) if _SPEED.match(speed) else None for speed in speeds)
+    link = PcieLink(speed, lanes(text("current_link_width")), max_speed, lanes(text("max_link_width")))
     driver = event.get("DRIVER") or (printable((files.real(f"{folder}/driver") or "").rpartition("/")[2]) if "driver" in names else "")
-    parent, numa, virtual = _path_parent(files, address, folder, doubts), numa_of(text("numa_node")), "physfn" in names
-    link = PcieLink(*now, *most)
-    return function(address, vendor, device_id, class_id, link, virtual=virtual, parent=parent, numa=numa, driver=driver or None)
+    return function(
+        address, vendor_id, device_id, class_id, link, virtual="physfn" in names,
+        parent=_path_parent(files, address, folder, doubts), numa=numa_of(text("numa_node")), driver=driver or None,
+    )  # fmt: skip
 
 
 def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> str | None:
@@ -168,13 +168,14 @@ def _impossible(device: PciDevice, parent: PciDevice | None) -> str | None:
         return "which is not listed"
     if parent.class_id is not None and parent.class_id >> 16 != _BRIDGES:
         return "which is not a bridge"
-    below, above = _order(device.address), _order(parent.address)
-    return None if below[0] == above[0] and below[1] > above[1] else "which is not on a bus before its own"
+    domain, bus, *_ = _order(device.address)
+    parent_domain, parent_bus, *_ = _order(parent.address)
+    return None if domain == parent_domain and bus > parent_bus else "which is not on a bus before its own"
 
 
 # GPUs of a Linux machine: PCI functions that a GPU driver lists; without such a list, all GPUs by class and vendor.
 
-_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _DISPLAY = 0x03  # base class; a capture may have only the class
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -184,46 +185,47 @@ def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
 
     Never raises. Virtual functions for guests are not GPUs of the host.
     """
-    listed = {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
+    listed = {address: name for name in files.names(NVIDIA_GPUS) if (address := pci_address(name))}
     amd = read_kfd(files)
-    known_amd = {gpu.key: gpu for gpu in amd.gpus}
-    kinds: list[PciDevice] = []
+    amd_by_key = {gpu.key: gpu for gpu in amd.gpus}
+    with_kinds: list[PciDevice] = []
     by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
     for device in devices:
-        of_driver = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
-        kinds.append(replace(device, kind="gpu") if of_driver else device)
-        vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
-        if kinds[-1].kind == "gpu" and not device.virtual and vendor:
-            by_vendor[vendor].append(kinds[-1])
+        is_listed = device.address in listed
+        is_display = device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
+        with_kind = replace(device, kind="gpu") if is_listed and is_display else device
+        with_kinds.append(with_kind)
+        vendor = "nvidia" if is_listed else VENDORS.get(device.vendor_id or 0)
+        if with_kind.kind == "gpu" and not device.virtual and vendor:
+            by_vendor[vendor].append(with_kind)
     doubts = list(amd.doubts)
-    nvidia = _of_driver("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
-    of_amd = _of_driver("amd", by_vendor["amd"], known_amd, "/sys/class/kfd", doubts)
+    nvidia_gpus = _driver_gpus("nvidia", by_vendor["nvidia"], listed, NVIDIA_GPUS, doubts)
+    amd_gpus = _driver_gpus("amd", by_vendor["amd"], amd_by_key, "/sys/class/kfd", doubts)
     gpus = (
-        *(_nvidia(files, f"{_NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia),
-        *(_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd),
+        *(_nvidia(files, f"{NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia_gpus),
+        *(_amd(files, amd_by_key.get(gpu.key), gpu) for gpu in amd_gpus),
         *_numbered("intel", by_vendor["intel"]),
     )
     unknown = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
     unknown |= {f"gpus/{gpu.key}/memory_bytes": "sysfs does not have it; nvidia-smi and NVML do" for gpu in gpus if not gpu.memory_bytes}
     if not gpus and not devices:
         unknown = {"gpus": "the files show no PCI bus and no GPU driver"}
-    return Machine(pci=tuple(kinds), gpus=gpus, gpu_links=amd.gpu_links, unknown=unknown, doubts=few(doubts))
+    return Machine(pci=tuple(with_kinds), gpus=gpus, gpu_links=amd.gpu_links, unknown=unknown, doubts=few(doubts))
 
 
-def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Collection[str], where: str, doubts: list[str]) -> list[Gpu]:
+def _driver_gpus(vendor: Vendor, devices: Sequence[PciDevice], listed: Collection[str], folder: str, doubts: list[str]) -> list[Gpu]:
     """Return the GPUs of one vendor: those that the driver lists if any, else all on the bus. A container may have fewer."""
     if not listed:
         return _numbered(vendor, devices)
-    taken = [device for device in devices if device.address in listed]
-    there = {device.address for device in taken}
-    if len(taken) < len(devices):
+    counted = [device for device in devices if device.address in listed]
+    if len(counted) < len(devices):
         doubts.append(
-            f"{len(devices) - len(taken)} of {len(devices)} {vendor.upper()} GPUs on the PCI bus are not listed in {where}: not counted"
+            f"{len(devices) - len(counted)} of {len(devices)} {vendor.upper()} GPUs on the PCI bus are not listed in {folder}: not counted"
             " (a container that was given some of them, or GPUs that the driver lost)"
         )
-    absent = [PciDevice(name, "gpu") for name in sorted(set(listed) - there)]
+    absent = [PciDevice(name, "gpu") for name in sorted({*listed} - {device.address for device in counted})]
     # by the length of the domain first: "10000:01:00.0" comes after "ffff:…"
-    return _numbered(vendor, sorted([*taken, *absent], key=lambda device: (len(device.address), device.address)))
+    return _numbered(vendor, sorted([*counted, *absent], key=lambda device: (len(device.address), device.address)))
 
 
 def _numbered(vendor: Vendor, devices: Sequence[PciDevice]) -> list[Gpu]:
@@ -238,13 +240,12 @@ def _nvidia(files: Files, folder: str, gpu: Gpu) -> Gpu:
     model = printable(fields.get("Model", ""))
     node = re.search(r"^Node:\s*(\d+)\s*$", files.text(f"{folder}/numa_status") or "", re.M)
     uuid = _UUID.fullmatch(fields.get("GPU UUID", "").strip().replace("gpu-", "GPU-"))
-    named = model if model not in ("", "Unknown") else None
-    return replace(gpu, model=named, uuid=uuid[0] if uuid else None, memory_numa=numa_of(node[1]) if node else None)
+    is_named = model not in ("", "Unknown")
+    return replace(gpu, model=model if is_named else None, uuid=uuid[0] if uuid else None, memory_numa=numa_of(node[1]) if node else None)
 
 
-def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
+def _amd(files: Files, listed: Gpu | None, gpu: Gpu) -> Gpu:
     folder = f"{DEVICES}/{gpu.key}"
-    memory = known.memory_bytes if known else None
     model = printable(files.text(f"{folder}/product_name") or "")
-    memory = memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50)
-    return replace(gpu, model=model or None, architecture=known.architecture if known else None, memory_bytes=memory)
+    memory = (listed.memory_bytes if listed else None) or whole(files.text(f"{folder}/mem_info_vram_total"), 1, _MOST_BYTES)
+    return replace(gpu, model=model or None, architecture=listed.architecture if listed else None, memory_bytes=memory)

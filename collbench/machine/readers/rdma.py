@@ -107,7 +107,7 @@ def parse_guid(text: str | None) -> str | None:
     digits = (text or "").strip().lower().removeprefix("0x").replace(":", "")
     if not _GUID.match(digits) or not digits.strip("0"):
         return None
-    return ":".join(digits[at : at + 4] for at in range(0, 16, 4))
+    return ":".join(digits[start : start + 4] for start in range(0, 16, 4))
 
 
 def parse_lid(text: str | None) -> int | None:

@@ -35,9 +35,9 @@ from collbench.machine.readers.rdma import (
     why_no_lid,
     why_software,
 )
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
+from collbench.machine.readers.text import HEAD, Notes, Reader, Unreadable, decoded, few, json_of, printable, whole
 from collbench.units import plural
-from collbench.untrusted import parse_json, read_file
+from collbench.untrusted import read_file
 
 # The output of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
 
@@ -66,9 +66,9 @@ class _Row(NamedTuple):
     note: str
 
 
-def looks_like_iblinkinfo(text: str, name: str) -> bool:
+def looks_like_iblinkinfo(start: str) -> bool:
     """Return whether the start of a text is iblinkinfo's."""
-    return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
+    return "==>" in start and any(_ARROW.search(line[:_LONGEST_LINE]) for line in start.splitlines())
 
 
 def read_iblinkinfo(text: str, name: str) -> Machine:
@@ -86,36 +86,43 @@ def read_iblinkinfo(text: str, name: str) -> Machine:
         if row.kind == "SWITCH" and row.peer not in switches and row.peer and row.peer_port
     ]
     links: list[FabricLink] = []
-    notes: dict[str, list[str]] = {}
-    for row in (row for row in ends if _NO_HOST not in row.node.lower()):
+    notes = Notes()
+    for row in ends:
+        if _NO_HOST in row.node.lower():
+            continue
         host, _, device = row.node.partition(" ")
         links.append(FabricLink(host, device.strip() or None, row.port, row.width, row.lane, row.peer, row.peer_port))
-        notes.setdefault(row.note, []).append(f"{row.node} port {row.port}")
-    noted = [f"{several(ports)}: {IBLINKINFO_KIND} notes '{note}', both ends could do better" for note, ports in notes.items() if note]
-    return Machine(sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(links), doubts=(*doubts, *few(noted)))
+        if row.note:
+            notes.doubt(f"{IBLINKINFO_KIND} notes '{row.note}', both ends could do better", f"{row.node} port {row.port}")
+    return Machine(sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(links), doubts=(*doubts, *few(notes.doubts)))
 
 
 def _rows(text: str, doubts: list[str]) -> Iterator[_Row]:
-    kind, node, odd = "", "", 0
+    kind = node = ""
+    incomplete = 0
     for line in text.splitlines():
         if section := _SECTION.match(line[:_LONGEST_LINE]):
-            kind, node = section[1].upper(), _node(section[3], section[2])
+            kind = section[1].upper()
+            node = _node(section[3], section[2])
         elif "==>" in line and kind:
             row = _row(kind, node, line[:_LONGEST_LINE])
-            odd += row is None or (row.peer is not None and row.lane is None)
-            yield from [row] if row else []
-    if odd:
-        doubts.append(f"{IBLINKINFO_KIND}: {odd} links could not be read whole")
+            incomplete += row is None or (row.peer is not None and row.lane is None)
+            if row:
+                yield row
+    if incomplete:
+        doubts.append(f"{IBLINKINFO_KIND}: {incomplete} links could not be read whole")
 
 
 def _row(kind: str, node: str, line: str) -> _Row | None:
     """Return the row of a line. Lanes and speed are None for a port that is down and for unknown rates."""
     arrow = _ARROW.search(line)
-    near, far = (_NEAR.search(line[: arrow.start()]), _FAR.match(line[arrow.end() :])) if arrow else (None, None)
+    near = _NEAR.search(line[: arrow.start()]) if arrow else None
+    far = _FAR.match(line[arrow.end() :]) if arrow else None
     if not arrow or not near or not far:
         return None
     speed = _SPEED.match(arrow[1])
-    width, lane = (int(speed[1]), float(speed[2]) * 1e9) if speed else (None, None)
+    width = int(speed[1]) if speed else None
+    lane = float(speed[2]) * 1e9 if speed else None
     if width not in WIDTHS or not lane or not lane_name(lane):
         width = lane = None
     return _Row(kind, node, int(near[2]), width, lane, _node(far[3], None) or None, whole(far[2], 0, 255), printable(far[4], 80))
@@ -133,7 +140,7 @@ IBLINKINFO = Reader(
     looks_like_iblinkinfo,
     read_iblinkinfo,
     lists=frozenset({"fabric"}),
-    starts=lambda line: bool(_SECTION.match(line[:_LONGEST_LINE])),
+    starts=lambda line: _SECTION.match(line[:_LONGEST_LINE]),
 )
 
 
@@ -151,9 +158,8 @@ _LANE_SPEED = re.compile(r"^(\d{1,3}(?:\.\d{1,5})?) Gbps\b")
 _SPEEDS = ("LinkSpeedExtActive2", "LinkSpeedExtActive", "LinkSpeedActive")
 
 
-def looks_like_ibportstate(text: str, name: str) -> bool:
-    """Return whether the text has ibportstate's dotted lines."""
-    start = text[:HEAD]
+def looks_like_ibportstate(start: str) -> bool:
+    """Return whether the start of a text has ibportstate's dotted lines."""
     return "LinkWidthActive:." in start and "PhysLinkState:." in start and "==(" not in start
 
 
@@ -162,21 +168,22 @@ def read_ibportstate(text: str, name: str) -> Machine:
 
     Raises Unreadable for a switch's port, and for text without a LID or a width.
     """
-    called = printable(name)
+    shown_name = printable(name)
     lines = list(lines_of(text, name))
     if any("Switch PortInfo" in line for line in lines):
         raise Unreadable(
-            f"{called} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
+            f"{shown_name} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
         )
     facts, number, fdr10 = _current_facts(lines)
-    local, width = parse_lid(facts.get("Lid")), _LANES.search(facts.get("LinkWidthActive", ""))
-    if local is None or width is None:
-        raise Unreadable(f"{called} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
+    lid = parse_lid(facts.get("Lid"))
+    width = _LANES.search(facts.get("LinkWidthActive", ""))
+    if lid is None or width is None:
+        raise Unreadable(f"{shown_name} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
     down = state(facts.get("LinkState")) == "down"
-    printed = [match for key in _SPEEDS if (match := _LANE_SPEED.match(facts.get(key, ""))) and float(match[1])]
-    speed = 10.3125 if fdr10 else float(printed[0][1]) if printed else None
+    speeds = [float(match[1]) for match in (_LANE_SPEED.match(facts.get(key, "")) for key in _SPEEDS) if match]
+    speed = 10.3125 if fdr10 else next(filter(None, speeds), None)
     rate = None if down or speed is None else fabric_rate(int(width[1]), speed * 1e9)
-    widths = [set(map(int, _LANES.findall(facts.get(key, "")))) for key in ("LinkWidthSupported", "LinkWidthEnabled")]
+    supported, enabled = (set(map(int, _LANES.findall(facts.get(key, "")))) for key in ("LinkWidthSupported", "LinkWidthEnabled"))
     port = Port(
         number=number,
         rate_bits_per_s=rate,
@@ -184,34 +191,37 @@ def read_ibportstate(text: str, name: str) -> Machine:
         state=state(facts.get("LinkState")),
         phys_state=state(facts.get("PhysLinkState")),
         link_layer="infiniband",
-        lid=local,
+        lid=lid,
         sm_lid=whole(facts.get("SMLid"), 0, 0xFFFF),
         lanes=None if down else int(width[1]),
-        max_lanes=max(widths[0] & widths[1], default=None) if all(widths) else None,
+        max_lanes=max(supported & enabled, default=None),
     )
-    nic = name_by_lid(local)
+    nic = name_by_lid(lid)
     unknown = {f"nics/{nic}/address": "ibportstate names no device"}
     if rate is None:
         unknown[f"nics/{nic}/ports/{number}/rate_bits_per_s"] = IS_DOWN if down else "ibportstate prints no speed that a port has"
-    return Machine(sources=(f"{IBPORTSTATE_KIND} {called}",), nics=(Nic(nic, rdma=True, ports=(port,)),), unknown=unknown)
+    return Machine(sources=(f"{IBPORTSTATE_KIND} {shown_name}",), nics=(Nic(nic, rdma=True, ports=(port,)),), unknown=unknown)
 
 
 def _current_facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
     """Return the lines of the last section (the port's current state), the port's number, and whether the speed is FDR10."""
     facts: dict[str, str] = {}
-    number, inside, fdr10 = 1, False, False
+    number = 1
+    inside = fdr10 = False
     for line in lines:
-        if match := _IBPORTSTATE_SECTION.match(line):
-            facts, inside, fdr10 = {}, True, False
-            number = int(match[2]) if match[2] else 1
-            facts |= {"Lid": match[1]} if match[1] else {}
+        if section := _IBPORTSTATE_SECTION.match(line):
+            facts = {"Lid": section[1]} if section[1] else {}
+            number = int(section[2] or 1)
+            inside = True
+            fdr10 = False
         elif _OTHER_SECTION.match(line):
             inside = False
-        elif match := _LINE.match(line):
-            if inside and (match[1] == "Lid" or match[1] not in facts):
-                facts[match[1]] = match[2]
-            elif facts and match[1] == "LinkSpeedActive":
-                fdr10 = (whole(match[2], 0, 255) or 0) == 1
+        elif entry := _LINE.match(line):
+            key, value = entry.groups()
+            if inside and (key == "Lid" or key not in facts):
+                facts[key] = value
+            elif facts and key == "LinkSpeedActive":
+                fdr10 = whole(value, 0, 255) == 1
     return facts, number, fdr10
 
 
@@ -224,15 +234,17 @@ IBPORTSTATE = Reader(IBPORTSTATE_KIND, looks_like_ibportstate, read_ibportstate)
 # enum ibv_port_state in libibverbs/verbs.h. ibstat prints a rate without its name ("Rate: 400"), ibv_devinfo the speed only with -v.
 
 _MOST_DEVICES = 1024
-_DEVICE, _OF_PORT = "<device>", "<port>"  # the keys of lines that begin a device and a port
-_IBV_KEYS = {"hca_id": _DEVICE, "port": _OF_PORT}
+_DEVICE_KEY = "<device>"  # of a line that begins a device
+_PORT_KEY = "<port>"
+_IBV_KEYS = {"hca_id": _DEVICE_KEY, "port": _PORT_KEY}
 _SAME_KEYS = {"base lid": "port lid", "sys image guid": "system image guid", "physical state": "phys state", "firmware version": "fw ver"}
 _KEY_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
+# a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"
 _IBSTAT_HEAD = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _IBSTAT_DEVICE = re.compile(r"^(?:CA:? '([^']*)'|Infiniband device '([^']*)' port (\d{1,3}) status:)$")
 _IBSTAT_PORT = re.compile(r"^Port (\d{1,3}):$")
 _IBV_HEAD = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
-_NONE = "No IB devices found"
+_NO_DEVICES = "No IB devices found"
 
 # Gb/s that identify one rate at any width: from EDR on the printed rate is the data rate, see `rdma`.
 _PLAIN = {"25", "50", "100", "200", "400", "800", "1600"}
@@ -257,16 +269,8 @@ class _Device(msgspec.Struct):
     ports: dict[int, Facts] = msgspec.field(default_factory=dict)
 
 
-def looks_like_ibstat(text: str, name: str) -> bool:
-    """Return whether the text has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
-    return bool(_IBSTAT_HEAD.search(text[:HEAD]))
-
-
 def read_ibstat(text: str, name: str) -> Machine:
-    """Return the listed RDMA devices and ports. A port that is down has no rate, even if one is printed; MTUs are not printed.
-
-    Raises Unreadable for text without a device.
-    """
+    """Return the listed RDMA devices and ports; one that is down has no rate. Raises Unreadable for text without a device."""
     devices, _ = _devices(_words_of_ibstat(lines_of(text, name)), name)  # of a port that is listed again, more lines may be known
     if not devices:
         raise Unreadable(f"{printable(name)} has no line like \"CA 'mlx5_0'\", which begins each device of ibstat: save its output again")
@@ -277,10 +281,11 @@ def _words_of_ibstat(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield (key, value) of each line. ibstatus has a device and its port in one line."""
     for line in lines:
         if device := _IBSTAT_DEVICE.match(line):
-            yield _DEVICE, device[1] or device[2] or "?"
-            yield from [(_OF_PORT, device[3])] if device[3] else []
+            yield _DEVICE_KEY, device[1] or device[2] or "?"
+            if device[3]:
+                yield _PORT_KEY, device[3]
         elif port := _IBSTAT_PORT.match(line):
-            yield _OF_PORT, port[1]
+            yield _PORT_KEY, port[1]
         elif entry := _KEY_LINE.match(line):
             yield entry[1], entry[2]
 
@@ -297,22 +302,18 @@ def _rate_of_ibstat(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
     return text or None, None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
-IBSTAT = Reader("ibstat", looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=lambda line: bool(_IBSTAT_HEAD.match(line)))
+IBSTAT = Reader("ibstat", _IBSTAT_HEAD.search, read_ibstat, lists=frozenset({"nics"}), starts=_IBSTAT_HEAD.match)
 
 
-def looks_like_ibv_devinfo(text: str, name: str) -> bool:
-    """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
-    head = text[:HEAD]
-    return bool(_IBV_HEAD.search(head)) or head.strip().startswith(_NONE)
+def looks_like_ibv_devinfo(start: str) -> bool:
+    """Return whether the start of a text has an hca_id line, or ibv_devinfo's message for a host without devices."""
+    return bool(_IBV_HEAD.search(start)) or start.strip().startswith(_NO_DEVICES)
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
-    """Return the listed RDMA devices and ports. A port that is down has no rate and no MTU, even if one is printed.
-
-    Raises Unreadable for text without a device.
-    """
+    """Return the listed RDMA devices and ports; one that is down has no rate and no MTU. Raises Unreadable for text without a device."""
     source = f"ibv_devinfo {printable(name)}"
-    if text.strip().startswith(_NONE):
+    if text.strip().startswith(_NO_DEVICES):
         return Machine(sources=(source,), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"})
     entries = (entry for line in lines_of(text, name) if (entry := _KEY_LINE.match(line)))
     devices, repeated = _devices(((_IBV_KEYS.get(entry[1], entry[1]), entry[2]) for entry in entries), name)
@@ -328,21 +329,16 @@ def _rate_of_ibv_devinfo(lines: Mapping[str, str], layer: LinkLayer | None) -> R
     code = re.search(r"\((\d{1,3})\)$", lines.get("active speed", ""))
     speed = _IBV_SPEEDS.get(int(code[1])) if code else None
     text = f"{int(width[1]) * LANES[speed].printed / 1e9:g} Gb/sec ({int(width[1])}X {speed})" if width and speed else None
-    if rate := port_rate(text or "", layer or "infiniband"):
+    rate = port_rate(text or "", layer or "infiniband")
+    if rate:
         return text, rate, ""
     if "active speed" not in lines:
         return text, None, "ibv_devinfo prints the speed only with -v"
-    found = printable(lines.get("active width", ""), 30), printable(lines["active speed"], 40)
-    return text, None, "'{}' at '{}' is not a valid port rate".format(*found)
+    printed_width = printable(lines.get("active width", ""), 30)
+    return text, None, f"'{printed_width}' at '{printable(lines['active speed'], 40)}' is not a valid port rate"
 
 
-IBV_DEVINFO = Reader(
-    "ibv_devinfo",
-    looks_like_ibv_devinfo,
-    read_ibv_devinfo,
-    lists=frozenset({"nics"}),
-    starts=lambda line: bool(_IBV_HEAD.match(line)),
-)
+IBV_DEVINFO = Reader("ibv_devinfo", looks_like_ibv_devinfo, read_ibv_devinfo, lists=frozenset({"nics"}), starts=_IBV_HEAD.match)
 
 
 # `rdma link`, as text and JSON (-j): the ports of RDMA devices without their rates (iproute2 rdma/link.c).
@@ -354,9 +350,9 @@ _RDMA_LINK_JSON = re.compile(r'"ifname"\s*:\s*"[\w.-]{1,64}"\s*,\s*"port"\s*:')
 _RDMA_LINK_WORDS = {"lid": "port lid", "sm_lid": "sm lid", "state": "state", "physical_state": "phys state", "netdev": "netdev"}
 
 
-def looks_like_rdma_link(text: str, name: str) -> bool:
-    """Return whether the text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
-    return bool(_RDMA_LINK.search(text[:HEAD]) or _RDMA_LINK_JSON.search(text[:HEAD]))
+def looks_like_rdma_link(start: str) -> bool:
+    """Return whether the start of a text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
+    return bool(_RDMA_LINK.search(start) or _RDMA_LINK_JSON.search(start))
 
 
 def read_rdma_link(text: str, name: str) -> Machine:
@@ -364,7 +360,7 @@ def read_rdma_link(text: str, name: str) -> Machine:
     ports = list(_rdma_link_ports(text, name))
     words: list[tuple[str, str]] = []  # as of ibstat
     for port in ports:
-        words += [(_DEVICE, port["device"]), (_OF_PORT, port.get("port", ""))]
+        words += [(_DEVICE_KEY, port["device"]), (_PORT_KEY, port.get("port", ""))]
         if "lid" in port or "subnet_prefix" in port:
             words.append(("link layer", "InfiniBand"))
         elif "netdev" in port:
@@ -383,41 +379,37 @@ def read_rdma_link(text: str, name: str) -> Machine:
 def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
     """Yield each port's words with their values, its "device" and its "port"."""
     if _RDMA_LINK_JSON.search(text[:HEAD]):
-        begin = text.find("[")
-        try:
-            entries = parse_json(text[begin : text.rfind("]") + 1])
-        except (ValueError, RecursionError):
-            raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again") from None
+        problem = f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again"
+        entries = json_of(text[text.find("[") : text.rfind("]") + 1], problem)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and "ifname" in entry:
                 yield {**{key: str(value) for key, value in entry.items()}, "device": str(entry["ifname"])}
         return
     for line in lines_of(text, name):
         if link := _RDMA_LINK.match(line):
-            words = link[3].split()
-            yield {**dict(pairwise(words)), "device": link[1], "port": link[2]}
+            yield {**dict(pairwise(link[3].split())), "device": link[1], "port": link[2]}
 
 
-RDMA_LINK = Reader(
-    "rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=lambda line: bool(_RDMA_LINK.match(line))
-)
+RDMA_LINK = Reader("rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=_RDMA_LINK.match)
 
 
 def _devices(words: Iterable[Sequence[str]], name: str) -> tuple[list[_Device], list[str]]:
     """Return the devices from keys with their values, and the names of those with a port listed twice."""
     devices: dict[str, _Device] = {}
     repeated: dict[str, None] = {}
-    device, facts = _Device(""), {}
+    device = _Device("")
+    facts = device.facts
     for word, value in words:
         key = word.lower().replace("_", " ")
         key = _SAME_KEYS.get(key, key)
-        if key == _DEVICE:
-            called = printable(value, 64) or "?"
-            device = devices.setdefault(called, _Device(called))
+        if key == _DEVICE_KEY:
+            device_name = printable(value, 64) or "?"
+            device = devices.setdefault(device_name, _Device(device_name))
             facts = device.facts
-        elif key == _OF_PORT:
+        elif key == _PORT_KEY:
             number = whole(value, 1, 255)
-            repeated |= {device.name: None} if number in device.ports else {}
+            if number in device.ports:
+                repeated[device.name] = None
             facts = {} if number is None else device.ports.setdefault(number, {})
         facts.setdefault(key, value)
     if len(devices) > _MOST_DEVICES:
@@ -431,17 +423,16 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
     doubts: list[str] = []
     nics: list[Nic] = []
     for device in devices:
-        facts, vendor = device.facts, _PCI_VENDORS.get(whole(device.facts.get("vendor id"), 0, 0xFFFFFF) or 0)
+        facts = device.facts
+        vendor = _PCI_VENDORS.get(whole(facts.get("vendor id"), 0, 0xFFFFFF) or 0)
         ports: list[Port] = []
         for number, lines in device.ports.items():
-            text, rate, why = rate_of(lines, link_layer(lines.get("link layer")))
-            port, reasons = _port(number, lines, no_mtu)
-            down = port.state == "down"
-            ports.append(replace(port, rate_text=text, rate_bits_per_s=None if down else rate))
-            if down or rate is None:
-                reasons["rate_bits_per_s"] = IS_DOWN if down else why
-            elif why:
-                doubts.append(f"{device.name} port {number}: {why}")
+            rate = rate_of(lines, link_layer(lines.get("link layer")))
+            port, reasons = _port(number, lines, rate, no_mtu)
+            ports.append(port)
+            doubt = rate[2]
+            if doubt and port.rate_bits_per_s is not None:
+                doubts.append(f"{device.name} port {number}: {doubt}")
             unknown |= {f"nics/{device.name}/ports/{number}/{fact}": reason for fact, reason in reasons.items()}
         if not ports:
             unknown[f"nics/{device.name}/ports"] = f"{source.partition(' ')[0]} lists no port of it"
@@ -459,21 +450,33 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
     return Machine(sources=(source,), nics=tuple(nics), unknown=unknown, doubts=few(doubts))
 
 
-def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dict[str, str]]:
-    layer, logical = link_layer(lines.get("link layer")), state(lines.get("state"))
-    infiniband, down = layer == "infiniband", logical == "down"
-    local = parse_lid(lines.get("port lid")) if infiniband else None
+def _port(number: int, lines: Mapping[str, str], rate: Rate, no_mtu: str) -> tuple[Port, dict[str, str]]:
+    """Return the port, and by field why its value is unknown."""
+    rate_text, rate_bits_per_s, why_no_rate = rate
+    layer = link_layer(lines.get("link layer"))
+    infiniband = layer == "infiniband"
+    logical_state = state(lines.get("state"))
+    down = logical_state == "down"
+    lid = parse_lid(lines.get("port lid")) if infiniband else None
     mtu = whole(lines.get("active mtu", "").partition(" ")[0])
-    mtu = mtu if mtu in MTUS and not down else None
-    reasons = {} if mtu else {"mtu_bytes": IS_DOWN if down and "active mtu" in lines else no_mtu}
-    reasons |= {"lid": why_no_lid(lines.get("port lid"))} if infiniband and local is None else {}
+    reasons = {}
+    if mtu not in MTUS or down:
+        mtu = None
+        reasons["mtu_bytes"] = IS_DOWN if down and "active mtu" in lines else no_mtu
+    if infiniband and lid is None:
+        reasons["lid"] = why_no_lid(lines.get("port lid"))
+    if rate_bits_per_s is None or down:
+        rate_bits_per_s = None
+        reasons["rate_bits_per_s"] = IS_DOWN if down else why_no_rate
     port = Port(
         number=number,
-        state=logical,
+        rate_bits_per_s=rate_bits_per_s,
+        rate_text=rate_text,
+        state=logical_state,
         phys_state=state(lines.get("phys state")),
         link_layer=layer,
         mtu_bytes=mtu,
-        lid=local,
+        lid=lid,
         sm_lid=whole(lines.get("sm lid"), 0, 0xFFFF) if infiniband else None,
         guid=parse_guid(lines.get("port guid")),
     )
@@ -495,15 +498,10 @@ _PORT = re.compile(
 )
 _PORT_LIKE = re.compile(r'\s*+\[\d++\].*"[SHR]-', re.IGNORECASE | re.ASCII)
 _TAIL = re.compile(r"\s*+lid (\d{1,5})(?:\s++(\d{1,2})x([A-Z]{3}(?:10)?))?", re.ASCII)
-_OWN_LID = re.compile(r"\s*+lid (\d{1,5}) lmc \d", re.ASCII)
+_NEAR_LID = re.compile(r"\s*+lid (\d{1,5}) lmc \d", re.ASCII)
 _SIDE = r"(CA|SW|RT)\s++(\d{1,5})\s++(\d{1,3})\s++0x([0-9a-f]{16})"
 _ROW = re.compile(rf"\s*+{_SIDE}\s++(\S{{1,8}}?)x\s++(\S{{1,8}})\s++-\s++{_SIDE}\s*+\((.*)\)\s*+", re.IGNORECASE | re.ASCII)
 _KINDS: dict[str, Kind] = {"S": "switch", "H": "host", "R": "router", "SW": "switch", "CA": "host", "RT": "router"}
-
-
-def looks_like(text: str, name: str) -> bool:
-    """Return whether the start of a text is ibnetdiscover's, in either form."""
-    return any(_NODE.match(line[:_LONGEST_LINE]) or _ROW.fullmatch(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def read_fabric(path: Path) -> Fabric:
@@ -518,16 +516,16 @@ def read_fabric(path: Path) -> Fabric:
 
 def read(text: str, name: str) -> Fabric:
     """Return the fabric that a text lists. Raises Unreadable when it has no cable."""
-    found = _ParsedLines()
+    parsed = _ParsedLines()
     for line in text.splitlines():
-        found.take(line[:_LONGEST_LINE])
-    if not found.cables:
+        parsed.take(line[:_LONGEST_LINE])
+    if not parsed.cables:
         raise Unreadable(
             f"fabric file '{printable(name)}' holds no cable between two ports: save the whole output of `ibnetdiscover`, "
             "plain or with -p (not -l, -H or -S)"
         )
-    cables = tuple(dict.fromkeys(found.cables.values()))
-    return Fabric(f"{KIND} {printable(name)}", found.nodes, cables, found.lids, tuple(found.doubts()))
+    cables = tuple(dict.fromkeys(parsed.cables.values()))
+    return Fabric(f"{KIND} {printable(name)}", parsed.nodes, cables, parsed.lids, tuple(parsed.doubts()))
 
 
 class _ParsedLines(msgspec.Struct):
@@ -537,67 +535,71 @@ class _ParsedLines(msgspec.Struct):
     cables: dict[End, Cable] = msgspec.field(default_factory=dict)
     lids: dict[End, int] = msgspec.field(default_factory=dict)
     node: str | None = None
-    odd: int = 0
-    against: list[End] = msgspec.field(default_factory=list)
+    unread: int = 0
+    contradictory: list[End] = msgspec.field(default_factory=list)
 
     def take(self, line: str) -> None:
         """Process one line; lines other than those of nodes and ports are ignored."""
         if header := _NODE.match(line):
-            self.node = self._known(header[2], header[1], header[3])
+            self.node = self._add_node(header[2], header[1], header[3])
         elif row := _ROW.fullmatch(line):
-            self._row(row)
+            self._add_row(row)
         elif (port := _PORT.match(line)) and self.node:
-            self._port(self.node, port)
+            self._add_port(self.node, port)
         else:
-            self.odd += bool(_PORT_LIKE.match(line))
+            self.unread += bool(_PORT_LIKE.match(line))
 
     def doubts(self) -> Iterator[str]:
         """Yield sentences about what was left out."""
-        if self.odd:
-            yield f"{KIND}: {plural(self.odd, 'line')} could not be read"
-        if self.against:
-            guid, port = self.against[0]
-            more = f" and {len(self.against) - 1} more" if len(self.against) > 1 else ""
+        if self.unread:
+            yield f"{KIND}: {plural(self.unread, 'line')} could not be read"
+        if self.contradictory:
+            guid, port = self.contradictory[0]
+            more = f" and {len(self.contradictory) - 1} more" if len(self.contradictory) > 1 else ""
             yield f"{KIND}: {guid} port {port}{more} is listed with two cables: the first is used"
 
-    def _known(self, guid: str, kind: str, description: str) -> str:
-        full = guid.lower().zfill(16)
+    def _add_node(self, guid: str, kind: str, description: str) -> str:
+        full_guid = guid.lower().zfill(16)
         name = printable(description)
-        if full not in self.nodes or (name and not self.nodes[full].description):
-            self.nodes[full] = FabricNode(full, _KINDS[kind.upper()], name)
-        return full
+        if full_guid not in self.nodes or (name and not self.nodes[full_guid].description):
+            self.nodes[full_guid] = FabricNode(full_guid, _KINDS[kind.upper()], name)
+        return full_guid
 
-    def _port(self, node: str, port: re.Match[str]) -> None:
+    def _add_port(self, node: str, port: re.Match[str]) -> None:
         before, _, quoted = port[5].partition('"')
         description, _, after = quoted.rpartition('"')
-        tail, own = _TAIL.match(after), _OWN_LID.match(before)
-        peer = self._known(port[3], port[2], description)
-        near, far = (node, int(port[1])), (peer, int(port[4]))
-        self._lid(near, own[1] if own else None)
-        self._lid(far if self.nodes[peer].kind != "switch" else (peer, 0), tail[1] if tail else None)
-        self._cable(near, far, *((tail[2], tail[3]) if tail else (None, None)))
+        near_lid = _NEAR_LID.match(before)
+        far_lid, width, lane = tail.groups() if (tail := _TAIL.match(after)) else (None, None, None)
+        near = (node, int(port[1]))
+        far = (self._add_node(port[3], port[2], description), int(port[4]))
+        self._add_lid(near, near_lid[1] if near_lid else None)
+        self._add_lid(self._end_of_lid(far), far_lid)
+        self._add_cable(near, far, width, lane)
 
-    def _row(self, row: re.Match[str]) -> None:
+    def _add_row(self, row: re.Match[str]) -> None:
         near, far = (part.strip().strip("'") for part in (*row[11].split("' - '", 1), "")[:2])
         ends = []
         for kind, lid, port, guid, description in ((*row.group(1, 2, 3, 4), near), (*row.group(7, 8, 9, 10), far)):
-            node = self._known(guid, kind, description)
-            ends.append((node, int(port)))
-            self._lid(ends[-1] if self.nodes[node].kind != "switch" else (node, 0), lid)
-        self._cable(ends[0], ends[1], row[5], row[6])
+            end = (self._add_node(guid, kind, description), int(port))
+            ends.append(end)
+            self._add_lid(self._end_of_lid(end), lid)
+        self._add_cable(ends[0], ends[1], row[5], row[6])
 
-    def _lid(self, end: End, text: str | None) -> None:
+    def _end_of_lid(self, end: End) -> End:
+        return (end[0], 0) if self.nodes[end[0]].kind == "switch" else end
+
+    def _add_lid(self, end: End, text: str | None) -> None:
         lid = whole(text, 1, 0xBFFF)
         if lid:
             self.lids.setdefault(end, lid)
 
-    def _cable(self, near: End, far: End, width: str | None, lane: str | None) -> None:
+    def _add_cable(self, near: End, far: End, width: str | None, lane: str | None) -> None:
+        cable = Cable(min(near, far), max(near, far))
         lanes = whole(width)
-        known = lanes if lanes in WIDTHS and lane in LANES else None
-        rate, bits = (f"{known}x{lane}", LANES[lane].data * known) if known and lane else ("", None)
-        cable = Cable(min(near, far), max(near, far), rate, bits)
-        there = [self.cables[end] for end in cable.ends if end in self.cables]
-        if near == far or any({*each.ends} != {*cable.ends} for each in there):
-            self.against.append(near)
-        elif not there or not there[0].rate:
+        if lanes in WIDTHS and lane in LANES:
+            cable = replace(cable, rate=f"{lanes}x{lane}", bits_per_s=LANES[lane].data * lanes)
+        listed_cables = [self.cables[end] for end in cable.ends if end in self.cables]
+        if near == far or any(listed.ends != cable.ends for listed in listed_cables):
+            self.contradictory.append(near)
+        elif not listed_cables or not listed_cables[0].rate:
             self.cables |= dict.fromkeys(cable.ends, cable)

@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
-from collbench.untrusted import parse_json
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, json_of, numa_of, pci_address, printable, whole
 
 # AMD's tools: `amd-smi topology`, as text or with --json, and `rocm-smi --showtopo`. Both have a table per title, with a row and a column
 # per GPU: by PCI address, and by number. Neither counts links.
@@ -41,17 +40,19 @@ class _GpuTables(msgspec.Struct):
     cells: dict[str, dict[tuple[str, str], str]] = msgspec.field(default_factory=dict)
 
 
-def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted: Sequence[str]) -> _GpuTables:
+def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], read_titles: Sequence[str]) -> _GpuTables:
     """Return the tables of AMD's tools. Raises Unreadable for a table that is there twice, and for rows that do not fit."""
-    found = _GpuTables()
+    tables = _GpuTables()
     columns: list[str] = []
     title = ""
     for line in text.splitlines():
         if match := titles.match(line[:400]):
-            title, columns = match[1], []
-            if title in found.cells:
+            title = match[1]
+            columns = []
+            if title in tables.cells:
                 raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
-            found.cells |= {title: {}} if title in wanted else {}
+            if title in read_titles:
+                tables.cells[title] = {}
             continue
         words = line.split()
         numbers = [_ROCM_GPU.fullmatch(word) for word in words]  # "GPU3"; else a PCI address
@@ -60,17 +61,16 @@ def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted
             columns = [gpu for gpu in gpus if gpu]
             if len(columns) > _MOST_GPUS or len(set(columns)) != len(columns):
                 raise Unreadable(f"{printable(name)} lists a GPU twice, or more than {_MOST_GPUS}: save the output of `{tool}` again")
-            found.gpus = {gpu: index for index, gpu in enumerate(columns)} | found.gpus
-        elif title in found.cells and columns and words and (gpu := gpus[0]):
+            tables.gpus = {gpu: index for index, gpu in enumerate(columns)} | tables.gpus
+        elif title in tables.cells and columns and words and (gpu := gpus[0]):
             if len(words) != len(columns) + 1 or gpu not in columns:
                 raise Unreadable(f"{printable(name)}: row {words[0]} does not fit its heading: save the output of `{tool}` again")
-            found.cells[title].update({(gpu, peer): cell for peer, cell in zip(columns, words[1:], strict=True)})
-    return found
+            tables.cells[title] |= {(gpu, peer): cell for peer, cell in zip(columns, words[1:], strict=True)}
+    return tables
 
 
-def looks_like_amd(text: str, name: str) -> bool:
-    """Return whether the text has amd-smi's tables with PCI addresses, or its JSON."""
-    start = text[:HEAD]
+def looks_like_amd(start: str) -> bool:
+    """Return whether the start of a text has amd-smi's tables with PCI addresses, or its JSON."""
     if start.lstrip().startswith("["):
         return '"link_type"' in start and '"bdf"' in start
     return bool({"LINK TYPE", "ACCESS", "WEIGHT", "HOPS"} & set(_AMD_TITLE.findall(start)))
@@ -80,21 +80,22 @@ def read_amd(text: str, name: str) -> Machine:
     """Return the GPUs by PCI address, with "XGMI" or "PCIE" as the path of a pair, and peer access. Raises Unreadable for invalid rows."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's GPUs fill", "give the output for one machine")
     if text.lstrip().startswith("["):
-        found = _of_json(text, name)
+        tables = _json_tables(text, name)
     else:
-        found = _gpu_tables(text, name, AMD_KIND, _AMD_TITLE, ("LINK TYPE", "ACCESS"))
-    if not found.gpus:
+        tables = _gpu_tables(text, name, AMD_KIND, _AMD_TITLE, ("LINK TYPE", "ACCESS"))
+    if not tables.gpus:
         raise Unreadable(f"{printable(name)} lists no GPU: save the output of `amd-smi topology` again")
-    links, access = found.cells.get("LINK TYPE", {}), found.cells.get("ACCESS", {})
-    paths = {pair: word for pair, word in links.items() if word in _LINK_TYPES and pair[0] != pair[1]}
+    link_types = tables.cells.get("LINK TYPE", {})
+    paths = {pair: word for pair, word in link_types.items() if word in _LINK_TYPES and pair[0] != pair[1]}
     words = {"ENABLED": "OK", "DISABLED": "NS"}
+    access = tables.cells.get("ACCESS", {})
     return Machine(
         sources=(f"{AMD_KIND} {printable(name)}",),
-        gpus=tuple(Gpu(address, index=index, address=address, vendor="amd") for address, index in found.gpus.items()),
-        gpu_links=_no_xgmi(found.gpus, paths),
+        gpus=tuple(Gpu(address, index=index, address=address, vendor="amd") for address, index in tables.gpus.items()),
+        gpu_links=_no_xgmi(tables.gpus, paths),
         paths=paths,
         peer_access={pair: words[word] for pair, word in access.items() if word in words and pair[0] != pair[1]},
-        unknown={"gpu_links": _UNCOUNTED.format("amd-smi prints", "not by how many")} if "XGMI" in links.values() else {},
+        unknown={"gpu_links": _UNCOUNTED.format("amd-smi prints", "not by how many")} if "XGMI" in link_types.values() else {},
     )
 
 
@@ -105,23 +106,20 @@ def _no_xgmi(gpus: Iterable[str], paths: Mapping[tuple[str, str], str]) -> tuple
     return tuple(GpuLink(key, None, 0, "xgmi") for key in keys) if only_pcie else ()
 
 
-def _of_json(text: str, name: str) -> _GpuTables:
-    try:
-        rows = parse_json(text)
-    except (ValueError, RecursionError):
-        raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again") from None
-    found = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
+def _json_tables(text: str, name: str) -> _GpuTables:
+    rows = json_of(text, f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again")
+    tables = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
     for row in rows:
         gpu = _address(row)
         index = whole(str(row.get("gpu")), 0, _MOST_GPUS - 1) if isinstance(row, Mapping) else None
-        if gpu is None or index is None or gpu in found.gpus:
+        if gpu is None or index is None or gpu in tables.gpus:
             raise Unreadable(f"{printable(name)}: an entry has no 'gpu' and 'bdf' of its own: save `amd-smi topology --json` again")
-        found.gpus[gpu] = index
+        tables.gpus[gpu] = index
         for link in row.get("links") or ():
             if peer := _address(link):
-                found.cells["LINK TYPE"][gpu, peer] = str(link.get("link_type"))
-                found.cells["ACCESS"][gpu, peer] = str(link.get("link_status"))
-    return found
+                tables.cells["LINK TYPE"][gpu, peer] = str(link.get("link_type"))
+                tables.cells["ACCESS"][gpu, peer] = str(link.get("link_status"))
+    return tables
 
 
 def _address(entry: object) -> str | None:
@@ -134,15 +132,15 @@ AMD_SMI = Reader(AMD_KIND, looks_like_amd, read_amd)
 def read_rocm(text: str, name: str) -> Machine:
     """Return the GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for invalid rows."""
     title = "Link Type between two GPUs"
-    found = _gpu_tables(text, name, ROCM_KIND, _ROCM_TITLE, (title, "Numa Nodes"))
-    links = found.cells.get(title, {})
+    tables = _gpu_tables(text, name, ROCM_KIND, _ROCM_TITLE, (title, "Numa Nodes"))
+    links = tables.cells.get(title, {})
     for (gpu, peer), cell in links.items():
         if cell != "0" and (gpu == peer or cell not in (*_LINK_TYPES, "N/A")):
             raise Unreadable(f"{printable(name)}: row {gpu.upper()} does not fit its heading: save the output of `{ROCM_KIND}` again")
     # the affinity is that of the CPUs and takes precedence over the node
-    listed = sorted(((word, int(gpu), numa_of(node)) for gpu, word, node in _ROCM_NUMA.findall(text)), reverse=True)
-    numa = {gpu: node for _, gpu, node in listed if node is not None}
-    indexes = sorted({*found.gpus.values(), *numa})
+    affinity_last = sorted(((word, int(gpu), numa_of(node)) for gpu, word, node in _ROCM_NUMA.findall(text)), reverse=True)
+    numa = {gpu: node for _, gpu, node in affinity_last if node is not None}
+    indexes = sorted({*tables.gpus.values(), *numa})
     if not indexes:
         raise Unreadable(f"{printable(name)} names no GPU: save the output of `{ROCM_KIND}` into it")
     paths = {pair: cell for pair, cell in links.items() if cell in _LINK_TYPES}
@@ -185,9 +183,9 @@ class _Status(msgspec.Struct):
     complete: bool = False  # the list of its NVLinks is complete
 
 
-def looks_like_nvlink_status(text: str, name: str) -> bool:
-    """Return whether the text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
-    lines = text[:HEAD].splitlines()
+def looks_like_nvlink_status(start: str) -> bool:
+    """Return whether the start of a text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
+    lines = start.splitlines()
     return any(map(_GPU.match, lines)) and any(_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
 
 
@@ -196,22 +194,23 @@ def read_nvlink_status(text: str, name: str) -> Machine:
 
     Raises Unreadable when no GPU is listed, one is listed twice, or a link's line cannot be read.
     """
-    found = _statuses(text, name)
-    if not found:
+    statuses = _statuses(text, name)
+    if not statuses:
         raise Unreadable(f"{printable(name)} lists no GPU: save the output of `nvidia-smi nvlink -s` into it")
     gpus: list[Gpu] = []
     links: list[GpuLink] = []
     unknown: dict[str, str] = {}
     doubts: list[str] = []
-    most = max(len(status.links) for status in found.values())
-    for index, status in found.items():
-        key, speeds, c2c = f"gpu{index}", sorted(speed for speed in status.links.values() if speed is not None), set(status.c2c.values())
-        gpu = Gpu(
+    most = max(len(status.links) for status in statuses.values())
+    for index, status in statuses.items():
+        key = f"gpu{index}"
+        speeds = sorted(speed for speed in status.links.values() if speed is not None)
+        c2c_speeds = set(status.c2c.values())
+        gpus.append(Gpu(
             key, index=index, vendor="nvidia", model=status.model, uuid=status.uuid,
             links_off=len(status.links) - len(speeds) if status.links else None,
-            c2c_links=len(status.c2c) or None, c2c_bytes_per_s=c2c.pop() * 1e9 if len(c2c) == 1 else None,
-        )  # fmt: skip
-        gpus.append(gpu)
+            c2c_links=len(status.c2c) or None, c2c_bytes_per_s=c2c_speeds.pop() * 1e9 if len(c2c_speeds) == 1 else None,
+        ))  # fmt: skip
         if status.links or status.all_inactive:
             links.append(GpuLink(key, None, len(speeds), bytes_per_s=speeds[0] * 1e9 if len(set(speeds)) == 1 else None))
         else:
@@ -220,18 +219,19 @@ def read_nvlink_status(text: str, name: str) -> Machine:
             doubts.append(f"the links of {key} run at different speeds, {speeds[0]:g} to {speeds[-1]:g} GB/s")
         if set(status.links) != set(range(len(status.links))) or 0 < len(status.links) < most:
             doubts.append(f"{key} lists {len(status.links)} links, others {most}: the file may be cut")
-    unknown |= {} if links else {"gpu_links": "the file lists no NVLinks"}  # as `c2c -s` does
+    if not links:
+        unknown["gpu_links"] = "the file lists no NVLinks"  # as `c2c -s` does
     source = f"{NVLINK_STATUS_KIND} {printable(name)}"
     return Machine(sources=(source,), gpus=tuple(gpus), gpu_links=tuple(links), unknown=unknown, doubts=few(doubts))
 
 
 def _statuses(text: str, name: str) -> dict[int, _Status]:
     bounded(text, name, _NVLINK_STATUS_MOST_CHARACTERS, "a machine's NVLinks", "give one machine's output")
-    found: dict[int, _Status] = {}
+    statuses: dict[int, _Status] = {}
     current: _Status | None = None
     for line in text.splitlines():
         if match := _GPU.match(line[:400]):  # which may be repeated below another tool's heading
-            current = found.setdefault(int(match[1]), _Status(printable(match[2]), match[3]))
+            current = statuses.setdefault(int(match[1]), _Status(printable(match[2]), match[3]))
             if (current.model, current.uuid) != (printable(match[2]), match[3]):
                 raise Unreadable(f"{printable(name)} lists GPU {int(match[1])} twice: give the output for one machine")
             current.complete = bool(current.links) or current.all_inactive
@@ -241,7 +241,7 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
             current.all_inactive = True
         elif line.lstrip().startswith("Link "):
             _add_link(current, line, name)
-    return found
+    return statuses
 
 
 def _add_link(status: _Status | None, line: str, name: str) -> None:
@@ -261,7 +261,7 @@ NVLINK_STATUS = Reader(
     looks_like_nvlink_status,
     read_nvlink_status,
     lists=frozenset({"gpus", "gpu_links"}),
-    starts=lambda line: bool(_GPU.match(line)),
+    starts=_GPU.match,
 )
 
 
@@ -298,18 +298,20 @@ class SmiMatrix:
 
     def cell(self, a: str, b: str) -> str | None:
         """Return the entry between two columns, from the other half of the table if the row is missing; None if both are."""
-        row, other = self.rows.get(a), self.rows.get(b)
+        row = self.rows.get(a)
         if row:
             return row[self._places[b]]
-        return other[self._places[a]] if other else None
+        mirrored_row = self.rows.get(b)
+        return mirrored_row[self._places[a]] if mirrored_row else None
 
     def affinity(self, gpu: str) -> dict[str, str]:
         """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
         rest = self.rest.get(gpu, "")
-        parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
-        parts = [part for part in parts if part] if len(parts) > len(self.affinities) else parts  # some drivers print a second tab
-        complete = len(parts) >= len(self.affinities)
-        return dict(zip(self.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
+        cells = [cell.strip() for cell in rest.split("\t")[1:]] if "\t" in rest else rest.split()
+        if len(cells) > len(self.affinities):  # some drivers print a second tab
+            cells = [cell for cell in cells if cell]
+        is_clear = len(cells) >= len(self.affinities) or (cells and _CPUS.fullmatch(cells[0]))
+        return dict(zip(self.affinities, cells, strict=False)) if is_clear else {}
 
 
 def _tables(text: str, name: str) -> list[SmiMatrix]:
@@ -335,12 +337,18 @@ def header(line: str) -> tuple[str, ...]:
     first = _TABLE_GPU.match(names.strip())
     if not first or _is_cell(names.strip()[first.end() :]):
         return ()
-    columns: list[str] = []
-    at = 0
-    while match := _COLUMN.match(names, at):
-        columns.append(match[1])
-        at = match.end()
+    columns, _ = _first_words(names, _COLUMN)
     return tuple(columns) if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
+
+
+def _first_words(text: str, word: re.Pattern[str]) -> tuple[list[str], int]:
+    """Return the words that the text begins with, which may be joined, and their end."""
+    words: list[str] = []
+    end = 0
+    while match := word.match(text, end):
+        words.append(match[1])
+        end = match.end()
+    return words, end
 
 
 def _plain(text: str) -> Iterable[str]:
@@ -350,7 +358,7 @@ def _plain(text: str) -> Iterable[str]:
 def _is_cell(text: str) -> bool:
     """Return whether the text begins with a cell. Then a line that begins with a GPU's name is a row."""
     match = _PATH.match(text) or _TABLE_ACCESS.match(text)
-    return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
+    return match is not None and not re.match(r"[a-z_]", text[match.end() :])
 
 
 def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequence[tuple[str, str]], name: str) -> SmiMatrix:
@@ -361,11 +369,7 @@ def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequenc
     for row, text in lines:
         if row in table.rows:
             raise Unreadable(f"{printable(name)} has two rows {row} under one heading: give the output for one machine")
-        cells: list[str] = []
-        at = 0
-        while match := alphabet.match(text, at):
-            cells.append(match[1])
-            at = match.end()
+        cells, end = _first_words(text, alphabet)
         words = text.split()
         if len(words) >= len(columns) > len(cells) and _FOREIGN.fullmatch(words[len(cells)]):
             raise Unreadable(
@@ -377,7 +381,8 @@ def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequenc
                 f"{printable(name)}: row {row} does not fit the {len(columns)} columns of its heading ({len(cells)} cells read), "
                 "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
             )
-        table.rows[row], table.rest[row] = tuple(cells), text[at:]
+        table.rows[row] = tuple(cells)
+        table.rest[row] = text[end:]
     return table
 
 
@@ -388,9 +393,8 @@ _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
-def looks_like(text: str, name: str) -> bool:
-    """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
-    start = text[:HEAD]
+def looks_like(start: str) -> bool:
+    """Return whether the start of a text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     return _is_rocm(start) or ("GPU0" in start and any(header(line) for line in _ANY_COLOUR.sub("", start).splitlines()))
 
 
@@ -406,18 +410,19 @@ def read(text: str, name: str) -> Machine:
     """
     if _is_rocm(text[:HEAD]):
         return read_rocm(text, name)
-    found = _tables(text, name)
-    matrices = [table for table in found if not table.is_access]
-    if not found:
+    tables = _tables(text, name)
+    if not tables:
         raise Unreadable(f"{printable(name)} has no matrix of GPUs: save the output of `nvidia-smi topo -m` into it")
+    matrices = [table for table in tables if not table.is_access]
     if len(matrices) > 1:
         raise Unreadable(f"{printable(name)} has {len(matrices)} topology matrices: give the output for one machine")
-    access = [table for table in found if table.is_access]
+    access = [table for table in tables if table.is_access]
     peer_access: dict[tuple[str, str], str] = {}  # from the first matrix that shows a pair; later ones are of other kinds of access
     differ: dict[str, None] = {}
     for table in access:
         for a, b in permutations(table.gpus, 2):
-            word, pair = table.cell(a, b), (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
+            word = table.cell(a, b)
+            pair = (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
             if word and peer_access.setdefault(pair, word) != word:
                 differ[f"the peer-to-peer matrices differ from {pair[0]} to {pair[1]}: {peer_access[pair]}, then {word}"] = None
     if matrices:
@@ -430,52 +435,55 @@ def read(text: str, name: str) -> Machine:
 
 def _machine(table: SmiMatrix, text: str) -> Machine:
     legend = {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
-    legend = legend if len(set(legend.values())) == len(legend) else {}  # one name for two columns
+    if len(set(legend.values())) < len(legend):  # one name for two columns
+        legend = {}
     nics = {column: legend.get(column, column) for column in table.columns if column not in table.gpus}
     keys = {column: f"gpu{index}" for column, index in table.gpus.items()} | nics
     unknown: dict[str, str] = {}
     gpus: list[Gpu] = []
     for column, index in table.gpus.items():
         affinity = table.affinity(column)
-        nodes, memory_numa = affinity.get("NUMA Affinity", ""), numa_of(affinity.get("GPU NUMA ID"))
-        # With a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux numbers the
-        # nodes with CPUs first.
+        nodes = affinity.get("NUMA Affinity", "")
+        memory_numa = numa_of(affinity.get("GPU NUMA ID"))
+        # With a NUMA node of memory (GH200, GB200) the list also has nodes of GPUs' memory. Linux numbers the nodes with CPUs first.
         numa = numa_of(nodes) if memory_numa is None else min(cpu_list(nodes), default=None)
-        if column not in table.rows:
-            unknown[f"gpus/{keys[column]}/numa"] = "its row is missing"
-        elif numa is None and "NUMA Affinity" not in table.affinities:
-            cpus = affinity.get("CPU Affinity") or "unknown"
-            unknown[f"gpus/{keys[column]}/numa"] = f"the matrix has no NUMA Affinity column; its CPUs are {cpus}"
-        elif numa is None:
-            shown = printable(nodes, 40) if nodes else "empty, as in a container"
-            unknown[f"gpus/{keys[column]}/numa"] = f"its NUMA Affinity is {shown}"
+        if numa is None:
+            unknown[f"gpus/{keys[column]}/numa"] = _why_no_numa(table, column)
         gpus.append(Gpu(keys[column], index=index, vendor="nvidia", numa=numa, memory_numa=memory_numa))
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
     if not nics:
         unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
-    paths: dict[tuple[str, str], str] = {}  # between each two parts, in both directions
-    uneven: list[str] = []
-    for a, b in permutations(table.columns, 2):
-        word, back = table.cell(a, b), table.cell(b, a)
-        if word:
-            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
-        if word != back and a in table.rows and b in table.rows and a < b:
-            uneven.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
-    links = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
-    lost = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in links]
+    cells = {(a, b): table.cell(a, b) for a, b in permutations(table.columns, 2)}  # in both directions
+    uneven = [
+        f"the matrix has {word} from {keys[a]} to {keys[b]}, but {cells[b, a]} from {keys[b]} to {keys[a]}"
+        for (a, b), word in cells.items()
+        if a < b and word != cells[b, a] and a in table.rows and b in table.rows
+    ]
+    excessive = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
+    doubts = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in excessive]
     if cut := _CUT.search(text):
-        lost.append(f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here")
+        doubts.append(f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here")
     if missing := [column for column in table.columns if column not in table.rows]:
-        lost.append(f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there")
+        doubts.append(f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there")
     return Machine(
         gpus=tuple(gpus),
         gpu_links=_links(table, keys),
         nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
-        paths=paths,
+        paths={(keys[a], keys[b]): _OLD_WORDS.get(word, word) for (a, b), word in cells.items() if word},
         unknown=unknown,
-        doubts=(*lost, *few(uneven)),
+        doubts=(*doubts, *few(uneven)),
     )
+
+
+def _why_no_numa(table: SmiMatrix, column: str) -> str:
+    if column not in table.rows:
+        return "its row is missing"
+    affinity = table.affinity(column)
+    if "NUMA Affinity" not in table.affinities:
+        return f"the matrix has no NUMA Affinity column; its CPUs are {affinity.get('CPU Affinity') or 'unknown'}"
+    nodes = affinity.get("NUMA Affinity")
+    return f"its NUMA Affinity is {printable(nodes, 40) if nodes else 'empty, as in a container'}"
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
@@ -488,7 +496,8 @@ def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     links: list[GpuLink] = []
     for gpu, row in counts.items():
         if not any(row.values()):
-            links += [GpuLink(keys[gpu], None, 0)] if len(row) == len(table.gpus) - 1 else []
+            if len(row) == len(table.gpus) - 1:
+                links.append(GpuLink(keys[gpu], None, 0))
         elif switched:
             links.append(GpuLink(keys[gpu], SWITCH, max(row.values())))
         else:

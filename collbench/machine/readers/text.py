@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from collbench.errors import UsageError
+from collbench.untrusted import parse_json
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -28,14 +29,14 @@ _LONGEST_WORD = 11  # with 0x and a comma
 
 def cpu_list(text: str | None) -> frozenset[int]:
     """Return the numbers in "0-3,8"; empty for other text and for impossible numbers."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in (text or "").strip().split(","):
         match = _RANGE.match(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if last < first or last >= _MOST:
             return frozenset()
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def cpu_mask(text: str | None) -> frozenset[int] | None:
@@ -59,7 +60,7 @@ def written(numbers: Iterable[int]) -> str:
 
 # What a reader finds besides facts. Doubts are limited to a readable number.
 
-_DOUBTS_MOST, _MOST_NAMED = 8, 4
+_MOST_DOUBTS = 8
 
 
 @dataclass
@@ -71,7 +72,9 @@ class Notes:
 
     def doubt(self, why: str, part: str = "") -> None:
         """Add a doubt about a value; doubts about several parts for one reason become one sentence."""
-        self._parts.setdefault(why, []).extend([part] if part else [])
+        parts = self._parts.setdefault(why, [])
+        if part:
+            parts.append(part)
 
     @property
     def doubts(self) -> list[str]:
@@ -81,18 +84,16 @@ class Notes:
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:
     """Return the first doubts of one kind, and the number of others: a damaged file of a big machine gives thousands."""
-    more = len(doubts) - _DOUBTS_MOST
-    return (
-        (*doubts[:_DOUBTS_MOST], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
-        if more > 0
-        else tuple(doubts)
-    )
+    more = len(doubts) - _MOST_DOUBTS
+    if more <= 0:
+        return tuple(doubts)
+    return (*doubts[:_MOST_DOUBTS], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
 
 
-def several(parts: Sequence[str]) -> str:
+def several(parts: Sequence[str], most: int = 4) -> str:
     """Return parts that share a doubt, shortened for users: "a, b, c, d and 12 more"."""
-    more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
-    return ", ".join(parts[:_MOST_NAMED]) + more
+    more = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return ", ".join(parts[:most]) + more
 
 
 HEAD = 64 << 10  # characters at the start of a text from which a reader detects its kind
@@ -111,17 +112,21 @@ class Reader(msgspec.Struct, frozen=True):
     """The converter of one kind of text to a machine.
 
     kind        the name of the kind in messages: "ibstat"
-    looks_like  (text, file name) -> whether the text is of this kind, by its beginning
+    recognizes  (start of a text) -> true if the text is of this kind
     read        (text, file name) -> the machine. Raises Unreadable
     lists       the lists of a machine that the text describes completely, so that an empty one means none
-    starts      (line) -> whether the line begins the output of this tool; None for files that are not concatenated with others
+    starts      (line) -> true if the line begins the output of this tool; None for files that are not concatenated with others
     """
 
     kind: str
-    looks_like: Callable[[str, str], bool]
+    recognizes: Callable[[str], object]
     read: Callable[[str, str], Machine]
     lists: frozenset[str] = frozenset()
-    starts: Callable[[str], bool] | None = None
+    starts: Callable[[str], object] | None = None
+
+    def looks_like(self, text: str) -> bool:
+        """Return whether the text is of this kind, by its beginning."""
+        return bool(self.recognizes(text[:HEAD]))
 
 
 def pci_address(text: str) -> str | None:
@@ -130,14 +135,13 @@ def pci_address(text: str) -> str | None:
     if not match:
         return None
     domain = (match[1] or "0000").lower()
-    domain = domain[-4:] if len(domain) > 4 and set(domain[:-4]) == {"0"} else domain
+    if not domain[:-4].strip("0"):
+        domain = domain[-4:]
     return f"{domain}:{match[2].lower()}:{match[3].lower()}.{(match[4] or '0').lower().lstrip('0') or '0'}"
 
 
 def gigatransfers(text: str) -> float | None:
-    """Return the GT/s per lane in "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that PCIe does not
-    have.
-    """
+    """Return the GT/s per lane in "16.0 GT/s PCIe", "32GT/s", "32 GT/s PCIe/s"; None for "", "Unknown" and rates that are not PCIe's."""
     match = _SPEED.search(text)
     value = float(match[1]) if match else None
     return value if value in _KNOWN_GT else None
@@ -189,6 +193,14 @@ def decoded(data: bytes, name: str) -> str:
     return data.decode("utf-8", errors="replace")
 
 
+def json_of(text: str, problem: str) -> Any:
+    """Return the values in JSON. Raises Unreadable with `problem` for invalid JSON."""
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError):
+        raise Unreadable(problem) from None
+
+
 # XML from untrusted sources: entities, depth, number of elements and length of a tag are bounded.
 
 LONGEST_TAG = 1 << 20  # characters of names and values
@@ -214,18 +226,18 @@ def top_element(text: str, name: str, limits: FileLimits) -> Element:
     """Return the top element. Raises Unreadable for broken and hostile XML, and beyond the limits."""
     from defusedxml.ElementTree import XMLParser
 
-    called = printable(name)
-    bounded(text, called, limits.characters, limits.what, limits.again)
+    shown_name = printable(name)
+    bounded(text, shown_name, limits.characters, limits.what, limits.again)
     # Parsed as a whole: in blocks, the parser would restart an unfinished token with every block, in quadratic time.
-    parser = XMLParser(target=_Tree(called, limits), forbid_dtd=not limits.doctype)
+    parser = XMLParser(target=_Tree(shown_name, limits), forbid_dtd=not limits.doctype)
     try:
         parser.feed(text.lstrip("\ufeff \t\r\n"))
         top: Element | None = parser.close()
     except (SyntaxError, ValueError, LookupError, AssertionError) as why:
         reason = printable(str(why) or type(why).__name__, 120)
-        raise Unreadable(f"{called} is broken XML ({reason}): {limits.again}") from None
+        raise Unreadable(f"{shown_name} is broken XML ({reason}): {limits.again}") from None
     if top is None:
-        raise Unreadable(f"{called} holds no XML: {limits.again}")
+        raise Unreadable(f"{shown_name} holds no XML: {limits.again}")
     return top
 
 
@@ -234,13 +246,11 @@ def nested(top: Element, tags: Container[str]) -> Iterator[tuple[Element, Elemen
 
     Elements with other tags are skipped with their content.
     """
-    waiting: list[tuple[Element, Element | None]] = [(top, None)]
+    waiting: list[tuple[Element, Element | None]] = [(child, None) for child in reversed(top) if child.tag in tags]
     while waiting:
         element, inside = waiting.pop()
-        if element is not top:
-            yield element, inside
-        within = None if element is top else element
-        waiting += [(child, within) for child in reversed(element) if child.tag in tags]
+        yield element, inside
+        waiting += [(child, element) for child in reversed(element) if child.tag in tags]
 
 
 class _Tree:
@@ -249,9 +259,13 @@ class _Tree:
     def __init__(self, name: str, limits: FileLimits) -> None:
         from xml.etree.ElementTree import TreeBuilder
 
-        self._builder, self._name, self._limits = TreeBuilder(), name, limits
-        self._depth = self._count = 0
-        self.data, self.close = self._builder.data, self._builder.close
+        self._builder = TreeBuilder()
+        self._name = name
+        self._limits = limits
+        self._depth = 0
+        self._count = 0
+        self.data = self._builder.data
+        self.close = self._builder.close
 
     def start(self, tag: str, attributes: dict[str, str]) -> Any:
         """Begin an element."""

@@ -165,13 +165,13 @@ OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- Egres
 
 
 def test_access_control_that_is_on_is_counted_and_a_note() -> None:
-    assert lspci.looks_like_acs_lines(ON * 3 + OFF, "x")
+    assert lspci.looks_like_acs_lines(ON * 3 + OFF)
     machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
     assert (machine.system.acs_ports, machine.system.acs_on) == (4, 3)
     assert found(machine, "CB2108").severity == "note" and "3 of 4 ports" in found(machine, "CB2108").what
     assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == codes(with_system(machine, virtualization="kvm")) == []
     whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
-    assert lspci.looks_like(whole, "x") and not lspci.looks_like_acs_lines(whole, "x")
+    assert lspci.looks_like(whole) and not lspci.looks_like_acs_lines(whole)
 
 
 def test_that_access_control_was_read_is_known() -> None:

@@ -214,7 +214,7 @@ def test_any_damage_is_a_machine_or_a_sentence_and_a_wrong_path_is_never_without
 
 
 def _machine_or_sentence(text: str) -> Machine | None:
-    smi.looks_like(text, "m")
+    smi.looks_like(text)
     try:
         return smi.read(text, "m")
     except Unreadable as sentence:
@@ -257,7 +257,7 @@ STATUSES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
 
 @pytest.mark.parametrize(("text", "facts", "expected"), STATUSES.values(), ids=STATUSES)
 def test_an_nvlink_status(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
-    assert smi.looks_like_nvlink_status(text, "m") or "Link" not in text
+    assert smi.looks_like_nvlink_status(text) or "Link" not in text
     assert facts(smi.read_nvlink_status(text, "m")) == expected
 
 
@@ -310,7 +310,7 @@ JSON = json.dumps(
 
 @pytest.mark.parametrize("text", [TEXT, JSON], ids=["text", "JSON"])
 def test_gpus_links_and_access(text: str) -> None:
-    assert smi.looks_like_amd(text, "x")
+    assert smi.looks_like_amd(text)
     machine = smi.read_amd(text, "topology.txt")
     assert [(gpu.key, gpu.index, gpu.vendor) for gpu in machine.gpus] == [(A, 0, "amd"), (B, 1, "amd"), (C, 2, "amd")]
     assert (machine.paths[A, B], machine.paths[A, C]) == ("XGMI", "PCIE")
