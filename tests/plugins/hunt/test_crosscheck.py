@@ -107,6 +107,15 @@ def test_partners_are_those_used_least_and_of_other_hosts_unless_it_is_about_its
     assert check._partner(PlaceCheck(inside), 0, [1, 5, 6, 7]) == 1
 
 
+def test_slow_places_are_measured_with_each_other_and_a_healthy_suspect_with_healthy_places_alone():
+    check = check_of(12, [0, 5, 9])
+    asks = played(check, slow=[5, 9])
+    assert [place.state() for place in check.places] == [CLEARED, CONFIRMED, CONFIRMED]
+    pairs = [pair for ask in asks for pair in ask.groups]
+    assert (5, 9) in pairs
+    assert not {(0, 5), (0, 9)} & set(pairs)
+
+
 def test_a_suspected_path_and_another_kind_of_path_are_not_controls():
     check = check_of(8, leaves=["a", "a", "a", "b", "b", "b", "b", "b"])
     assert check._control([1, 2, 3], None, {(1, 2)}) == (1, 3)

@@ -10,6 +10,7 @@ from collbench.plugins.hunt.facts import (
     GroupNotMeasured,
     GrowingNeedsMore,
     NoSlowPiece,
+    NotConfirmedAtScale,
     PartsNotDivided,
     SizeSlow,
     SlowAtScale,
@@ -148,6 +149,22 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n, most):
     assert most_rounds(n, Options()) == most
     assert most_rounds(n, Options(growing=False)) == 0
     assert most <= 2 * log2(n) + 4
+
+
+@pytest.mark.parametrize(("n", "measured"), [(24, 4), (19, 3), (16, 2), (10, 0)])
+def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_others_are_noted(n, measured):
+    """Four are slow in groups of four. Each needs three other places, and a group without a slow one is measured beside them."""
+    growing = _Growing(HuntLog(tuple(map(str, range(n)))), Random(1), list(range(n)), 9)
+    growing.healthy = dict.fromkeys(range(4, n), 4)
+    made = MadeUp(n)
+    for place in range(4):
+        made.scale(place, 4)
+    asks = play(growing._confirm(dict.fromkeys(range(4), ()), 4), made).asks
+    for ask in asks:
+        assert sorted(place for group in ask.groups for place in group if place < 4) == list(range(measured))
+    assert len(asks) == (2 if measured else 0)
+    assert sorted(suspect.places for suspect in growing.suspects) == [(place,) for place in range(measured)]
+    assert growing.log.notes == ([NotConfirmedAtScale(4 - measured, 4)] if measured < 4 else [])
 
 
 @pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])

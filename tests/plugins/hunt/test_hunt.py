@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.errors import UsageError
+from collbench.operations.groups import circle_round
 from collbench.plugins.hunt.facts import (
     AllAlike,
     AloneOnSwitch,
@@ -24,11 +25,13 @@ from collbench.plugins.hunt.facts import (
     TooManySuspects,
     WrongElements,
 )
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, Options, RoundResult
-from collbench.plugins.hunt.strategy import hunt, promise
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, Options, RoundRequest, RoundResult
+from collbench.plugins.hunt.records import PairRound, matrix_of
+from collbench.plugins.hunt.strategy import cross_check_rounds, hunt, judge, promise, rounds
 from collbench.plugins.hunt.trials import Trial
 from tests.plugins.hunt.made_up import MadeUp, play
 
+SIZE = 1 << 20
 MANY = [pytest.param(n, 100 if n == 64 else 400, marks=pytest.mark.long) for n in (4, 5, 6, 8, 9, 16, 64)]
 
 
@@ -305,6 +308,73 @@ def test_faults_at_scale_are_looked_for_where_no_pair_is_slow_and_a_confirmed_pl
     made = MadeUp(8).rails("eth0", "eth1").slow_nic(3, "eth1", 0.5)
     (found,) = played(made, isolate=True, nics=("eth0", "eth1")).result.of(CONFIRMED)
     assert found.places == (3,) and found.part == SlowInterfaces(("eth1",))
+
+
+class TwoRoundsOfGroups:
+    """A double of the stage that judges the paths between groups: it takes two rounds, and notes how many it may take."""
+
+    leaf_of = ()
+    sentences = ()
+
+    def __init__(self):
+        self.rooms = []
+
+    def most_rounds(self, options):
+        return 5
+
+    def judge(self, log, room, random):
+        self.rooms.append(room)
+        for _ in range(min(2, room)):
+            yield from log.request(RoundRequest(PAIRS, ((0, 1),), "between groups", stage="groups"))
+        return []
+
+    def measure_ports(self, log, suspects, options, room):
+        self.rooms.append(room)
+        yield from ()
+        return list(suspects)
+
+
+@pytest.mark.parametrize(("fewer", "rooms"), [(0, [5, 3]), (2, [3, 1]), (4, [1, 0]), (6, [0, 0])])
+def test_the_stage_of_groups_gets_the_rounds_that_the_sweep_and_the_cross_check_leave_and_then_the_rest(fewer, rooms):
+    stage = TwoRoundsOfGroups()
+    most = promise(16, Options(growing=False, isolate=False, group_stage=stage)) - fewer
+    verdict = played(MadeUp(16).node(3), group_stage=stage, most_rounds=most).result
+    assert stage.rooms == rooms
+    assert confirmed(verdict) == nodes(3)
+    assert verdict.rounds.get("groups", 0) == min(2, rooms[0])
+
+
+def matrix_and_rounds(made):
+    """Return what `collbench pairs` measures: the matrix of every pair, and its rounds."""
+    measured = []
+    for number in range(rounds(made.n)):
+        pairs = circle_round(made.n, number)
+        figures = made.answer(RoundRequest(PAIRS, pairs, "")).figures
+        latency = [figure.latency_s for figure in figures]
+        forward = [SIZE / figure.speed for figure in figures]
+        backward = [SIZE / figure.backward for figure in figures]
+        times = []
+        for of_pairs in (latency, forward, backward):
+            times += [tuple(of_pairs), tuple((0.99 * seconds, 1.01 * seconds) for seconds in of_pairs)]
+        measured.append(PairRound(number, pairs, *times, wrong=(0,) * len(pairs), na=(None,) * len(pairs)))
+    about = {"places": list(made.names), "hosts": list(made.hosts), "size_bytes": SIZE, "latency_size_bytes": 8}
+    return matrix_of(about, measured), measured
+
+
+@pytest.mark.parametrize(("n", "slow"), [(4, [2]), (8, []), (8, [3]), (16, [1, 5, 9])])
+def test_the_slow_places_of_a_matrix_are_measured_again_until_they_are_confirmed(n, slow):
+    made = with_slow(MadeUp(n), slow)
+    again = play(judge(*matrix_and_rounds(made), 0), made)
+    assert {(each.kind, each.places) for each in again.result if each.state == CONFIRMED} == nodes(*slow)
+    assert len(again.asks) <= cross_check_rounds(n)
+    assert {ask.stage for ask in again.asks} <= {"cross-check"}
+
+
+@pytest.mark.parametrize(("n", "slow"), [(3, [0]), (8, [0, 1, 2, 3])])
+def test_no_place_is_measured_again_among_three_or_if_half_are_slow(n, slow):
+    made = with_slow(MadeUp(n), slow)
+    again = play(judge(*matrix_and_rounds(made), 0), made)
+    assert (again.asks, again.result) == ([], [])
 
 
 def test_512_places_with_three_faulty_take_at_most_40_rounds():

@@ -63,7 +63,7 @@ def test_the_evidence_has_the_compared_figures_of_all_parts():
     (found,) = isolated(cluster().slow_nic(2, "eth1"), confirmed()).result
     earlier, inside, eth0, eth1 = found.evidence
     assert isinstance(earlier, Text)
-    assert isinstance(inside, InsideRatio) and inside.controls == 3
+    assert isinstance(inside, InsideRatio) and (inside.ratio, inside.controls) == (pytest.approx(1.0, abs=0.05), 3)
     assert isinstance(eth0, InterfaceRatio) and (eth0.interface, eth0.ways) == ("eth0", "sends and receives")
     assert isinstance(eth1, InterfaceRatio) and eth1.ratio == pytest.approx(0.5, abs=0.05)
     (found,) = isolated(cluster(), confirmed()).result
@@ -76,6 +76,7 @@ def test_the_slow_part_and_its_ratio_are_those_of_what_was_measured():
     before = replace(confirmed(ratio=0.3), low=0.29, high=0.31)
     (found,) = isolated(made, before).result
     assert found.ratio == pytest.approx(0.6, rel=0.1) and (found.low, found.high) == (None, None)
+    assert [each.ratio for each in found.evidence if isinstance(each, InsideRatio)] == [found.ratio]
     (found,) = isolated(cluster().slow_nic(2, "eth1"), before).result
     assert (found.ratio, found.low, found.high) == (0.3, 0.29, 0.31)
     alone = Options(nics=("eth0",))

@@ -5,11 +5,11 @@ from math import exp, log
 from types import SimpleNamespace
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from collbench.plugins.hunt import strategy
-from collbench.plugins.hunt.candidates import Candidate, _bandwidth_first, _slowest_of_each, _with_healthy_majority
-from collbench.plugins.hunt.facts import NotProven, RetestCounts
+from collbench.plugins.hunt.candidates import Candidate, _bandwidth_first, _slowest_of_each, _with_healthy_majority, find_candidates
+from collbench.plugins.hunt.facts import NotProven, PairSlowInSweep, RetestCounts, SlowInSweep
 from collbench.plugins.hunt.judging import FAST, SLOW, UNCLEAR, PathCheck, PlaceCheck, judge_trials, many_as_slow
 from collbench.plugins.hunt.protocol import (
     CLEARED,
@@ -23,6 +23,7 @@ from collbench.plugins.hunt.protocol import (
     Suspect,
 )
 from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, ControlComparison, Trial
+from tests.plugins.hunt.pair_matrices import RATE, SyntheticMatrix
 
 WAYS = (SENDS, RECEIVES)
 NAMES = [f"n{place}" for place in range(10)]
@@ -53,6 +54,54 @@ def test_one_candidate_for_bandwidth_and_one_for_latency():
     assert ([each.places for each in first], [each.places for each in later]) == ([(0,)], [(1,), (2,)])
     assert _bandwidth_first((slow, late, barely), 6) == ((slow, late, barely), ())
     assert _bandwidth_first((late,), 3) == ((late,), ())
+
+
+@pytest.mark.parametrize(
+    ("sends", "receives", "ways"), [(True, False, "sends"), (False, True, "receives"), (True, True, "sends and receives")]
+)
+def test_the_partners_that_a_candidate_was_slow_with_are_counted_in_its_slow_direction(sends, receives, ways):
+    (slow,) = find_candidates(SyntheticMatrix(8).slow(3, sends=sends, receives=receives).matrix()).places
+    (evidence,) = slow.evidence
+    assert isinstance(evidence, SlowInSweep) and (evidence.ways, evidence.slow, evidence.partners) == (ways, 7, 7)
+    assert slow.fast_with == ()
+    assert evidence.ratio == pytest.approx(0.5, rel=0.05)
+    made = SyntheticMatrix(8).slow(3, sends=sends, receives=receives)
+    made.rates[3, 6] = made.rates[6, 3] = RATE
+    (slow,) = find_candidates(made.matrix()).places
+    (evidence,) = slow.evidence
+    assert (evidence.slow, evidence.partners, slow.fast_with) == (6, 7, (6,))
+
+
+def test_a_slow_pair_reached_half_of_what_its_places_suggest_in_the_sweep():
+    made = SyntheticMatrix(8)
+    made.rates[1, 5] *= 0.5
+    (path,) = find_candidates(made.matrix()).paths
+    assert (path.places, path.ways) == ((1, 5), (SENDS,))
+    (evidence,) = path.evidence
+    assert isinstance(evidence, PairSlowInSweep) and evidence.ways == "sends"
+    assert evidence.ratio == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("n", "senders", "receivers", "healthy"),
+    [
+        (5, [0], [1], [2, 3, 4]),
+        (6, [0, 1], [2, 3], [0, 1, 2, 3, 4, 5]),  # two others are too few
+        (7, [0, 1], [2, 3], [4, 5, 6]),
+        (9, [0, 1, 2], [3, 4], [5, 6, 7, 8]),
+        (9, [0, 1, 2], [3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_places_that_are_nearly_slow_are_not_compared_with_if_about_half_of_all_remain(n, senders, receivers, healthy):
+    """They send or receive 3.5 % slower: a place is reported from 5 % on."""
+    made = SyntheticMatrix(n, sigma=0.0)
+    made.modes[:], made.places[:] = False, 0.0
+    for place in senders:
+        made.slow(place, 0.965, receives=False)
+    for place in receivers:
+        made.slow(place, 0.965, sends=False)
+    found = find_candidates(made.matrix())
+    assert (found.places, list(found.healthy)) == ((), healthy)
 
 
 def scale(usual=None):
@@ -182,6 +231,17 @@ def test_one_slow_partner_makes_the_path_a_candidate():
     assert case([(1, 0.0), (2, H), (3, 0.0), (2, H)]).path_partner == 2
     assert case([(1, 0.0), (2, 0.1), (3, 0.0), (2, 0.1)], depth=0.1).path_partner is None
     assert case([(1, 0.0), (2, 0.2), (3, 0.0), (2, 0.2)], depth=0.2).path_partner == 2
+
+
+@pytest.mark.parametrize(("slow_controls_with", "places"), [(None, (0, 2)), (1, (0, 2)), (2, None)])
+def test_a_slow_path_is_not_suspected_if_controls_were_as_slow_in_its_own_rounds(slow_controls_with, places):
+    """The controls of rounds with other partners do not excuse it."""
+    found = PlaceCheck(candidate())
+    for number, depth in ((1, 0.0), (2, H), (3, 0.0), (2, H)):
+        behind = (0.0, 0.0, H) if number == slow_controls_with else (0.0, 0.0, 0.0)
+        found.add(replace(trial(number, depth), control_log_slowdowns=dict.fromkeys(WAYS, behind)))
+    path = found.path(NAMES)
+    assert (path.places if path else None) == places
 
 
 def path_case(again, ends=((0, 0.0), (2, 0.0)), controls=1):

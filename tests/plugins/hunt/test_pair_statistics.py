@@ -5,7 +5,9 @@ import pytest
 
 from collbench.operations.groups import circle_round
 from collbench.plugins.hunt.pair_statistics import (
+    PAIRS_LEVEL,
     TAIL_DEGREES,
+    MatrixView,
     noise_scale,
     quantile,
     scale_of,
@@ -63,6 +65,42 @@ def test_the_scale_is_that_of_the_noise_without_a_tenth_of_exceptions():
     assert scale_of(np.zeros(0)) == 0.0
     assert quantile(0.025, TAIL_DEGREES) == pytest.approx(2.776, abs=0.001)
     assert quantile(1e-30, TAIL_DEGREES) == quantile(1e-11, TAIL_DEGREES)
+
+
+@pytest.mark.parametrize("cells", [20, 40, 200])
+@pytest.mark.parametrize("wider", [1, 2, 5])
+def test_the_scale_is_that_of_the_slowest_cells_if_they_are_wider_apart_than_the_others(cells, wider):
+    """The cells are at the quantiles of noise of scale 0.01, and the slowest 15 % are so many times as slow."""
+    slowdowns = np.array([0.01 * quantile(number / cells, TAIL_DEGREES) for number in range(1, cells // 2)])
+    fast = slowdowns.copy()
+    slowdowns[: cells * 15 // 100] *= wider
+    assert noise_scale(np.array([*-slowdowns, 0.0, 0.0, *fast])) == pytest.approx(0.01 * wider, rel=0.01)
+
+
+def view(quantity, speeds, error=0.0):
+    """Return the view of a table of logarithms of speeds: they have this error, and no other noise."""
+    return MatrixView(quantity, "", speeds, np.full_like(speeds, error), np.zeros(speeds.shape, bool))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "scales", "named"),
+    [("latency", 6.1, []), ("latency", 6.5, [3]), ("bandwidth", 6.5, []), ("bandwidth", 7.0, [3])],
+)
+def test_a_latency_has_one_chance_of_a_false_alarm_per_place_and_a_bandwidth_one_per_direction(quantity, scales, named):
+    """One of eight is slow by so many standard errors. By chance 0.1 % of matrices exceed 6.2 in eight tests, and 6.9 in sixteen."""
+    error = 0.1
+    of_medians = float(scale_of_medians(error, np.array(7.0)))
+    slow = view(quantity, table(8, [3], depth=scales * of_medians), error)
+    assert np.flatnonzero(slow.senders().slow_with_all).tolist() == named
+    assert np.flatnonzero(slow.receivers().slow_with_all).tolist() == named
+
+
+@pytest.mark.parametrize(("beyond", "named"), [(-1e-6, []), (0.0, []), (1e-6, [[1, 4]])])
+def test_a_pair_is_slow_only_beyond_the_least_slowdown_that_is_named(beyond, named):
+    speeds = table(6, ())
+    speeds[1, 4] = -PAIRS_LEVEL["bandwidth"].least - beyond
+    slow = view("bandwidth", speeds).slow_cells(np.array(False))
+    assert np.argwhere(slow).tolist() == named
 
 
 def rounds(n, count, speed):

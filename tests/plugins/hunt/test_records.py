@@ -2,9 +2,11 @@
 
 import io
 import json
+from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,12 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE
 from collbench.plugins.hunt.kind import HuntKind
+from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE, Suspect, result_of_pairs
 from collbench.plugins.hunt.records import (
     HuntRound,
     PairRound,
     StoredHunt,
+    StoredSuspect,
     check_hunt,
     decoded_round,
     matrix_of,
@@ -25,6 +29,7 @@ from collbench.plugins.hunt.records import (
     read_pairs,
 )  # fmt: skip
 from collbench.plugins.hunt.text import SUSPECTS, json_lines
+from collbench.reason import Text
 from collbench.report.forms import FORMATS, write
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
@@ -211,6 +216,37 @@ def test_the_matrix_has_the_sender_in_its_row(times):
     assert np.array_equal(matrix.latency_s, matrix.latency_s.T, equal_nan=True)
     assert (matrix.low[2, 1], matrix.high[2, 1]) == (SIZE / 2e-3, SIZE / 1e-3)
     assert np.isnan(matrix.bandwidth[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "speeds", "interval"),
+    [
+        (1e-6, 4e-6, (1e9, 2.5e8), (2e8, 5e8)),
+        (4e-6, 1e-6, (2.5e8, 1e9), (1e8, 4e8)),
+        (1e-6, None, (1e9, None), (1e8, 4e8)),
+        (None, 1e-6, (None, 1e9), (2e8, 5e8)),
+    ],
+)
+def test_the_result_of_a_pair_has_both_speeds_and_the_interval_of_the_slower_direction(forward, backward, speeds, interval):
+    one = a_pair_round(
+        0, ((0, 1),), forward_s=(forward,), backward_s=(backward,), latency_s=(3e-6,), wrong=(7,),
+        forward_ci_s=((2.5e-6, 1e-5),), backward_ci_s=((2e-6, 5e-6),),
+    )  # fmt: skip
+    figure, missing = result_of_pairs([(0, 1), (2, 3)], [one], SIZE).figures
+    assert (figure.speed, figure.backward) == pytest.approx(speeds)
+    assert (figure.low, figure.high) == pytest.approx(interval)
+    assert (figure.latency_s, figure.wrong, figure.na) == (3e-6, 7, None)
+    assert missing.speed is None and missing.na
+
+
+def test_a_suspect_is_read_as_it_was_stored_and_one_without_figures_has_no_ratio():
+    suspect = Suspect("path", (2, 3), CONFIRMED, 0.5, 0.4, 0.6, (0, 1), (Text("slow with a"), Text("and with b")), Text("its cable"))
+    read = msgspec.json.decode(json.dumps(suspect.as_json()), type=StoredSuspect)
+    assert (read.kind, read.places, read.state, read.partners) == ("path", (2, 3), "confirmed", (0, 1))
+    assert (read.ratio, read.low, read.high) == (0.5, 0.4, 0.6)
+    assert (read.evidence, read.part) == (["slow with a", "and with b"], "its cable")
+    read = msgspec.json.decode(json.dumps(Suspect("node", (1,), INCONCLUSIVE, nan).as_json()), type=StoredSuspect)
+    assert (read.state, read.ratio, read.low, read.part, read.part_fact) == ("inconclusive", None, None, "", None)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1e-6, 2e-6), (2e-6, 1e-6)])
