@@ -118,9 +118,9 @@ class SweepResult(msgspec.Struct, frozen=True):
 
 
 def find_candidates(matrix: PairMatrix, lost: Collection[int] = ()) -> SweepResult:
-    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first.
+    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places in their order: not slow and not lost.
 
-    A healthy place that is half as slow as candidates comes last, and is left out if three others remain.
+    Places that are half as slow as candidates are left out if at least three, and half of all healthy places, remain.
     """
     views = views_of(matrix)
     slow_places = [candidate for view in views for candidate in _slow_places(view) if candidate.places[0] not in lost]

@@ -38,15 +38,15 @@ class SlowInSweep(Fact, frozen=True):
 
 
 class PairSlowInSweep(Fact, frozen=True):
-    """A pair was slow in the sweep."""
+    """A pair was slow in the sweep. ratio: to the speed that its two places have with others, a slow one of them included."""
 
     ways: Ways
     ratio: float
 
     def render(self) -> str:
         if self.ways == "small messages":
-            return f"sweep: the pair took {1 / self.ratio:.2f} times as long as the median"
-        return f"sweep: the pair reached {format_percent(100 * self.ratio)} of the median"
+            return f"sweep: the pair took {1 / self.ratio:.2f} times as long as its places with others"
+        return f"sweep: the pair reached {format_percent(100 * self.ratio)} of what its places reach with others"
 
 
 class SlowWithOnePartner(Fact, frozen=True):

@@ -262,10 +262,6 @@ class HuntVerdict(msgspec.Struct, frozen=True):
             return CONFIRMED
         return NO_VERDICT if self.of(INCONCLUSIVE) else NONE_SLOW
 
-    def name(self, places: Sequence[int]) -> str:
-        """Return the names of places: "node07", or "node03 and node09"."""
-        return " and ".join(self.names[place] for place in places)
-
 
 _HARDLY = 1e-12  # an interval of a lower rate is not valid
 
