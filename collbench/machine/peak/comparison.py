@@ -119,7 +119,8 @@ def limit_of(ceiling: Ceiling) -> str:
 
 def assumed(operation: str, job: Job) -> list[str]:
     """Return what the reference rates assume, one sentence each."""
-    operation, nodes = like(operation), [node for node, _ in job.kinds]
+    operation = like(operation)
+    nodes = [node for node, _ in job.kinds]
     unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
     if job.ceiling_from_user is not None or operation == "barrier" or unknown:
         return []
@@ -151,11 +152,11 @@ def _of_placement(operation: str, job: Job) -> list[str]:
     """Return what the rates assume of the order of the ranks, and of the NICs that they use."""
     nodes = [node for node, _ in job.kinds]
     sentences = []
-    if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
+    if operation in ("sendrecv", "neighbors") and any(node.neighbours.rate < node.injection.rate for node in nodes):
         sentences.append("ranks in the order of the GPUs")
     if not job.several:
         return sentences
-    if operation in MESSAGES and any(node.own_nic and node.own_nic.known < node.egress.known for node in nodes):
+    if operation in MESSAGES and any(node.own_nic and node.own_nic.rate < node.egress.rate for node in nodes):
         sentences.append("each GPU has its own NIC, so that a message between nodes gets its part of the NICs' rate")
     if operation == "scan":
         sentences.append("ranks in blocks, so that the sums enter and leave a node once")
@@ -187,11 +188,13 @@ def doubts(job: Job) -> list[str]:
 def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
     """Return the ceilings that have a rate, with their names, the expected rate first."""
     named: list[tuple[str, Ceiling]] = []
-    if expected := references.expected:
-        model = name_of_model(expected.model)
-        name = model if expected.model == "bound" else f"expected ({model})"
+    expected = references.expected
+    if expected:
+        name = name_of_model(expected.model)
+        if expected.model != "bound":
+            name = f"expected ({name})"
         named.append(("given ceiling" if expected.kind == "given" else name, expected))
-    if references.bound and references.bound is not references.expected:
+    if references.bound and references.bound is not expected:
         named.append((name_of_model("bound"), references.bound))
     return [(name, ceiling) for name, ceiling in named if ceiling.bytes_per_s]
 
