@@ -17,7 +17,9 @@ from collbench.units import listed, plural
 
 _TWICE = "read the counters before and after a run: what grows is what counts"
 _WAIT = "port_xmit_wait"
-_COUNTERS_FEWEST_SIBLINGS, _TIMES, _LONG_WAIT = 3, 10, 1_000_000_000
+_FEWEST_SIBLINGS = 3
+_TIMES_MEDIAN = 10
+_LONG_WAIT = 1_000_000_000
 _ERRORS = (
     *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_rcv_remote_physical_errors"),
     *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
@@ -53,10 +55,10 @@ def high_counters(view: MachineView) -> Iterator[Finding]:
 def waits(view: MachineView) -> Iterator[Finding]:
     """CB2225: an InfiniBand port that waited far longer for credits than the other ports. Some waiting is normal."""
     ports = [(nic, port) for nic, port in _ports(view.rdma) if port.link_layer == "infiniband" and _WAIT in port.counters]
-    if len(ports) < _COUNTERS_FEWEST_SIBLINGS:
+    if len(ports) < _FEWEST_SIBLINGS:
         return
     common = median(port.counters[_WAIT] for _, port in ports)
-    long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES * common, _LONG_WAIT)]
+    long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES_MEDIAN * common, _LONG_WAIT)]
     if long:
         what = f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}"
         high = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
@@ -69,7 +71,6 @@ _ROCE_MTU = 2048  # larger than a frame of 1500 bytes
 _ETHERNET_MTU = 1500
 _LARGE_FRAMES = "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)"
 _FAST = 25e9
-_FEWEST_SIBLINGS = 3
 _FIRST_OF_MLX5 = 0x1011  # Connect-IB
 _WIFI = 0x0280  # "network controller"
 
