@@ -19,6 +19,7 @@ import msgspec
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
+from collbench.machine.pcie_links import bus_of, card_of
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
@@ -171,10 +172,10 @@ class Distances:
         if not first or not second:
             return "PIX"
         device = self._pci.get(common)
-        if device and device.kind == "root" and _slot(first[-1]) != _slot(second[-1]):
+        if device and device.kind == "root" and card_of(first[-1]) != card_of(second[-1]):
             return "PHB"  # a root port has one slot below it, so this one is a host bridge
         # All devices below a bridge are on one bus. Otherwise the source shows a switch as one bridge instead of three.
-        whole = _bus(first[-1]) == _bus(second[-1])
+        whole = bus_of(first[-1]) == bus_of(second[-1])
         return "PIX" if max(len(first), len(second)) <= (2 if whole else 1) else "PXB"
 
     def _over_host(self, a: str, b: str, tops: tuple[str, str], broken: str) -> tuple[str | None, str]:
@@ -187,7 +188,7 @@ class Distances:
             return "SYS", ""
         if broken:
             return None, broken
-        if _bus(tops[0]) == _bus(tops[1]):
+        if bus_of(tops[0]) == bus_of(tops[1]):
             return "PHB", ""
         if numa_a is None or numa_b is None:
             return None, f"the NUMA node of {a if numa_a is None else b} is unknown"
@@ -219,15 +220,7 @@ def _shortened(machine: Machine) -> bool:
     """Return whether the source shows a switch as one bridge and omits root ports: devices below one bridge are on different buses."""
     bus_below: dict[str, str] = {}
     devices = [device for device in machine.pci if device.parent]
-    return any(bus_below.setdefault(str(device.parent), _bus(device.address)) != _bus(device.address) for device in devices)
-
-
-def _bus(address: str) -> str:
-    return address.rpartition(":")[0]
-
-
-def _slot(address: str) -> str:
-    return address.rpartition(".")[0]
+    return any(bus_below.setdefault(str(device.parent), bus_of(device.address)) != bus_of(device.address) for device in devices)
 
 
 # GPUDirect RDMA: whether a NIC can reach a GPU's memory. Only NCCL's log proves its use.

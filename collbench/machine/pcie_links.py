@@ -14,6 +14,16 @@ from collbench.machine.model import BRIDGES, Machine, PciDevice, PcieLink, is_nc
 _Figure = TypeVar("_Figure", int, float)
 
 
+def bus_of(address: str) -> str:
+    """Return the bus of a PCI function: "0000:19" of "0000:19:00.0"."""
+    return address.rpartition(":")[0]
+
+
+def card_of(address: str) -> str:
+    """Return the card of a PCI function: "0000:19:00" of "0000:19:00.0"."""
+    return address.rpartition(".")[0]
+
+
 class PcieLinks:
     """The PCI functions of a machine by address, and the links between them.
 
@@ -27,13 +37,13 @@ class PcieLinks:
         buses: dict[str, set[str]] = {}
         for device in machine.pci:
             if device.parent and not device.virtual:  # virtual functions may be on the next bus
-                buses.setdefault(device.parent, set()).add(device.address.rpartition(":")[0])
+                buses.setdefault(device.parent, set()).add(bus_of(device.address))
         self._whole_switches = {address for address, buses_below in buses.items() if len(buses_below) > 1}
         self._cards_below: dict[str, set[str]] = {}
         for device in machine.pci:
             if not device.virtual and device.kind not in BRIDGES:
                 for bridge in self.bridges_above(device.address):
-                    self._cards_below.setdefault(bridge, set()).add(device.address.rpartition(".")[0])
+                    self._cards_below.setdefault(bridge, set()).add(card_of(device.address))
 
     def port_above(self, device: PciDevice) -> PciDevice | None:
         """Return the port at the upper end of a device's link; None if it is unknown, or if the source does not show ports of switches."""

@@ -11,7 +11,7 @@ import msgspec
 
 from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import BRIDGES, Gpu, Machine, Nic, PciDevice, Port
-from collbench.machine.pcie_links import PcieLinks
+from collbench.machine.pcie_links import PcieLinks, bus_of
 from collbench.machine.peak.rates import pcie
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
 
@@ -115,8 +115,8 @@ class MachineView:
         """The NICs without software interfaces, and without virtual functions of a card that is itself listed."""
         hardware = [nic for nic in self.machine.nics if nic.virtual is None]
         functions = [nic for nic in hardware if nic.address in self.pci and self.pci[nic.address or ""].virtual]
-        buses_of_cards = {_bus(nic.address) for nic in hardware if nic not in functions}
-        return tuple(nic for nic in hardware if nic not in functions or _bus(nic.address) not in buses_of_cards)
+        buses_of_cards = {bus_of(nic.address) for nic in hardware if nic.address and nic not in functions}
+        return tuple(nic for nic in hardware if nic not in functions or bus_of(nic.address or "") not in buses_of_cards)
 
     @cached_property
     def network(self) -> tuple[Nic, ...]:
@@ -189,7 +189,3 @@ def bytes_per_s(speed: float | None, width: int | None) -> float | None:
 def gigabytes(bytes_per_second: float) -> str:
     """Return a rate as text: "31.5 GB/s"."""
     return f"{bytes_per_second / 1e9:.3g} GB/s"
-
-
-def _bus(address: str | None) -> str | None:
-    return address.rpartition(":")[0] if address else None

@@ -9,6 +9,7 @@ from statistics import median
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
 from collbench.machine.model import Nic, PciDevice, PcieLink, Port, is_nccl_topology
+from collbench.machine.pcie_links import card_of
 from collbench.machine.ports import nvlink_management
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
@@ -268,7 +269,7 @@ def _rates(nics: Iterable[Nic]) -> list[str]:
 
 
 def _card(nic: Nic) -> str:
-    return nic.address.rpartition(".")[0] if nic.address else nic.name
+    return card_of(nic.address) if nic.address else nic.name
 
 
 def _loss(view: MachineView, nic: Nic) -> Severity:

@@ -8,6 +8,7 @@ import msgspec
 
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice, PcieLink
+from collbench.machine.pcie_links import card_of
 from collbench.units import listed, plural
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
@@ -164,7 +165,7 @@ def _severity(view: MachineView, wire: _Wire) -> Severity:
 
 def _carries_all_ports(view: MachineView, device: PciDevice) -> bool:
     """Return whether the current rate of a NIC's link is as high as the known rates of its card's ports together."""
-    nics = [nic for nic in view.machine.nics if nic.address and nic.address.rpartition(".")[0] == _card(device)]
+    nics = [nic for nic in view.machine.nics if nic.address and card_of(nic.address) == card_of(device.address)]
     port_rates = [port.rate_bits_per_s for nic in nics for port in nic.ports if port.rate_bits_per_s is not None]
     rate = bytes_per_s(device.link.speed_gt_per_s, device.link.width)
     return bool(port_rates) and rate is not None and sum(port_rates) / 8 <= rate
@@ -190,13 +191,15 @@ def _link(speed: float | None, width: int | None) -> str:
 
 def _redirecting(view: MachineView) -> list[PciDevice]:
     """Return the ports with ACS between two cards, one of them with a GPU. An AMD card has an internal switch, which does not count."""
-    cards_below: dict[str | None, set[str]] = {None: {_card(endpoint) for endpoint in view.endpoints}}  # by bridge; None: of the machine
+    cards_below: dict[str | None, set[str]] = {
+        None: {card_of(endpoint.address) for endpoint in view.endpoints}
+    }  # by bridge; None: of the machine
     ports: dict[str, PciDevice] = {}
     for endpoint in view.endpoints:
         for bridge in view.path_to(endpoint.address)[1:]:
             ports[bridge.address] = bridge
-            cards_below.setdefault(bridge.address, set()).add(_card(endpoint))
-    gpu_cards = {_card(endpoint) for endpoint in view.endpoints if endpoint.kind == "gpu"}
+            cards_below.setdefault(bridge.address, set()).add(card_of(endpoint.address))
+    gpu_cards = {card_of(endpoint.address) for endpoint in view.endpoints if endpoint.kind == "gpu"}
     between_cards = []
     for port in ports.values():
         siblings = cards_below.get(port.parent, set())
@@ -204,10 +207,6 @@ def _redirecting(view: MachineView) -> list[PciDevice]:
         if redirects and cards_below[port.address] < siblings and gpu_cards & siblings:
             between_cards.append(port)
     return between_cards
-
-
-def _card(device: PciDevice) -> str:
-    return device.address.rpartition(".")[0]
 
 
 def acs_somewhere(view: MachineView) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
-from collbench.machine.pcie_links import PcieLinks
+from collbench.machine.pcie_links import PcieLinks, card_of
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
@@ -599,7 +599,7 @@ def _slot_name(nic: Nic, tree: PcieTree) -> str:
     device = tree.devices.get(nic.address or "")
     if nic.address is None or device is None or device.virtual:
         return nic.address or nic.name
-    return nic.address.rpartition(".")[0]
+    return card_of(nic.address)
 
 
 def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> NicRate:
