@@ -170,7 +170,7 @@ _FEWEST_MACHINES = 3  # with fewer machines the exception cannot be named
 _FEWEST_IN_MESH = 4  # GPUs; with three, two links may be intended
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _JobGpu(msgspec.Struct, frozen=True):
     """A GPU of the job, how many of its links are up (None: not counted), and its position among the GPUs of its machine."""
 
     view: MachineView
@@ -189,33 +189,33 @@ def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
 
     Links that are off on all of them are normal: a PCIe card of H100 has 12 of its 18.
     """
-    by_model: dict[str, list[_Place]] = {}
+    by_model: dict[str, list[_JobGpu]] = {}
     for number, view in enumerate(views):
         for position, gpu in enumerate(view.machine.gpus):
-            place = _Place(view, gpu, view.machine.links_of(gpu.key), position)
-            by_model.setdefault(gpu.model or f"unknown, of machine {number}", []).append(place)
-    for places in by_model.values():
-        if all(place.links is None for place in places):
-            yield from _more_off(places)
+            job_gpu = _JobGpu(view, gpu, view.machine.links_of(gpu.key), position)
+            by_model.setdefault(gpu.model or f"unknown, of machine {number}", []).append(job_gpu)
+    for job_gpus in by_model.values():
+        if all(job_gpu.links is None for job_gpu in job_gpus):
+            yield from _more_off(job_gpus)
             continue
-        dark = [place for place in places if _is_dark(place)]
-        yield from _all_lost(dark, places)
+        dark = [job_gpu for job_gpu in job_gpus if _is_dark(job_gpu)]
+        yield from _all_lost(dark, job_gpus)
         # a machine without any link counts as one with a switch if other machines of the model have one
-        on_switch = any(place.view.machine.switched for place in places)
+        on_switch = any(job_gpu.view.machine.switched for job_gpu in job_gpus)
         meshes = {view for view in views if not view.machine.switched and any(link.count for link in view.machine.gpu_links)}
-        switched = [place for place in places if on_switch and place.view not in meshes and place not in dark]
+        switched = [job_gpu for job_gpu in job_gpus if on_switch and job_gpu.view not in meshes and job_gpu not in dark]
         yield from _behind_switches(switched)
-        meshed = [place for place in places if place not in switched and place not in dark]
-        degraded = [place for place in meshed if _is_degraded(place)]
+        meshed = [job_gpu for job_gpu in job_gpus if job_gpu not in switched and job_gpu not in dark]
+        degraded = [job_gpu for job_gpu in meshed if _is_degraded(job_gpu)]
         yield from _some_lost(degraded, meshed)
-        yield from _in_meshes([place for place in meshed if place not in degraded])
+        yield from _in_meshes([job_gpu for job_gpu in meshed if job_gpu not in degraded])
 
 
-def _is_dark(place: _Place) -> bool:
+def _is_dark(job_gpu: _JobGpu) -> bool:
     """Return whether no link of a module is up. A pair of V100 or P100 need not be joined: there only a list of their links counts."""
-    machine = place.view.machine
-    gpu = place.gpu
-    if place.links != 0 or gpu.vendor != "nvidia" or not has_built_in_links(gpu, len(machine.gpus)) or machine.switched:
+    machine = job_gpu.view.machine
+    gpu = job_gpu.gpu
+    if job_gpu.links != 0 or gpu.vendor != "nvidia" or not has_built_in_links(gpu, len(machine.gpus)) or machine.switched:
         return False
     model = gpu.model or ""
     if any(name in model for name in _IN_MESHES):
@@ -223,71 +223,71 @@ def _is_dark(place: _Place) -> bool:
     return bool(model) and _ALONE not in model
 
 
-def _all_lost(dark: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Finding]:
+def _all_lost(dark: Sequence[_JobGpu], job_gpus: Sequence[_JobGpu]) -> Iterator[Finding]:
     """Yield a finding for each machine with modules without a link. A warning for the only GPU of what may be a virtual machine."""
-    for view in dict.fromkeys(place.view for place in dark):
-        gpus = [place.gpu for place in dark if place.view is view]
+    for view in dict.fromkeys(job_gpu.view for job_gpu in dark):
+        gpus = [job_gpu.gpu for job_gpu in dark if job_gpu.view is view]
         alone = len(view.machine.gpus) == 1 and not gpus[0].index
         remedy = _CHECKS[gpus[0].vendor]
         if alone:
             remedy = f"nothing, if it is the only GPU of a virtual machine, which has no use for links; else {remedy}"
         what = f"all links to other GPUs of {_names(gpus)} are inactive"
-        evidence = f"{gpus[0].model}, a module with built-in links: 0 up{_others(_counts(places))}"
+        evidence = f"{gpus[0].model}, a module with built-in links: 0 up{_others(_counts(job_gpus))}"
         yield view.finding("CB2301", "warning" if alone else "severe", what, evidence, remedy)
 
 
-def _is_degraded(place: _Place) -> bool:
+def _is_degraded(job_gpu: _JobGpu) -> bool:
     """Return whether a module that has all its links by design lists some as inactive."""
-    row = gpu_model(place.gpu.model)
-    if not row or not place.gpu.links_off or not place.links or any(name in row.model for name in _IN_MESHES):
+    row = gpu_model(job_gpu.gpu.model)
+    if not row or not job_gpu.gpu.links_off or not job_gpu.links or any(name in row.model for name in _IN_MESHES):
         return False
-    return has_built_in_links(place.gpu, 1) and place.links < row.links
+    return has_built_in_links(job_gpu.gpu, 1) and job_gpu.links < row.links
 
 
-def _some_lost(degraded: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Finding]:
+def _some_lost(degraded: Sequence[_JobGpu], job_gpus: Sequence[_JobGpu]) -> Iterator[Finding]:
     """Yield a finding for each module with inactive links. A warning if several modules have lost the same number."""
-    counts = _counts(places)
+    counts = _counts(job_gpus)
     uniform = len(counts) > 1 and len(set(counts)) == 1
-    for place in degraded:
-        gpu = place.gpu
+    for job_gpu in degraded:
+        gpu = job_gpu.gpu
         row = gpu_model(gpu.model)
         most = row.links if row else 0
-        what = f"{gpu_name(gpu)} has {place.links} of {most} links to other GPUs"
-        evidence = f"{place.links} up, {gpu.links_off} off{_others(counts)}"
-        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _CHECKS[gpu.vendor])
+        what = f"{gpu_name(gpu)} has {job_gpu.links} of {most} links to other GPUs"
+        evidence = f"{job_gpu.links} up, {gpu.links_off} off{_others(counts)}"
+        yield job_gpu.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _CHECKS[gpu.vendor])
 
 
-def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
-    counts = _counts(places)
+def _behind_switches(job_gpus: Sequence[_JobGpu]) -> Iterator[Finding]:
+    counts = _counts(job_gpus)
     most = max(counts, default=0)
-    evidence = _have(counts.count(most), len(places), most)
+    evidence = _have(counts.count(most), len(job_gpus), most)
     uncounted: dict[MachineView, list[Gpu]] = {}  # that a source leaves out while it counts the links of other GPUs on the switch
-    for place in places:
-        if place.links is not None and place.links < most:
-            yield _lost(place, most, evidence, "severe" if place.view.machine.switched else "warning")
-        elif most and place.view.machine.switched and place.links is None:
-            uncounted.setdefault(place.view, []).append(place.gpu)
+    for job_gpu in job_gpus:
+        if job_gpu.links is not None and job_gpu.links < most:
+            yield _lost(job_gpu, most, evidence, "severe" if job_gpu.view.machine.switched else "warning")
+        elif most and job_gpu.view.machine.switched and job_gpu.links is None:
+            uncounted.setdefault(job_gpu.view, []).append(job_gpu.gpu)
     for view, gpus in uncounted.items():
         remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_CHECKS[gpus[0].vendor]}"
         yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(gpus)}", evidence, remedy)
 
 
-def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
+def _in_meshes(job_gpus: Sequence[_JobGpu]) -> Iterator[Finding]:
     """Yield a finding per pair of GPUs that lost links; without such pairs, per GPU with fewer links than at its position elsewhere."""
-    views = list(dict.fromkeys(place.view for place in places))
+    views = list(dict.fromkeys(job_gpu.view for job_gpu in job_gpus))
     damaged: set[MachineView] = set()
     for view in views:
         for finding in [*_one_sided(view), *_odd_pairs(view)]:
             damaged.add(view)
             yield finding
-    for place in places:
-        if place.links is None or place.view in damaged:
+    for job_gpu in job_gpus:
+        if job_gpu.links is None or job_gpu.view in damaged:
             continue
-        counts = _counts(sibling for sibling in places if sibling.alike == place.alike)
+        counts = _counts(sibling for sibling in job_gpus if sibling.alike == job_gpu.alike)
         if len(views) > 1 and len(counts) > 1:
-            yield from _against_machines(place, counts)
+            yield from _against_machines(job_gpu, counts)
         else:
-            yield from _against_siblings(place, _counts(sibling for sibling in places if sibling.view is place.view))
+            yield from _against_siblings(job_gpu, _counts(sibling for sibling in job_gpus if sibling.view is job_gpu.view))
 
 
 def _one_sided(view: MachineView) -> Iterator[Finding]:
@@ -324,28 +324,28 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
             yield view.finding("CB2301", "severe", what, evidence, _CHECKS[_gpu(view, a).vendor])
 
 
-def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
+def _against_machines(job_gpu: _JobGpu, counts: Sequence[int]) -> Iterator[Finding]:
     """Yield a finding if most machines have more links at this position. `counts`: those of all machines. Two machines cannot decide."""
-    links = place.links or 0
+    links = job_gpu.links or 0
     decisive = len(counts) >= _FEWEST_MACHINES
     common = Counter(counts).most_common(1)[0][0] if decisive else max(counts)
     fewer = sum(count < common for count in counts)
     if links < common and (2 * fewer < len(counts) or not decisive):
         evidence = f"at the same position on {counts.count(common)} of {len(counts)} machines: {plural(common, 'link')}"
-        yield _lost(place, common, evidence, "severe" if decisive else "warning")
+        yield _lost(job_gpu, common, evidence, "severe" if decisive else "warning")
 
 
-def _against_siblings(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
+def _against_siblings(job_gpu: _JobGpu, counts: Sequence[int]) -> Iterator[Finding]:
     """Yield a finding if most GPUs of the machine have more links. A warning where far ends are known: the design may explain it."""
-    links = place.links or 0
+    links = job_gpu.links or 0
     common, gpus_with_common = Counter(counts).most_common(1)[0]
     if links < common and 2 * gpus_with_common > len(counts):
-        only_counted = all(link.b is None for link in place.view.machine.gpu_links)
-        yield _lost(place, common, _have(gpus_with_common, len(counts), common), "severe" if only_counted and links else "warning")
+        only_counted = all(link.b is None for link in job_gpu.view.machine.gpu_links)
+        yield _lost(job_gpu, common, _have(gpus_with_common, len(counts), common), "severe" if only_counted and links else "warning")
 
 
-def _counts(places: Iterable[_Place]) -> list[int]:
-    return [place.links for place in places if place.links is not None]
+def _counts(job_gpus: Iterable[_JobGpu]) -> list[int]:
+    return [job_gpu.links for job_gpu in job_gpus if job_gpu.links is not None]
 
 
 def _links_between(machine: Machine) -> Mapping[tuple[str, str], int]:
@@ -374,31 +374,31 @@ def _others(counts: Sequence[int]) -> str:
     return f"; {_have(counts.count(most), len(counts), most)}" if len(counts) > 1 else ""
 
 
-def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:
+def _lost(job_gpu: _JobGpu, common: int, others: str, severity: Severity) -> Finding:
     """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
-    gpu = place.gpu
+    gpu = job_gpu.gpu
     off = f", {gpu.links_off} off" if gpu.links_off else ""
     remedy = _CHECKS[gpu.vendor]
-    if not place.links and not place.view.machine.switched:
+    if not job_gpu.links and not job_gpu.view.machine.switched:
         remedy = f"nothing, if it is a card without a bridge (or join it to another); else {remedy}"
     elif severity == "warning":
         remedy = f"compare with a node that is known to be healthy (`--since`): designs of meshes differ; if links are lost, {remedy}"
-    what = f"{gpu_name(gpu)} has {place.links} of {common} links to other GPUs"
-    return place.view.finding("CB2301", severity, what, f"{place.links} up{off}; {others}", remedy)
+    what = f"{gpu_name(gpu)} has {job_gpu.links} of {common} links to other GPUs"
+    return job_gpu.view.finding("CB2301", severity, what, f"{job_gpu.links} up{off}; {others}", remedy)
 
 
-def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
+def _more_off(job_gpus: Sequence[_JobGpu]) -> Iterator[Finding]:
     """Yield findings for a minority with more links off than the others, from sources that do not count links that are up."""
-    off = [(place, place.gpu.links_off) for place in places if place.gpu.links_off is not None]
+    off = [(job_gpu, job_gpu.gpu.links_off) for job_gpu in job_gpus if job_gpu.gpu.links_off is not None]
     if not off:
         return
     common, gpus_with_common = Counter(links for _, links in off).most_common(1)[0]
     have = "has" if gpus_with_common == 1 else "have"
-    for place, links in off:
+    for job_gpu, links in off:
         if links > common and 2 * gpus_with_common > len(off):
             evidence = f"{links} off; {plural(gpus_with_common, 'GPU')} of the same model {have} {common}"
-            what = f"{gpu_name(place.gpu)} has {links} links to other GPUs off"
-            yield place.view.finding("CB2301", "severe", what, evidence, _CHECKS[place.gpu.vendor])
+            what = f"{gpu_name(job_gpu.gpu)} has {links} links to other GPUs off"
+            yield job_gpu.view.finding("CB2301", "severe", what, evidence, _CHECKS[job_gpu.gpu.vendor])
 
 
 def no_peer_access(view: MachineView) -> Iterator[Finding]:

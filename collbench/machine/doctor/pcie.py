@@ -191,9 +191,8 @@ def _link(speed: float | None, width: int | None) -> str:
 
 def _redirecting(view: MachineView) -> list[PciDevice]:
     """Return the ports with ACS between two cards, one of them with a GPU. An AMD card has an internal switch, which does not count."""
-    cards_below: dict[str | None, set[str]] = {
-        None: {card_of(endpoint.address) for endpoint in view.endpoints}
-    }  # by bridge; None: of the machine
+    # by bridge; None: all of the machine
+    cards_below: dict[str | None, set[str]] = {None: {card_of(endpoint.address) for endpoint in view.endpoints}}
     ports: dict[str, PciDevice] = {}
     for endpoint in view.endpoints:
         for bridge in view.path_to(endpoint.address)[1:]:
@@ -211,7 +210,8 @@ def _redirecting(view: MachineView) -> list[PciDevice]:
 
 def acs_somewhere(view: MachineView) -> Iterator[Finding]:
     """CB2108: access control redirects requests at some ports, and the source does not name them."""
-    ports, on = view.machine.system.acs_ports, view.machine.system.acs_on
+    ports = view.machine.system.acs_ports
+    on = view.machine.system.acs_on
     named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by the devices below each port
     if on and ports and not view.virtual_machine and not named:
         what = f"ACS redirects requests at {on} of {plural(ports, 'port')}; which of them is unknown"

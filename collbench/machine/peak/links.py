@@ -26,7 +26,8 @@ from collbench.machine.readers.pci import is_with_cpu
 
 COUNTED = "counted"
 OPTIONS = ("--nic", "--nvlink", "--pcie")
-NCCL, RCCL = "NCCL", "RCCL"
+NCCL = "NCCL"
+RCCL = "RCCL"
 
 
 class Link(msgspec.Struct, frozen=True):
