@@ -525,12 +525,12 @@ def _doubts_of_nics(machine: Machine, fabric: Sequence[Nic], management: Sequenc
         yield f"counted as one port, by the GUID or place of their card: {as_one}"
     if as_two:
         yield f"counted as two ports, which may be one port with two PCIe functions: {as_two}; give --nic if so"
-    without_rdma = ", ".join(nic.name for nic in machine.nics if nic.rdma_missing)
+    without_rdma = [nic.name for nic in machine.nics if nic.rdma_missing]
     if without_rdma:
-        yield f"{without_rdma}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another"
-    without_ports = ", ".join(nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing)
+        yield f"{', '.join(without_rdma)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another"
+    without_ports = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
     if without_ports:
-        yield f"not counted: {without_ports} (no source lists their ports)"
+        yield f"not counted: {', '.join(without_ports)} (no source lists their ports)"
 
 
 def _all_slots(slots: Sequence[NicRate], source: str) -> Link:
