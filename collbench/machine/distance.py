@@ -114,8 +114,8 @@ class Distances:
         domains = [address.partition(":")[0] for address in addresses]
         if len(addresses) < len(parts) or len(set(domains)) < len(domains):
             return False
-        alone = all(sum(device.address.startswith(f"{domain}:") for device in self.machine.pci) <= 1 for domain in domains)
-        return alone and not any(self.bridges(address) for address in addresses)
+        one_per_domain = all(sum(device.address.startswith(f"{domain}:") for device in self.machine.pci) <= 1 for domain in domains)
+        return one_per_domain and not any(self.bridges(address) for address in addresses)
 
     def device(self, address: str | None) -> PciDevice | None:
         """Return the PCI device at an address; None when no source lists it."""

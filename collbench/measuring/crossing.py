@@ -263,12 +263,12 @@ class MovedByHost(msgspec.Struct, frozen=True, omit_defaults=True, rename={"into
     @property
     def ratio(self) -> float:
         """Return the smallest ratio of the directions; infinity without one, so that the host sorts last."""
-        return min((way.ratio for way in (self.out, self.into) if way and way.ratio is not None), default=inf)
+        return min((one_way.ratio for one_way in (self.out, self.into) if one_way and one_way.ratio is not None), default=inf)
 
     @property
     def by_nvlink(self) -> bool:
         """Return whether NVLink carried as many bytes as had to cross."""
-        least_bytes = max((way.at_least_bytes for way in (self.out, self.into) if way), default=1)
+        least_bytes = max((one_way.at_least_bytes for one_way in (self.out, self.into) if one_way), default=1)
         return sum(counts.get("nvlink_tx_bytes") or 0 for counts in self.gpus.values()) >= least_bytes
 
 

@@ -326,9 +326,9 @@ class Stored(msgspec.Struct):
             then = read_object(path)
         except (OSError, ValueError) as error:
             raise UsageError(refusal(self.folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
-        difference_to_then = topology_difference(then, parse_object(to_line(topology).encode()))
-        if difference_to_then:
-            raise UsageError(refusal(self.folder.path, difference_to_then))
+        change = topology_difference(then, parse_object(to_line(topology).encode()))
+        if change:
+            raise UsageError(refusal(self.folder.path, change))
         self._change(self.folder)
 
     def completed(self, code: int) -> RunFolder | None:

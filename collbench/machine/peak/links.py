@@ -334,7 +334,7 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
         row = rows.get(key)
         if row:
             wires.one_link[key] = _one_link(machine, gpus[key], row)
-            _place(wires, machine, gpus[key], row, set(keys))
+            _add_links(wires, machine, gpus[key], row, set(keys))
     # the other direction of links that only one end lists (a matrix with a missing row)
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
@@ -385,7 +385,7 @@ def _one_link(machine: Machine, gpu: Gpu, row: Sequence[GpuLink]) -> Link:
     return Link(rate, _KINDS[kind], source_of(machine, f"gpu_links/{row[0].key}"), nccl, RCCL if amd else NCCL)
 
 
-def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
+def _add_links(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
     """Add the links of a GPU to the mesh or the switch of `wires`."""
     rate = wires.one_link[gpu.key].bytes_per_s or 0.0
     to_peers = [link for link in row if link.b is not None and link.b not in (SWITCH, gpu.key)]
@@ -658,13 +658,13 @@ class _Flow:
         self.sources = [(_HOST, unknown("host memory"))]
         placed = all(map(tree.has_place_of, senders))
         if senders:
-            self.sources = [(self._place(tree.above_gpu(key) if placed else []), link) for key, link in senders.items()]
-        self.targets = [(self._place(tree.above(nic.address) if placed else []), nic.link) for nic in nics]
+            self.sources = [(self._add_chain(tree.above_gpu(key) if placed else []), link) for key, link in senders.items()]
+        self.targets = [(self._add_chain(tree.above(nic.address) if placed else []), nic.link) for nic in nics]
         self.uplinks = {bridge: tree.uplink(bridge) for bridge in self.bridges}
         self.lowest_first = sorted(self.bridges, key=lambda bridge: -len(tree.above(bridge)))
 
-    def _place(self, chain: Sequence[str]) -> str:
-        """Return the first bridge of a chain up to the root."""
+    def _add_chain(self, chain: Sequence[str]) -> str:
+        """Add the bridges of a chain up to the root, and return the first."""
         self.bridges.update(pairwise([*chain, _HOST]))
         return chain[0] if chain else _HOST
 
@@ -672,10 +672,10 @@ class _Flow:
         """Return (the flow in bytes per second, full bridges above senders, and above NICs, whether the NICs could take more)."""
         out: dict[str, float] = dict.fromkeys([*self.bridges, _HOST], 0.0)
         into = dict(out)
-        for place, link in self.sources:
-            out[place] += rate_of(link)
-        for place, link in self.targets:
-            into[place] += rate_of(link)
+        for bridge, link in self.sources:
+            out[bridge] += rate_of(link)
+        for bridge, link in self.targets:
+            into[bridge] += rate_of(link)
         total = 0.0
         above_senders: list[str] = []
         above_nics: list[str] = []
