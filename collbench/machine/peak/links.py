@@ -325,6 +325,7 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
     """Return the links among the GPUs with these keys. Links to other GPUs do not count."""
     gpus = {gpu.key: gpu for gpu in machine.gpus}
+    chosen = set(keys)
     rows: dict[str, list[GpuLink]] = {}
     for link in machine.gpu_links:
         if link.count > 0:
@@ -334,7 +335,7 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
         row = rows.get(key)
         if row:
             wires.one_link[key] = _one_link(machine, gpus[key], row)
-            _add_links(wires, machine, gpus[key], row, set(keys))
+            _add_links(wires, machine, gpus[key], row, chosen)
     # the other direction of links that only one end lists (a matrix with a missing row)
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
@@ -518,7 +519,8 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
 def _doubts_of_nics(machine: Machine, fabric: Sequence[Nic], management: Sequence[str], shared: Sequence[SharedPort]) -> Iterator[str]:
     if management:
         yield f"not counted: {_text_of_management(management)}"
-    counted = [port for port in shared if {nic.name for nic in fabric}.issuperset(port.names)]
+    names = {nic.name for nic in fabric}
+    counted = [port for port in shared if names.issuperset(port.names)]
     as_one = "; ".join(" and ".join(port.names) for port in counted if port.certain)
     as_two = "; ".join(" and ".join(port.names) for port in counted if not port.certain)
     if as_one:

@@ -240,7 +240,8 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, pcie: Mapping[str
 def _below_bridge(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
     """Return the set of the GPUs below a bridge: data leaves it over the bridge's uplink, NVLinks, and the NICs below the bridge."""
     uplink = tree.uplink(bridge) if bridge in tree.devices else unknown("")
-    nvlinks = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in keys)
+    inside = set(keys)
+    nvlinks = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
     nvlinks += sum(wires.switch.get(key, 0.0) for key in keys)
     rate = uplink.rate + nvlinks + nic_rates.get(bridge, 0.0)
     share = uplink.as_nccl_takes_it().rate / uplink.rate if uplink.bytes_per_s else 1.0
