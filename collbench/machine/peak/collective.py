@@ -70,30 +70,30 @@ class CollectiveCeilings(msgspec.Struct, frozen=True):
     sizes: tuple[ExpectedTime, ...] = ()
 
 
-def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
+def ceilings(operation: str, job: Job) -> CollectiveCeilings:
     """Return the reference rates for an operation of OPERATIONS.
 
     Raises UsageError for any other operation, and for a hypercube of a number of ranks that is not a power of two.
     """
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
-    one_neighbor = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank: it needs the bytes once
+    one_neighbor = operation == "neighbor-allgather" and job.ranks == 2  # both neighbors are the same rank: it needs the bytes once
     operation = like(operation)
-    if cluster.traffic is None:
+    if job.traffic is None:
         operation = BY_RANK.get(operation, operation)
-    if cluster.ceiling_from_user is not None:
-        return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None)
+    if job.ceiling_from_user is not None:
+        return CollectiveCeilings(ceiling_from_rate(job.ceiling_from_user / 1e9), None)
     if operation == "barrier":
         return CollectiveCeilings(None, None)
-    why_unknown = _why_unknown(cluster)
+    why_unknown = _why_unknown(job)
     if operation == "hypercube" and not why_unknown:
-        check_hypercube(cluster)
-    bound = no_ceiling(why_unknown) if why_unknown else _bound(operation, cluster)
-    has_ring = _has_ring(operation, cluster)
+        check_hypercube(job)
+    bound = no_ceiling(why_unknown) if why_unknown else _bound(operation, job)
+    has_ring = _has_ring(operation, job)
     if bound.bytes_per_s is None:
         bound = replace(bound, model="bound")
         return CollectiveCeilings(replace(bound, model="ring") if has_ring else bound, bound)
-    expected = _expected(operation, cluster)
+    expected = _expected(operation, job)
     if one_neighbor:
         bound = replace(bound, bytes_per_s=2 * (bound.bytes_per_s or 0.0))
         expected = replace(expected, bytes_per_s=2 * (expected.bytes_per_s or 0.0))
@@ -101,7 +101,7 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
         return CollectiveCeilings(bound, bound)
     # rounding could put the bound slightly below the expected rate
     bound = replace(bound, bytes_per_s=max(bound.bytes_per_s or 0.0, expected.bytes_per_s or 0.0))
-    return CollectiveCeilings(expected, bound, _ring(cluster) if has_ring else None)
+    return CollectiveCeilings(expected, bound, _ring(job) if has_ring else None)
 
 
 def _has_ring(operation: str, job: Job) -> bool:

@@ -202,26 +202,26 @@ def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]
 # The input to check first when a rate exceeds the hard limit.
 
 
-def doubtful_input(operation: str, cluster: Job) -> str:
+def doubtful_input(operation: str, job: Job) -> str:
     """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
-    bound = ceilings(operation, cluster).bound
+    bound = ceilings(operation, job).bound
     parts = bound.limited_by_parts if bound else ()
-    links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
+    links = [link for node, _ in job.kinds for link in (node.egress, node.injection, node.pcie)]
     limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
     if any(part.fabric != 1 for part in parts):
-        return f"a fabric of {cluster.oversubscription:g}:1 was given with --oversubscription"
+        return f"a fabric of {job.oversubscription:g}:1 was given with --oversubscription"
     on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
-    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
+    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in job.kinds):
         return "reductions inside switches (NVLink SHARP) are not counted: add --nvls if they are in use"
     for link in limiting:
         if link.source in OPTIONS:
             return f"{link.name} was given with {link.source}"
-    if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
+    if operation == "allreduce" and job.several and not job.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
         return (
             f"{limiting[0].name} is from {limiting[0].source}, and reductions inside switches (InfiniBand SHARP) are not counted: add "
             "--sharp if they are in use"
         )
-    doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
+    doubt = next((doubt for node, _ in job.kinds for doubt in node.doubts), None)
     if doubt is not None:
         return doubt
     return f"{limiting[0].name} is from {limiting[0].source}" if limiting else "the number of ranks, or the measured rate"
