@@ -19,6 +19,7 @@ import msgspec
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
+from collbench.machine.pcie_links import bus_of, card_of
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
@@ -63,32 +64,33 @@ class Distances:
 
     def why_unknown(self, a: str, b: str) -> str | None:
         """Return why `path` gives None for this pair, as a short text; None when the path is known."""
-        found, why = self._answer(a, b)
-        return None if found else why
+        path, why = self._answer(a, b)
+        return None if path else why
 
     def near_nics(self, gpu: str) -> tuple[Nic, ...]:
         """Return the NICs at the smallest known distance from a GPU. At equal distance PXB, those with the fewest bridges between.
 
         Only RDMA devices where the machine has any. Virtual NICs are never included.
         """
-        real = [nic for nic in self.machine.nics if nic.virtual is None]
-        nics = [nic for nic in real if nic.rdma] or real
-        above = self._above(gpu)
-        known: list[tuple[tuple[int, int], Nic]] = []
-        for nic in nics:
-            if found := self.path(gpu, nic.key):
-                other = self._above(nic.key)
-                common = next((address for address in above if address in other), None)
-                known.append(((closeness(found), above.index(common) + other.index(common) if common else 0), nic))
-        least = min((rank for rank, _ in known), default=None)
-        return tuple(nic for rank, nic in known if rank == least)
+        hardware = [nic for nic in self.machine.nics if nic.virtual is None]
+        above_gpu = self._above(gpu)
+        distances: list[tuple[tuple[int, int], Nic]] = []
+        for nic in [nic for nic in hardware if nic.rdma] or hardware:
+            path = self.path(gpu, nic.key)
+            if path:
+                above_nic = self._above(nic.key)
+                common = next((address for address in above_gpu if address in above_nic), None)
+                bridges = above_gpu.index(common) + above_nic.index(common) if common else 0
+                distances.append(((closeness(path), bridges), nic))
+        least = min((distance for distance, _ in distances), default=None)
+        return tuple(nic for distance, nic in distances if distance == least)
 
     def numa_of(self, key: str) -> int | None:
         """Return the NUMA node of a part: its own, that of its bridges, or the machine's only node. None when unknown."""
         part = self._parts.get(key)
-        own = [part.numa if part else None, *(self._pci[each].numa for each in self._above(key) if each in self._pci)]
+        stated = [part.numa if part else None, *(self._pci[address].numa for address in self._above(key) if address in self._pci)]
         nodes = self.machine.numa_nodes
-        return next((numa for numa in own if numa is not None), nodes[0].id if len(nodes) == 1 else None)
+        return next((numa for numa in stated if numa is not None), nodes[0].id if len(nodes) == 1 else None)
 
     def are_across_sockets(self, a: str, b: str) -> bool | None:
         """Return whether two parts are at different sockets; None if the sockets of their NUMA nodes are unknown.
@@ -112,8 +114,8 @@ class Distances:
         domains = [address.partition(":")[0] for address in addresses]
         if len(addresses) < len(parts) or len(set(domains)) < len(domains):
             return False
-        alone = all(sum(device.address.startswith(f"{domain}:") for device in self.machine.pci) <= 1 for domain in domains)
-        return alone and not any(self.bridges(address) for address in addresses)
+        one_per_domain = all(sum(device.address.startswith(f"{domain}:") for device in self.machine.pci) <= 1 for domain in domains)
+        return one_per_domain and not any(self.bridges(address) for address in addresses)
 
     def device(self, address: str | None) -> PciDevice | None:
         """Return the PCI device at an address; None when no source lists it."""
@@ -121,7 +123,7 @@ class Distances:
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
         """Return the known bridges above a PCI device, nearest first."""
-        return tuple(self._pci[each] for each in self._chain(address).devices[1:] if each in self._pci)
+        return tuple(self._pci[bridge] for bridge in self._chain(address).devices[1:] if bridge in self._pci)
 
     def _answer(self, a: str, b: str) -> tuple[str | None, str]:
         if a == b:
@@ -141,57 +143,58 @@ class Distances:
         return self._over_pci(a, b)
 
     def _over_pci(self, a: str, b: str) -> tuple[str | None, str]:
-        chains: list[list[str]] = []
-        whys: list[str] = []
+        chains: list[_Chain] = []
         for key in (a, b):
             part = self._parts.get(key)
-            if part is not None and not part.address and self._in_matrix and key not in self._in_matrix:
+            if part and not part.address and self._in_matrix and key not in self._in_matrix:
                 return None, "the matrix of distances has no row for it"
             if part is None or not part.address:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
             chain = self._chain(part.address)
             if chain.circular:
                 return None, chain.broken  # the common part depends on the unknown part above
-            chains.append(chain.devices)
-            whys += [chain.broken] if chain.broken else []
-        first, second = chains
-        places = {address: place for place, address in enumerate(second)}
-        common = next((address for address in first if address in places), None)
-        below = (first[: first.index(common)], second[: places[common]]) if common else (first, second)
-        for address in (*below[0], *below[1], *([common] if common else [])):
-            device = self._pci.get(address)
-            if device and device.virtual and device.kind in BRIDGES and not address.startswith(NAMED_BY_A_FILE):
+            chains.append(chain)
+        above_a, above_b = (chain.devices for chain in chains)
+        common = next((address for address in above_a if address in above_b), None)
+        below_a = above_a[: above_a.index(common)] if common else above_a
+        below_b = above_b[: above_b.index(common)] if common else above_b
+        for address in (*below_a, *below_b, common):
+            device = self.device(address)
+            if device and device.virtual and device.kind in BRIDGES and not device.address.startswith(NAMED_BY_A_FILE):
                 return None, "a hypervisor made up the bridges above them"
         if common is None:
-            return self._over_host(a, b, (first[-1], second[-1]), " and ".join(dict.fromkeys(whys)))
-        return self._below(common, *below), ""
+            broken = " and ".join(dict.fromkeys(chain.broken for chain in chains if chain.broken))
+            return self._over_host(a, b, (above_a[-1], above_b[-1]), broken)
+        return self._below(common, below_a, below_b), ""
 
     def _below(self, common: str, first: list[str], second: list[str]) -> str:
         """Return the path of two parts with a common bridge. Each list holds the devices below that bridge, nearest to the part first."""
         if not first or not second:
             return "PIX"
         device = self._pci.get(common)
-        if device and device.kind == "root" and _slot(first[-1]) != _slot(second[-1]):
+        if device and device.kind == "root" and card_of(first[-1]) != card_of(second[-1]):
             return "PHB"  # a root port has one slot below it, so this one is a host bridge
         # All devices below a bridge are on one bus. Otherwise the source shows a switch as one bridge instead of three.
-        whole = _bus(first[-1]) == _bus(second[-1])
+        whole = bus_of(first[-1]) == bus_of(second[-1])
         return "PIX" if max(len(first), len(second)) <= (2 if whole else 1) else "PXB"
 
     def _over_host(self, a: str, b: str, tops: tuple[str, str], broken: str) -> tuple[str | None, str]:
-        if hypervisor := self.machine.system.virtualization:
+        hypervisor = self.machine.system.virtualization
+        if hypervisor:
             return None, f"a virtual machine ({hypervisor}) hides the PCIe switches"
-        numa = [self.numa_of(a), self.numa_of(b)]
-        if None not in numa and numa[0] != numa[1]:
+        numa_a = self.numa_of(a)
+        numa_b = self.numa_of(b)
+        if numa_a is not None and numa_b is not None and numa_a != numa_b:
             return "SYS", ""
         if broken:
             return None, broken
-        if _bus(tops[0]) == _bus(tops[1]):
+        if bus_of(tops[0]) == bus_of(tops[1]):
             return "PHB", ""
-        if None in numa:
-            return None, f"the NUMA node of {a if numa[0] is None else b} is unknown"
-        unknown = self._shortened or any(f"pci/{top}/parent" in self.machine.unknown for top in tops)
-        ports = [device for top in tops if (device := self._pci.get(top)) and device.kind in ("root", "bridge")]
-        return ("NODE" if len(ports) == len(tops) and not unknown else "PHB"), ""
+        if numa_a is None or numa_b is None:
+            return None, f"the NUMA node of {a if numa_a is None else b} is unknown"
+        incomplete = self._shortened or any(f"pci/{top}/parent" in self.machine.unknown for top in tops)
+        are_ports = all(top in self._pci and self._pci[top].kind in ("root", "bridge") for top in tops)
+        return "NODE" if are_ports and not incomplete else "PHB", ""
 
     def _above(self, key: str) -> list[str]:
         part = self._parts.get(key)
@@ -199,17 +202,15 @@ class Distances:
 
     def _chain(self, address: str) -> _Chain:
         chain: list[str] = []
-        seen: set[str] = set()
-        at: str | None = address
-        while at is not None:
-            if at in seen or len(chain) > _DEEPEST:
+        current: str | None = address
+        while current is not None:
+            if current in chain or len(chain) > _DEEPEST:
                 return _Chain(chain, f"the bridges above {address} go in circles", circular=True)
-            chain.append(at)
-            seen.add(at)
-            device = self._pci.get(at)
+            chain.append(current)
+            device = self._pci.get(current)
             if device is None:
-                return _Chain(chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read")
-            at = device.parent
+                return _Chain(chain, f"PCI device {current} was not read" if self._pci else "no PCI tree was read")
+            current = device.parent
         source = origin(self.machine, f"pci/{chain[-1]}") or next(iter(self.machine.sources), "")
         only_root_ports_missing = is_nccl_topology(source)
         return _Chain(chain, "" if only_root_ports_missing else self.machine.unknown.get(f"pci/{chain[-1]}/parent", ""))
@@ -217,16 +218,9 @@ class Distances:
 
 def _shortened(machine: Machine) -> bool:
     """Return whether the source shows a switch as one bridge and omits root ports: devices below one bridge are on different buses."""
-    bus: dict[str, str] = {}
-    return any(bus.setdefault(each.parent, _bus(each.address)) != _bus(each.address) for each in machine.pci if each.parent)
-
-
-def _bus(address: str) -> str:
-    return address.rpartition(":")[0]
-
-
-def _slot(address: str) -> str:
-    return address.rpartition(".")[0]
+    bus_below: dict[str, str] = {}
+    devices = [device for device in machine.pci if device.parent]
+    return any(bus_below.setdefault(str(device.parent), bus_of(device.address)) != bus_of(device.address) for device in devices)
 
 
 # GPUDirect RDMA: whether a NIC can reach a GPU's memory. Only NCCL's log proves its use.
@@ -268,23 +262,23 @@ def capability(
         return Capability("proven used", proof)
     if refusal:
         return Capability("not capable", refusal)
-    apart = _distance(distances or Distances(machine), gpu, nic)
+    distance = _distance(distances or Distances(machine), gpu, nic)
     memory = _memory(machine, gpu, nic)
-    facts = (_device(nic), memory, apart)
     for state in ("not capable", "unknown", "capable, not used"):
-        if decisive := next((fact for fact in facts if fact.state == state), None):
-            return decisive
-    return Capability(_UNCHECKED, f"{memory.why}, {apart.why}")
+        for requirement in (_device(nic), memory, distance):
+            if requirement.state == state:
+                return requirement
+    return Capability(_UNCHECKED, f"{memory.why}, {distance.why}")
 
 
 def best_of(states: Iterable[Capability]) -> Capability:
     """Return the first of the best states."""
-    return min(states, key=lambda each: BEST_FIRST.index(each.state))
+    return min(states, key=lambda capability: BEST_FIRST.index(capability.state))
 
 
-def not_used(found: Capability, why: str) -> Capability:
+def not_used(capable: Capability, why: str) -> Capability:
     """Return the state of a pair that a log or counters show unused. "not capable" and "unknown" stay as they are."""
-    return Capability("capable, not used" if found.state == _UNCHECKED else found.state, why)
+    return Capability("capable, not used" if capable.state == _UNCHECKED else capable.state, why)
 
 
 def may_use_c2c(system: System, gpu: Gpu) -> bool:
@@ -307,29 +301,29 @@ def _device(nic: Nic) -> Capability:
 
 
 def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
-    found = distances.path(gpu.key, nic.key)
-    if found is None:
+    path = distances.path(gpu.key, nic.key)
+    if path is None:
         return Capability("unknown", f"the path between them is unknown ({distances.why_unknown(gpu.key, nic.key)})")
-    if found in CLOSE:
-        return Capability(_UNCHECKED, f"{found} apart")
+    if path in CLOSE:
+        return Capability(_UNCHECKED, f"{path} apart")
     if may_use_c2c(distances.machine.system, gpu):
-        return Capability("unknown", f"{found} apart on PCIe; C2C to the CPU may carry it, if the NIC is on the same CPU")
+        return Capability("unknown", f"{path} apart on PCIe; C2C to the CPU may carry it, if the NIC is on the same CPU")
     hypervisor = distances.machine.system.virtualization
     if hypervisor or distances.hides_bridges(gpu, nic):
         which = f" ({hypervisor})" if hypervisor else ""
-        return Capability("unknown", f"{found} apart, but a virtual machine{which} hides the PCIe switches")
-    if gpu.vendor == "amd" and found in ("PHB", "NODE"):
-        return Capability(_UNCHECKED, f"{found} apart, which RCCL uses on some processors")
-    return Capability("capable, not used", f"{found} apart, which NCCL stages through the host by default (NCCL_NET_GDR_LEVEL)")
+        return Capability("unknown", f"{path} apart, but a virtual machine{which} hides the PCIe switches")
+    if gpu.vendor == "amd" and path in ("PHB", "NODE"):
+        return Capability(_UNCHECKED, f"{path} apart, which RCCL uses on some processors")
+    return Capability("capable, not used", f"{path} apart, which NCCL stages through the host by default (NCCL_NET_GDR_LEVEL)")
 
 
 def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
+    system = machine.system
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
-    if machine.system.container:
-        return Capability("unknown", f"inside a container ({machine.system.container}): its view of the host's modules proves nothing")
-    system = machine.system
+    if system.container:
+        return Capability("unknown", f"inside a container ({system.container}): its view of the host's modules proves nothing")
     loaded = next((name for name in system.peer_memory or () if name in _MODULES.get(gpu.vendor or "", ())), None)
     if loaded:
         return Capability(_UNCHECKED, f"{loaded} is loaded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -11,6 +12,16 @@ from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, Machine, PciDevice, PcieLink, is_nccl_topology
 
 _Figure = TypeVar("_Figure", int, float)
+
+
+def bus_of(address: str) -> str:
+    """Return the bus of a PCI function: "0000:19" of "0000:19:00.0"."""
+    return address.rpartition(":")[0]
+
+
+def card_of(address: str) -> str:
+    """Return the card of a PCI function: "0000:19:00" of "0000:19:00.0"."""
+    return address.rpartition(".")[0]
 
 
 class PcieLinks:
@@ -26,12 +37,13 @@ class PcieLinks:
         buses: dict[str, set[str]] = {}
         for device in machine.pci:
             if device.parent and not device.virtual:  # virtual functions may be on the next bus
-                buses.setdefault(device.parent, set()).add(device.address.rpartition(":")[0])
-        self._whole_switches = {address for address, below in buses.items() if len(below) > 1}
+                buses.setdefault(device.parent, set()).add(bus_of(device.address))
+        self._whole_switches = {address for address, buses_below in buses.items() if len(buses_below) > 1}
         self._cards_below: dict[str, set[str]] = {}
         for device in machine.pci:
-            for bridge in () if device.virtual or device.kind in BRIDGES else self.bridges_above(device.address):
-                self._cards_below.setdefault(bridge, set()).add(device.address.rpartition(".")[0])
+            if not device.virtual and device.kind not in BRIDGES:
+                for bridge in self.bridges_above(device.address):
+                    self._cards_below.setdefault(bridge, set()).add(card_of(device.address))
 
     def port_above(self, device: PciDevice) -> PciDevice | None:
         """Return the port at the upper end of a device's link; None if it is unknown, or if the source does not show ports of switches."""
@@ -41,34 +53,30 @@ class PcieLinks:
 
     def bridges_above(self, address: str | None) -> list[str]:
         """Return the addresses of the bridges above a device, nearest first, up to an unknown or repeated parent."""
-        found: list[str] = []
+        bridges: list[str] = []
         device = self.devices.get(address or "")
-        while device and device.parent in self.devices and device.parent not in found and device.parent != address:
-            found.append(device.parent)
+        while device and device.parent in self.devices and device.parent not in bridges and device.parent != address:
+            bridges.append(device.parent)
             device = self.devices[device.parent]
-        return found
+        return bridges
 
     def of_card_alone(self, address: str | None) -> list[str]:
         """Return the bridges above a device that no other card shares, such as those of the switch on an AMD GPU's card."""
-        found = []
-        for bridge in self.bridges_above(address):
-            if len(self._cards_below.get(bridge, ())) != 1:
-                break
-            found.append(bridge)
-        return found
+        return list(takewhile(lambda bridge: len(self._cards_below.get(bridge, ())) == 1, self.bridges_above(address)))
 
     def of(self, device: PciDevice) -> PcieLink:
         """Return the link above a device, its maximum speed and width lowered to those of the port at the other end.
 
         Links above that no other card shares lower it as well.
         """
+        limiting = [self.port_above(device)]
+        if device.kind not in BRIDGES:
+            limiting += [self.devices[bridge] for bridge in self.of_card_alone(device.address)]
         link = device.link
-        others = [self.devices[bridge] for bridge in self.of_card_alone(device.address)] if device.kind not in BRIDGES else []
-        port = self.port_above(device)
-        for other in [port, *others] if port else others:
-            if not other.virtual:
-                speed = _lower(link.max_speed_gt_per_s, other.link.max_speed_gt_per_s)
-                link = replace(link, max_speed_gt_per_s=speed, max_width=_lower(link.max_width, other.link.max_width))
+        for bridge in limiting:
+            if bridge and not bridge.virtual:
+                speed = _lower(link.max_speed_gt_per_s, bridge.link.max_speed_gt_per_s)
+                link = replace(link, max_speed_gt_per_s=speed, max_width=_lower(link.max_width, bridge.link.max_width))
         return link
 
     def has_both_ends(self, device: PciDevice) -> bool:
@@ -87,6 +95,6 @@ class PcieLinks:
             device = self.devices.get((port or device).parent or "")
 
 
-def _lower(own: _Figure | None, other: _Figure | None) -> _Figure | None:
+def _lower(of_device: _Figure | None, of_bridge: _Figure | None) -> _Figure | None:
     """Return the lower of two maxima; None if that of the device itself is unknown."""
-    return own if own is None or not other else min(own, other)
+    return of_device if of_device is None or not of_bridge else min(of_device, of_bridge)

@@ -31,13 +31,14 @@ _LONGEST = 4 << 20
 def numbers(folder: str, names: Iterable[str]) -> Counts:
     """Return the integers in the files of a folder, by file name. A file that is missing or has no number is left out."""
     try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return {}
     try:
-        return {name: value for name in names if (value := _number_sysfs_numbers(name, at)) is not None}
+        values = {name: _number(name, descriptor) for name in names}
     finally:
-        os.close(at)
+        os.close(descriptor)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def entries(folder: str) -> list[str]:
@@ -75,7 +76,7 @@ def _read(path: str, most: int) -> str:
         os.close(file)
 
 
-def _number_sysfs_numbers(name: str, folder: int) -> int | None:
+def _number(name: str, folder: int) -> int | None:
     try:
         file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -124,10 +125,10 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
     leaving: set[str] = set()
     table = _table(f"{root}{_TABLE}")
     for name in entries(f"{root}{CLASS}"):
-        found = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
-        if not found:
+        of_interface = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
+        if not of_interface:
             continue
-        counts[name] = found
+        counts[name] = of_interface
         if name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
             leaving.add(name)
             counts[name] |= numbers(f"{root}{CLASS}/{name}", ("carrier_changes",))
@@ -143,7 +144,8 @@ def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
     all-reduced or sent by Gloo over a 1 Gbit/s link: the counters showed 1.001 to 1.003 times the payload, and 1.0000 to
     1.0006 times after this correction.
     """
-    bytes_counted, packets = counts.get(f"{direction}_bytes", 0), counts.get(f"{direction}_packets", 0)
+    bytes_counted = counts.get(f"{direction}_bytes", 0)
+    packets = counts.get(f"{direction}_packets", 0)
     if bytes_counted is None or packets is None:
         return None
     return max(0, bytes_counted - HEADERS_BYTES * packets)
@@ -151,20 +153,21 @@ def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
 
 def _table(path: str) -> dict[str, Counts]:
     """Return the counters of /proc/net/dev by interface. Lines with an unexpected format are left out."""
-    found: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {}
     for line in text(path).splitlines():
         name, _, rest = line.partition(":")
         values = rest.split()
         if len(values) >= len(_COLUMNS) * 2 and "".join(values).isdecimal() and max(map(len, values)) <= _MOST_DIGITS:
-            found[name.strip()] = {counter: int(values[place]) for counter, place in _COLUMNS.items()}
-    return found
+            counts[name.strip()] = {counter: int(values[column]) for counter, column in _COLUMNS.items()}
+    return counts
 
 
 def _leaves(folder: str) -> bool:
-    there = entries(folder)
-    lower = bisect_left(there, "lower_")  # the list is sorted, and long
-    stacked = any(name.startswith("lower_") for name in there[lower : lower + 1])
-    inner = "master" in there and "device" not in there
+    """Return whether the bytes of an interface leave this host, and no other interface counts them."""
+    names = entries(folder)
+    first_lower = bisect_left(names, "lower_")  # the list is sorted, and long
+    stacked = any(name.startswith("lower_") for name in names[first_lower : first_lower + 1])
+    inner = "master" in names and "device" not in names
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
 
 
@@ -189,13 +192,13 @@ def read_infiniband(root: str = "") -> dict[str, Counts]:
 
     Bytes and packets have the same names as for Ethernet, other counters their own.
     """
-    found: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {}
     for device in entries(f"{root}{INFINIBAND_CLASS}"):
         for port in entries(f"{root}{INFINIBAND_CLASS}/{device}/ports"):
             folder = f"{root}{INFINIBAND_CLASS}/{device}/ports/{port}"
             if word(f"{folder}/state").endswith("ACTIVE"):
-                found[f"{device}/{port}"] = _port(folder)
-    return found
+                counts[f"{device}/{port}"] = _port(folder)
+    return counts
 
 
 def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
@@ -206,11 +209,13 @@ def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
 
 
 def _port(folder: str) -> Counts:
-    there = set(entries(f"{folder}/hw_counters"))
+    names = set(entries(f"{folder}/hw_counters"))
+    of_driver = numbers(f"{folder}/hw_counters", [name for name in _OF_DRIVERS if name in names])
     standard = numbers(f"{folder}/counters", (*_DATA, *_SIGNS))
-    own = numbers(f"{folder}/hw_counters", [name for name in _OF_DRIVERS if name in there])
-    data = {new: standard[old] * unit for old, (new, unit) in _DATA.items() if standard.get(old, _STUCK) != _STUCK}
-    return {**own, **{name: value for name, value in standard.items() if name not in _DATA and value != _STUCK}, **data}
+    valid = {name: value for name, value in standard.items() if value != _STUCK}
+    signs = {name: value for name, value in valid.items() if name not in _DATA}
+    data = {name: valid[file] * unit for file, (name, unit) in _DATA.items() if file in valid}
+    return {**of_driver, **signs, **data}
 
 
 # TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs), and Linux's own counters
@@ -233,15 +238,15 @@ _TCP_TABLES = {
 
 def read_tcp(root: str = "") -> Counts:
     """Return the TCP segments "sent" and "retransmitted" so far, "duplicates" and "recoveries"; those that the kernel counts."""
-    found: Counts = {}
+    counts: Counts = {}
     for path, (prefix, names) in _TCP_TABLES.items():
         rows = [line.split()[1:] for line in text(f"{root}{path}").splitlines() if line.startswith(prefix)]
         if len(rows) != 2 or len(rows[0]) != len(rows[1]):
             continue
         for name, value in zip(*rows, strict=True):
             if name in names and value.isdecimal():
-                found[names[name]] = found.get(names[name], 0) + int(value)
-    return found
+                counts[names[name]] = counts.get(names[name], 0) + int(value)
+    return counts
 
 
 # The kernel pins the pages of another process while it copies from them (cross-memory attach); it counts them for the whole host.
@@ -316,7 +321,7 @@ class Gpus:
         self._session = session
         count = session.try_to("nvmlDeviceGetCount")[0] or 0
         handles = (session.try_to("nvmlDeviceGetHandleByIndex", index)[0] for index in range(count))
-        self._gpus = [self._known(handle, index) for index, handle in enumerate(handles) if handle is not None]
+        self._gpus = [self._gpu(handle, index) for index, handle in enumerate(handles) if handle is not None]
 
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
@@ -348,40 +353,41 @@ class Gpus:
         """Shut NVML down."""
         self._session.try_to("nvmlShutdown")
 
-    def _known(self, handle: Any, index: int) -> _NvmlGpu:
+    def _gpu(self, handle: Any, index: int) -> _NvmlGpu:
         """Return the GPU with the fields that its driver reports."""
         info = self._session.try_to("nvmlDeviceGetPciInfo", handle)[0]
         bus = getattr(info, "busId", "")
         address = pci_address(bus.decode("ascii", errors="replace") if isinstance(bus, bytes) else str(bus)) or f"gpu{index}"
-        there = [one for one in _FIELDS if hasattr(self._session.nvml, one.id_name)]
-        answered = self._values(handle, there)
-        first = {one.name: replace(one, scopes=tuple(values)) for one in reversed(there) if (values := answered[one.constant])}
-        return _NvmlGpu(handle, address, tuple(first.values()))
+        supported = [field for field in _FIELDS if hasattr(self._session.nvml, field.id_name)]
+        values = self._values(handle, supported)
+        reported = [replace(field, scopes=tuple(values[field.constant])) for field in reversed(supported) if values[field.constant]]
+        first_of_name = {field.name: field for field in reported}
+        return _NvmlGpu(handle, address, tuple(first_of_name.values()))
 
     def _counts(self, gpu: _NvmlGpu) -> Counts:
         values = self._values(gpu.handle, gpu.fields)
         # a sum without the missing link would be too small
-        whole = [one for one in gpu.fields if len(values[one.constant]) == len(one.scopes)]
-        return {one.name: sum(values[one.constant].values()) * one.unit for one in whole}
+        complete = [field for field in gpu.fields if len(values[field.constant]) == len(field.scopes)]
+        return {field.name: sum(values[field.constant].values()) * field.unit for field in complete}
 
     def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
         """Return NVML's values by field and scope, for the scopes that NVML reports."""
-        queries = [(one, scope) for one in fields for scope in one.scopes]
-        ids = [(getattr(self._session.nvml, one.id_name), scope) for one, scope in queries]
-        found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
-        values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in queries}
-        for (one, scope), value in zip(queries, found or (), strict=False):
+        queries = [(field, scope) for field in fields for scope in field.scopes]
+        ids = [(getattr(self._session.nvml, field.id_name), scope) for field, scope in queries]
+        replies = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
+        values: dict[str, dict[int, int]] = {field.constant: {} for field, _ in queries}
+        for (field, scope), reply in zip(queries, replies or (), strict=False):
             # in 32 bits a counter of bytes wraps several times a second, so that differences mean nothing
-            wraps = one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
-            member = _MEMBERS.get(value.valueType)
-            number = getattr(value.value, member) if value.nvmlReturn == 0 and member and not wraps else None
+            wraps = field.name.endswith("_bytes") and field.unit == 1 and reply.valueType == _UNSIGNED_INT
+            member = _MEMBERS.get(reply.valueType)
+            number = getattr(reply.value, member) if reply.nvmlReturn == 0 and member and not wraps else None
             if isinstance(number, int) and number >= 0:
-                values[one.constant][scope] = number
+                values[field.constant][scope] = number
         return values
 
     def _state(self, handle: Any) -> dict[str, Any]:
         functions = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         answers: Iterator[Any] = (self._session.try_to(function, handle)[0] for function in functions)
         bits = next((answer for answer in answers if isinstance(answer, int)), None)
-        slowed = None if bits is None else [word for bit, word in REASONS.items() if bits & bit]
-        return {"temperature_c": self._session.try_to("nvmlDeviceGetTemperature", handle, _CORE)[0], "slowed_by": slowed}
+        slowed_by = None if bits is None else [reason for bit, reason in REASONS.items() if bits & bit]
+        return {"temperature_c": self._session.try_to("nvmlDeviceGetTemperature", handle, _CORE)[0], "slowed_by": slowed_by}

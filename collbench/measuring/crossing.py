@@ -70,12 +70,16 @@ def least(operation: Operation, case: Case, groups: Groups, place_of: Mapping[in
     """
     n = len(groups[0]) if groups else 0
     count = operation.count(case, n) if n else 0
-    reckoned = count if count and operation.uneven and is_rough(case.traffic, n, count, operation.by_rank) else _REFERENCE
+    rounding_matters = count and operation.uneven and is_rough(case.traffic, n, count, operation.by_rank)
     places = tuple(sorted(place_of.items()))
-    part = _per_element(_Question(operation.name, reckoned, case.root, case.seed, groups, places, case.traffic, operation, case))
+    question = _Question(
+        operation.name, count if rounding_matters else _REFERENCE, case.root, case.seed, groups, places, case.traffic, operation, case
+    )
+    moves = _per_element(question)
     size = count * case.dtype.size * ((case.window or 1) if operation.windowed else 1)
-    out, into = ({place: share * size for place, share in shares.items()} for shares in (part.out, part.into))
-    return LeastBytes(out, into, part.total * size)
+    out = {place: share * size for place, share in moves.out.items()}
+    into = {place: share * size for place, share in moves.into.items()}
+    return LeastBytes(out, into, moves.total * size)
 
 
 @lru_cache(maxsize=64)
@@ -89,9 +93,10 @@ def _per_element(question: _Question) -> LeastBytes:
         place_of = [places[rank] for rank in group]
         if _overlaps(question, place_of):
             entering, leaving = _sums_between(question, place_of)
-            for found, moved in ((into, entering), (out, leaving)):
-                for place, count in moved.items():
-                    found[place] += count / question.count
+            for place, count in entering.items():
+                into[place] += count / question.count
+            for place, count in leaving.items():
+                out[place] += count / question.count
             total += max(sum(entering.values()), sum(leaving.values())) / question.count
             continue
         for count, sources, needing in _parts(question, place_of):
@@ -108,8 +113,11 @@ def _overlaps(question: _Question, place_of: Sequence[str]) -> bool:
     """Return whether ranks get sums of different sets of ranks, as in a scan."""
     if not question.operation.reduces:
         return False
-    sources = (block.sources for _, block in _blocks(question, place_of))
-    return len({each if isinstance(each, range) else tuple(each) for each in sources}) > 1
+    return len({_hashable(block.sources) for _, block in _blocks(question, place_of)}) > 1
+
+
+def _hashable(ranks: Sequence[int]) -> range | tuple[int, ...]:
+    return ranks if isinstance(ranks, range) else tuple(ranks)
 
 
 def _sums_between(question: _Question, place_of: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
@@ -117,23 +125,26 @@ def _sums_between(question: _Question, place_of: Sequence[str]) -> tuple[Counter
     entering: Counter[str] = Counter()
     leaving: Counter[str] = Counter()
     seen: set[tuple[bool, str, int, frozenset[int]]] = set()
-    for at, wanted in _blocks(question, place_of):
-        inside: dict[str, list[int]] = defaultdict(list)
-        for source in wanted.sources:
-            inside[place_of[source]].append(source)
-        others = [rank for place, ranks in inside.items() if place != at for rank in ranks]
-        sums = [(entering, at, others), *((leaving, place, ranks) for place, ranks in inside.items() if place != at)]
+    for needing, block in _blocks(question, place_of):
+        sources: dict[str, list[int]] = defaultdict(list)  # at other places
+        for rank in block.sources:
+            if place_of[rank] != needing:
+                sources[place_of[rank]].append(rank)
+        sums = [(leaving, place, ranks) for place, ranks in sources.items()]
+        if sources:
+            sums.append((entering, needing, [rank for ranks in sources.values() for rank in ranks]))
         for counter, place, ranks in sums:
-            key = (counter is entering, place, wanted.at, frozenset(ranks))
-            if ranks and key not in seen:
+            key = (counter is entering, place, block.at, frozenset(ranks))
+            if key not in seen:
                 seen.add(key)
-                counter[place] += wanted.count
+                counter[place] += block.count
     return entering, leaving
 
 
 def _blocks(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[str, Block]]:
     """Yield (place of a rank, a block that it must receive) of one group."""
-    n, operation = len(place_of), question.operation
+    n = len(place_of)
+    operation = question.operation
     case = replace(question.case, size_bytes=question.count * question.case.dtype.size * operation.parts(n))
     for rank in range(n):
         for block in operation.expected_blocks(Place(rank, n, operation.count(case, n), case)):
@@ -144,8 +155,7 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
     """Yield (elements, places that hold the sources, places that need the result) for the parts of one group."""
     needing: dict[tuple[range | tuple[int, ...], int, int], set[str]] = defaultdict(set)
     for place, block in _blocks(question, place_of):
-        sources = block.sources if isinstance(block.sources, range) else tuple(block.sources)
-        needing[sources, block.at, block.count].add(place)
+        needing[_hashable(block.sources), block.at, block.count].add(place)
     holding: dict[Sequence[int], frozenset[str]] = {}
     for (sources, _, count), places in needing.items():
         if sources not in holding:
@@ -160,8 +170,10 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
 # describe the network, so it gets no percentage of the expected bandwidth.
 
 _FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
-# Bytes that the kernel copied, as a part of the minimum: other processes' only; all of a case; with all steps of a tree or halving.
-_OF_OTHERS, _ALL, _WITH_DETOURS = 0.1, 0.9, 2.2
+# bytes that the kernel copied, as a part of the minimum
+_OF_OTHERS = 0.1  # at most: other processes' only
+_ALL = 0.9  # at least: all of a case
+_WITH_DETOURS = 2.2  # at most: with all steps of a tree or halving
 _MOST_HOSTS = 16
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
@@ -203,13 +215,13 @@ class OtherPath(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the sentence that users see."""
-        bytes_known = self.moved_bytes is not None and self.least_bytes is not None
-        of_bytes = f"{format_bytes(self.moved_bytes or 0)} of at least {format_bytes(self.least_bytes or 0)}"
-        what = of_bytes if bytes_known else f"{self.packets} packets in {self.iterations} iterations"
+        moved = f"{self.packets} packets in {self.iterations} iterations"
+        if self.moved_bytes is not None and self.least_bytes is not None:
+            moved = f"{format_bytes(self.moved_bytes)} of at least {format_bytes(self.least_bytes)}"
         more = f" and {plural(self.others, 'more host')}" if self.others else ""
         path = "NVLink" if self.nvlink else "such as shared memory"
-        way = "out of" if self.direction == "out" else "into"
-        return f"{self.backend} moved {what} {way} {self.host}{more}: the bytes took another path, {path}"
+        preposition = "out of" if self.direction == "out" else "into"
+        return f"{self.backend} moved {moved} {preposition} {self.host}{more}: the bytes took another path, {path}"
 
 
 class BytesOneWay(msgspec.Struct, frozen=True):
@@ -251,12 +263,12 @@ class MovedByHost(msgspec.Struct, frozen=True, omit_defaults=True, rename={"into
     @property
     def ratio(self) -> float:
         """Return the smallest ratio of the directions; infinity without one, so that the host sorts last."""
-        return min((way.ratio for way in (self.out, self.into) if way and way.ratio is not None), default=inf)
+        return min((one_way.ratio for one_way in (self.out, self.into) if one_way and one_way.ratio is not None), default=inf)
 
     @property
     def by_nvlink(self) -> bool:
         """Return whether NVLink carried as many bytes as had to cross."""
-        least_bytes = max((way.at_least_bytes for way in (self.out, self.into) if way), default=1)
+        least_bytes = max((one_way.at_least_bytes for one_way in (self.out, self.into) if one_way), default=1)
         return sum(counts.get("nvlink_tx_bytes") or 0 for counts in self.gpus.values()) >= least_bytes
 
 
@@ -289,18 +301,18 @@ def moved_bytes(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> Mov
     """Return what the hosts' counters (of `instruments.moved`) show about a case."""
     bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
     hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
-    first = sorted(hosts, key=lambda host: hosts[host].ratio)[:_MOST_HOSTS]
-    other = _other_path(ran, hosts)
+    listed = sorted(hosts, key=lambda host: hosts[host].ratio)[:_MOST_HOSTS]
+    other_path = _other_path(ran, hosts)
     return MovedBytes(
         iterations=ran.iterations,
         at_least_bytes=round(bound.total * ran.iterations),
-        hosts={host: known for host, known in hosts.items() if host in first},
-        hosts_left_out=len(hosts) - len(first),
+        hosts={host: moved for host, moved in hosts.items() if host in listed},
+        hosts_left_out=len(hosts) - len(listed),
         path=_path(ran, by_host, hosts),
         inside=_inside(ran, by_host),
-        other_path=other.render() if other else None,
+        other_path=other_path.render() if other_path else None,
         copied_directly=_copied_directly(ran, by_host),
-        other_path_fact=other,
+        other_path_fact=other_path,
     )
 
 
@@ -309,9 +321,9 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     must_enter = bound.into.get(host, 0.0) * ran.iterations
     crosses = bool(must_leave or must_enter)
     # ranks that wait for ranks of other hosts must receive at least one packet
-    places = [{ran.host_of[rank] for rank in ranks} for ranks in ran.groups]
-    sends = crosses or (ran.operation.is_barrier and any(len(those) > 1 and host in those for those in places))
-    why = _unknown(moved) if sends else ""
+    hosts_of_groups = [{ran.host_of[rank] for rank in ranks} for ranks in ran.groups]
+    sends = crosses or (ran.operation.is_barrier and any(len(hosts) > 1 and host in hosts for hosts in hosts_of_groups))
+    why = _why_unknown(moved) if sends else ""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
     ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
     packets = None if None in (*interfaces, *ports) else sum((*interfaces, *ports))  # None: a port does not count them
@@ -330,15 +342,15 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
 
 def _one_way(moved: dict[str, Any], direction: str, must: float, *, known: bool) -> BytesOneWay:
     """Return the bytes of a direction ("tx" or "rx") over a host's interfaces, without TCP headers, and its RDMA ports."""
-    found = None
+    total = None
     if known:
         parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
         parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
-        found = None if None in parts else sum(part for part in parts if part)
-    return BytesOneWay(found, round(must), found / must if found is not None and must else None)
+        total = None if None in parts else sum(part for part in parts if part)
+    return BytesOneWay(total, round(must), total / must if total is not None and must else None)
 
 
-def _unknown(moved: dict[str, Any]) -> str:
+def _why_unknown(moved: dict[str, Any]) -> str:
     """Return why the bytes that left a host are unknown; "" if they are known.
 
     Ranks of several hosts exchange messages over TCP; some drivers count once a second.
@@ -367,8 +379,8 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> BytesIn
     must = _between_ranks(ran)
     if not must:
         return None
-    found = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
-    return BytesInside(found, round(must), found / must if found is not None else None)
+    count = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
+    return BytesInside(count, round(must), count / must if count is not None else None)
 
 
 def _between_ranks(ran: CaseActivity) -> float:
@@ -384,7 +396,8 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     pinned = [moved.get("pinned_bytes") for moved in by_host.values()]
     if None in pinned:
         return None
-    count, must = sum(bytes_ for bytes_ in pinned if bytes_), _between_ranks(ran)
+    count = sum(bytes_ for bytes_ in pinned if bytes_)
+    must = _between_ranks(ran)
     if not must:
         return None
     if count <= _OF_OTHERS * must:
@@ -400,35 +413,35 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
         packets = moved["interfaces"].get(counters.LOOPBACK, {}).get("tx_packets") or 0
         silent = ran.case.mode == "isolated" and packets < _FAR_LESS * ran.iterations
         return "shared memory" if silent or inside.ratio < _FAR_LESS else "loopback"
-    must = [known for known in hosts.values() if known.out]
-    if not must or any(known.unknown for known in must):
+    sending = [host for host in hosts.values() if host.out]
+    if not sending or any(host.unknown for host in sending):
         return None
     if _other_path(ran, hosts) is None:
         return "network"
-    return "NVLink" if any(known.by_nvlink for known in must) else "shared memory"
+    return "NVLink" if any(host.by_nvlink for host in sending) else "shared memory"
 
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, MovedByHost]) -> OtherPath | None:
     """Return the other path at the host that shows it most clearly; None if no host shows one."""
-    shown = [host for host, known in hosts.items() if known.ratio < _FAR_LESS or _too_few_packets(known, ran)]
+    shown = [host for host, moved in hosts.items() if moved.ratio < _FAR_LESS or _too_few_packets(moved, ran)]
     if not shown:
         return None
     host = min(shown, key=lambda name: hosts[name].ratio)
-    known = hosts[host]
-    other = OtherPath(ran.case.backend, host, "out", others=len(shown) - 1, nvlink=known.by_nvlink)
-    for direction, way in (("out", known.out), ("in", known.into)):
-        if way and way.ratio is not None and way.ratio < _FAR_LESS:
-            return msgspec.structs.replace(other, direction=direction, moved_bytes=way.bytes, least_bytes=way.at_least_bytes)
-    return msgspec.structs.replace(other, packets=known.packets_out, iterations=ran.iterations)
+    moved = hosts[host]
+    other_path = OtherPath(ran.case.backend, host, "out", others=len(shown) - 1, nvlink=moved.by_nvlink)
+    for direction, one_way in (("out", moved.out), ("in", moved.into)):
+        if one_way and one_way.ratio is not None and one_way.ratio < _FAR_LESS:
+            return replace(other_path, direction=direction, moved_bytes=one_way.bytes, least_bytes=one_way.at_least_bytes)
+    return replace(other_path, packets=moved.packets_out, iterations=ran.iterations)
 
 
-def _too_few_packets(known: MovedByHost, ran: CaseActivity) -> bool:
+def _too_few_packets(moved: MovedByHost, ran: CaseActivity) -> bool:
     """Return whether far fewer packets left a host than iterations ran.
 
     This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronized mode
     each iteration that sends needs at least one packet.
     """
-    sends = ran.operation.is_barrier or (known.out and known.out.at_least_bytes)
-    if not sends or known.packets_out is None or known.unknown or ran.case.mode != "isolated":
+    sends = ran.operation.is_barrier or (moved.out and moved.out.at_least_bytes)
+    if not sends or moved.packets_out is None or moved.unknown or ran.case.mode != "isolated":
         return False
-    return known.packets_out < _FAR_LESS * ran.iterations
+    return moved.packets_out < _FAR_LESS * ran.iterations

@@ -79,7 +79,7 @@ def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
     ticks = sum(map(sum, counts))
-    idle = sum(row[place] for row in counts for place in _IDLE_FIELDS if len(row) > place)
+    idle = sum(row[column] for row in counts for column in _IDLE_FIELDS if len(row) > column)
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     texts = {name: counters.text(f"{tasks}/{name}/schedstat").split() for name in entries(tasks)}
     run_ns = {name: int(words[0]) for name, words in texts.items() if words and words[0].isdecimal()}
@@ -88,14 +88,16 @@ def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
 
 def between(before: CpuReading, after: CpuReading) -> Span:
     """Return the changes from `before` to `after`."""
-    ticks, stolen = after.ticks - before.ticks, after.stolen - before.stolen
-    known = after.ticks > 0 and ticks >= 0 and stolen >= 0
-    share = (stolen / ticks if stolen >= _FEWEST_TICKS else 0.0) if known else None
+    ticks = after.ticks - before.ticks
+    stolen = after.stolen - before.stolen
+    stolen_share = None
+    if after.ticks > 0 and ticks >= 0 and stolen >= 0:
+        stolen_share = stolen / ticks if stolen >= _FEWEST_TICKS else 0.0
     seconds = after.at_s - before.at_s
-    ran_s = [(run_ns - before.run_ns.get(name, 0)) * 1e-9 for name, run_ns in after.run_ns.items()]
-    active_s = [ran for ran in ran_s if ran >= _ACTIVE * seconds]
+    ran_s = [(run_ns - before.run_ns.get(thread, 0)) * 1e-9 for thread, run_ns in after.run_ns.items()]
+    active_s = [thread_s for thread_s in ran_s if thread_s >= _ACTIVE * seconds]
     working_s = max(0, after.working - before.working) * _TICK_S
-    return Span(share, max(0, after.preempted - before.preempted), len(active_s), sum(active_s), working_s, seconds)
+    return Span(stolen_share, max(0, after.preempted - before.preempted), len(active_s), sum(active_s), working_s, seconds)
 
 
 def noticeable(stolen: float | None) -> bool:
@@ -128,12 +130,13 @@ def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
     """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
-    names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
-    generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
-    boost = generic == "1" if generic in ("0", "1") else intel == "0" if intel in ("0", "1") else None
+    governors = {_text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor") or "" for cpu in os.sched_getaffinity(0)}
+    boost = {"0": False, "1": True}.get(_text(cpus_folder / "cpufreq" / "boost") or "")
+    if boost is None:
+        boost = {"0": True, "1": False}.get(_text(cpus_folder / "intel_pstate" / "no_turbo") or "")
     # the word in brackets: "madvise" of "always [madvise] never"
     chosen = next((word.strip("[]") for word in (_text(huge_pages) or "").split() if word.startswith("[")), None)
-    return {"governor": "+".join(names) or None, "boost": boost, "huge_pages": chosen}
+    return {"governor": "+".join(sorted(governors - {""})) or None, "boost": boost, "huge_pages": chosen}
 
 
 def binding(cpus: Sequence[Sequence[str]]) -> str:
@@ -141,11 +144,12 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
 
     cpus: for each rank the names of the CPUs that it may use.
     """
-    sizes, together = [len(set(each)) for each in cpus], {cpu for each in cpus for cpu in each}
-    if len(sizes) > 1 and sum(sizes) == len(together):
-        most = max(sizes)
+    counts = [len(set(of_rank)) for of_rank in cpus]
+    total = len({cpu for of_rank in cpus for cpu in of_rank})
+    if len(counts) > 1 and sum(counts) == total:
+        most = max(counts)
         return f"each rank on {most} CPU{'s' if most > 1 else ''} of its own"
-    return f"ranks share {len(together)} CPU{'s' if len(together) != 1 else ''}"
+    return f"ranks share {total} CPU{'s' if total != 1 else ''}"
 
 
 def _text(path: Path) -> str | None:
@@ -160,7 +164,7 @@ def _text(path: Path) -> str | None:
 # Counters belong to the host, so they include the traffic of other jobs. A counter that decreased (it wrapped, or was reset) is unknown,
 # and so is one that only one of the readings has. An unknown value is never 0.
 
-_VOLUME_COUNTERS = ("tx_bytes", "sent_pkts")  # a port without either does not count its traffic; an interface carries what sent_pkts counts
+_VOLUME_COUNTERS = {"tx_bytes", "sent_pkts"}  # a port without either does not count its traffic; an interface carries what sent_pkts counts
 # networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
 _UNCOUNTED = ("cxi", "gni", "bxi")
 
@@ -212,18 +216,20 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
     pinned_bytes    of other processes' pages, while the kernel copied from them
     """
     kinds = [(before.interfaces, after.interfaces), (before.ports, after.ports), (before.gpus, after.gpus)]
-    ports = grown(*kinds[1])
+    interfaces, ports, gpus = (grown(then, now) for then, now in kinds)
     counting = [name for name, counts in before.ports.items() if "tx_bytes" in counts and "tx_bytes" in after.ports.get(name, {})]
-    pinned = (before.pinned_bytes, after.pinned_bytes)
+    silent_ports = [name for name, counts in after.ports.items() if not counts.keys() & _VOLUME_COUNTERS]
+    pinned_bytes = None
+    if before.pinned_bytes is not None and after.pinned_bytes is not None:
+        pinned_bytes = after.pinned_bytes - before.pinned_bytes
     return {
-        "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
+        "interfaces": interfaces, "ports": ports, "gpus": gpus,
         "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
         "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
-        "silent": [
-            *after.uncounted, *(name for name, counts in after.ports.items() if not any(each in counts for each in _VOLUME_COUNTERS))],
+        "silent": [*after.uncounted, *silent_ports],
         "idle": [name for name in counting if counters.moved(ports.get(name, {}), "tx") == 0],
         "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
-        "pinned_bytes": None if pinned[0] is None or pinned[1] is None else pinned[1] - pinned[0],
+        "pinned_bytes": pinned_bytes,
     }  # fmt: skip
 
 
@@ -232,8 +238,8 @@ def grown(before: Mapping[str, Counts], after: Mapping[str, Counts]) -> Grown:
 
     Places without a change are left out.
     """
-    found = {name: _difference(before[name], counts) for name, counts in after.items() if name in before}
-    return {name: changes for name, changes in found.items() if changes}
+    changes_of = {name: _difference(before[name], counts) for name, counts in after.items() if name in before}
+    return {name: changes for name, changes in changes_of.items() if changes}
 
 
 def _difference(before: Counts, after: Counts) -> dict[str, int | None]:
@@ -284,11 +290,11 @@ class Instruments(Listener):
     def end(self, ready: PreparedCase) -> dict[str, Any]:
         """Read again and return what this process reports to rank 0, JSON-ready."""
         gpus = self.gpus if ready.case.device == "cuda" else None
-        own_moved = moved(self._before, read(gpus=gpus)) if self.reads else None
+        changes = moved(self._before, read(gpus=gpus)) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
         return {
-            "moved": own_moved, "iterations": ready.loop.iterations_run - self._iterations,
+            "moved": changes, "iterations": ready.loop.iterations_run - self._iterations,
             "driven": [group.ranks[rank] for group in ready.own_groups for rank in group.driven],
             "telemetry": self.telemetry.taken() if self.telemetry else [],
         }  # fmt: skip
@@ -301,10 +307,10 @@ class Instruments(Listener):
             self.gpus.close()
 
 
-def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> MovedBytes:
+def moved_evidence(ready: PreparedCase, world: World, reports: list[dict[str, Any]]) -> MovedBytes:
     """Return what the counters of all hosts show, at rank 0, from the reports that all processes gave at `end`."""
     hosts = [member.host for member in world.members]
-    host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
-    by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
+    host_of = {rank: host for host, report in zip(hosts, reports, strict=True) for rank in report["driven"]}
+    by_host = {host: report["moved"] for host, report in zip(hosts, reports, strict=True) if report["moved"] is not None}
     must = ready.must(host_of) if ready.must else None
-    return moved_bytes(CaseActivity(ready.operation, ready.case, ready.groups, host_of, everyone[0]["iterations"], must), by_host)
+    return moved_bytes(CaseActivity(ready.operation, ready.case, ready.groups, host_of, reports[0]["iterations"], must), by_host)

@@ -155,24 +155,24 @@ class _Shared(msgspec.Struct, frozen=True):
         for host in sorted(set(out) | set(into)):
             busier = max(out[host], into[host])
             link = self.running.leaving[host]
-            found.append(self._ceiling(host, link.known * moved / busier, self._sharing(host, busier), "bound"))
+            found.append(self._ceiling(host, link.rate * moved / busier, self._sharing(host, busier), "bound"))
         total = sum(each.total for each in self.least)
         if found and total:
-            together = sum(self.running.leaving[host].known for host in set(out) | set(into))
-            slowest = min(set(out) | set(into), key=lambda host: (self.running.leaving[host].known, host))
+            together = sum(self.running.leaving[host].rate for host in set(out) | set(into))
+            slowest = min(set(out) | set(into), key=lambda host: (self.running.leaving[host].rate, host))
             found.append(self._ceiling(slowest, together * moved / total, self._sharing(slowest, 0.0), "bound"))
         return found
 
     def rings(self) -> list[Ceiling]:
         """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm needs them."""
         return [
-            self._ceiling(host, self.running.leaving[host].as_nccl_takes_it().known / self._groups(host), self._sharing(host, 0.0), "ring")
+            self._ceiling(host, self.running.leaving[host].as_nccl_takes_it().rate / self._groups(host), self._sharing(host, 0.0), "ring")
             for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
         ]
 
     def of_ring(self, host: str, sizes: float) -> Ceiling:
         """Return the rate of a host that sends `sizes` message sizes in an iteration."""
-        return self._ceiling(host, self.running.leaving[host].known / sizes, self._sharing(host, 0.0), "ring")
+        return self._ceiling(host, self.running.leaving[host].rate / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
         """Return the bytes that the bus bandwidth counts in one iteration."""

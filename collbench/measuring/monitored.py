@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,23 +55,25 @@ class StateProbe:
         self._ball: StateProbeStruct | None = None
         if paired:
             self._page = shared_page(world, _LINE_BYTES * len(mates))
-            here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
-            if place < len(mates) // 2 * 2:  # an odd last rank has no partner
-                line = here + place // 2 * _LINE_BYTES
-                self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
+            index = mates.index(world.rank)
+            if index < len(mates) // 2 * 2:  # an odd last rank has no partner
+                line = ctypes.addressof(ctypes.c_char.from_buffer(self._page)) + index // 2 * _LINE_BYTES
+                self._ball = StateProbeStruct(line=line, first=index % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def measure(self) -> float | None:
         """Return the seconds of a round trip or of the fixed work: the median of some blocks. None if it could not be measured."""
-        native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
+        native = library()
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
-        out, rounds = ctypes.c_void_p(elapsed.ctypes.data), 1
+        elapsed = np.zeros(_BLOCKS, np.int64)
+        out = ctypes.c_void_p(elapsed.ctypes.data)
+        rounds = 1
         if self._ball is None:
             native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
-        elif native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out):
-            return None
         else:
             rounds = _ROUNDS
+            if native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out):
+                return None
         return float(sorted(elapsed.tolist())[_BLOCKS // 2]) * 1e-9 / rounds
 
 
@@ -134,7 +136,7 @@ class MonitoredMeasurement(msgspec.Struct, frozen=True):
     @property
     def flags(self) -> list[str]:
         """The quality flags of the row."""
-        words = {
+        conditions = {
             "remeasured": self.repeats and not self.flipped,
             "state_flip": self.flipped,
             "cpu_shared": self.silent or noticeable(self.stolen),
@@ -143,7 +145,7 @@ class MonitoredMeasurement(msgspec.Struct, frozen=True):
             "straggler": bool(self.paused_s),
             "threads_share_cores": self.sharing is not None and explains_spread(self.sharing),
         }
-        return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
+        return [flag for flag, holds in conditions.items() if holds] + disturbances.flags(self.networks)
 
     def disturbance(self, title: str, hosts: Sequence[str]) -> CaseDisturbed | None:
         """Return stalls and links that went down as one fact; None without any. `hosts`: the host of each rank."""
@@ -189,7 +191,7 @@ def measure_monitored(
     sample: takes samples within a budget, as `Engine.sample`
     """
     ends_s = time.monotonic() + budget.max_time_s
-    what = f"{ready.case.title()}: reading the machine state"
+    phase = f"{ready.case.title()}: reading the machine state"
     repeats = 0
     loop_s = 0.0
     phases = Phases()
@@ -197,68 +199,74 @@ def measure_monitored(
         before = probe.measure() if probe else None  # before the counters: reading them delays a rank
         for listener in listeners:
             listener.begin(ready, world)
-        began, paused_s = now(), world.watchdog.paused_s
+        cpu_before = now()
+        paused_before_s = world.watchdog.paused_s
         measured = sample(budget)
-        span, after = between(began, now()), probe.measure() if probe else None
-        own = {"before": before, "after": after, **msgspec.to_builtins(span), "enqueue_s": ready.loop.enqueue_s,
-                "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
+        span = between(cpu_before, now())
+        after = probe.measure() if probe else None
+        report = {"before": before, "after": after, **msgspec.to_builtins(span), "enqueue_s": ready.loop.enqueue_s,
+                  "paused_s": world.watchdog.paused_s - paused_before_s}  # fmt: skip
         for listener in listeners:
-            own |= listener.end(ready)
-        all_ranks = world.gather(own, what)
+            report |= listener.end(ready)
+        reports = world.gather(report, phase)
         left_s = ends_s - time.monotonic()
         result = None
-        if measured and all_ranks:
+        if measured and reports:
             loop_s += measured.loop_s
             phases += measured.phases
-            result = _result(measured, all_ranks, probe is not None, repeats)
+            result = _result(measured, reports, probe is not None, repeats)
         again = result is not None and result.flipped and repeats < _MOST_REPEATS and left_s > _LEAST_LEFT * budget.max_time_s
-        left_s = world.broadcast(left_s if again else 0.0, what)
+        left_s = world.broadcast(left_s if again else 0.0, phase)
         if not left_s:
-            if result is None or all_ranks is None:
+            if result is None or reports is None:
                 return None
-            return _with_evidence(replace(result, loop_s=loop_s, phases=phases), ready, world, all_ranks)
+            return _with_evidence(replace(result, loop_s=loop_s, phases=phases), ready, world, reports)
         repeats += 1
         budget = replace(budget, max_time_s=left_s)
 
 
-def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
-    probe_s = {when: _largest(one[when] for one in all_ranks) for when in ("before", "after")}
-    changed = any(flipped(one["before"], one["after"]) for one in all_ranks)
-    stolen = _largest(one["stolen"] for one in all_ranks)
-    silent = has_probe and None in probe_s.values()
-    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(all_ranks) if one["paused_s"]}
-    preempted = max(one["preempted"] for one in all_ranks)
-    probes = probe_s if has_probe else {}
-    return MonitoredMeasurement(measured, probes, silent, stolen, preempted, repeats, changed, paused_s=paused, reports=all_ranks)
+def _result(measured: Measurement, reports: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
+    probe_s = {when: _largest(report[when] for report in reports) for when in ("before", "after")} if has_probe else {}
+    return MonitoredMeasurement(
+        measured,
+        probe_s=probe_s,
+        silent=None in probe_s.values(),
+        stolen=_largest(report["stolen"] for report in reports),
+        preempted=max(report["preempted"] for report in reports),
+        repeats=repeats,
+        flipped=any(flipped(report["before"], report["after"]) for report in reports),
+        paused_s={str(rank): round(report["paused_s"], 3) for rank, report in enumerate(reports) if report["paused_s"]},
+        reports=reports,
+    )
 
 
-def _with_evidence(found: MonitoredMeasurement, ready: PreparedCase, world: World, all_ranks: list[dict[str, Any]]) -> MonitoredMeasurement:
+def _with_evidence(result: MonitoredMeasurement, ready: PreparedCase, world: World, reports: list[dict[str, Any]]) -> MonitoredMeasurement:
     """Return the measurement with evidence from the hosts' counters and the host's share of the time.
 
     It is computed when the ranks no longer wait for it.
     """
-    hosts, measured = [member.host for member in world.members], found.measured
+    measured = result.measured
+    by_host = list(zip([member.host for member in world.members], reports, strict=True))
     networks: tuple[HostNetwork, ...] = ()
     if len(world.hosts) > 1:  # on one host ranks need no network
-        networks = tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
+        networks = tuple(of_host(host, report["moved"]) for host, report in by_host if report.get("moved"))
     series = slowest(measured.samples, ready.timed)
     median_s = middle(np.sort(series)) if len(series) else None
     long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
-    enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
-    telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
+    enqueue_s = _largest(report["enqueue_s"] for report in reports)
     return replace(
-        found,
-        moved=moved_evidence(ready, world, all_ranks) if "moved" in all_ranks[0] else None,
+        result,
+        moved=moved_evidence(ready, world, reports) if "moved" in reports[0] else None,
         enqueue_s=enqueue_s,
         launch_bound=enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s,
-        telemetry=telemetry,
+        telemetry={host: report["telemetry"] for host, report in by_host if report.get("telemetry")},
         networks=networks,
         stalls=tuple(long),
-        sharing=_sharing(world, all_ranks, series),
+        sharing=_sharing(world, reports, series),
     )
 
 
-def _sharing(world: World, all_ranks: Sequence[dict[str, Any]], series: NDArray[np.float64]) -> SharedCores | None:
+def _sharing(world: World, reports: Sequence[dict[str, Any]], series: NDArray[np.float64]) -> SharedCores | None:
     """Return how threads share the cores of the host with the most threads per core; None without samples, or if it is not known."""
     if not len(series):
         return None
@@ -266,9 +274,9 @@ def _sharing(world: World, all_ranks: Sequence[dict[str, Any]], series: NDArray[
     low = quantile(ordered, 0.1)
     spread = quantile(ordered, 0.9) / low if low > 0 else 1.0
     by_host = [[member for member in world.members if member.host == host] for host in world.hosts]
-    known = [shared_cores([all_ranks[member.rank] for member in mates], [member.cpus for member in mates], spread) for mates in by_host]
-    return max((one for one in known if one), key=lambda one: one.threads / one.cores, default=None)
+    shared = [shared_cores([reports[member.rank] for member in mates], [member.cpus for member in mates], spread) for mates in by_host]
+    return max((cores for cores in shared if cores), key=lambda cores: cores.threads / cores.cores, default=None)
 
 
-def _largest(values: Any) -> float | None:
+def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)

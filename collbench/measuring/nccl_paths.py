@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -48,49 +48,54 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     machines    that the ranks are on
     rdma_bytes  what their RDMA ports moved meanwhile; None if nothing counted it
     """
-    net = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
-    if not net:
-        could = _could(machines)
-        found = Capability("unknown", f"{facts.get('why') or _NO_CONNECTIONS}; {could.why}")
-        if facts.get("transports"):
-            found = not_used(could, f"no connection leaves the host; {could.why}")
-        return could if could.state == "not capable" else found
-    direct = sum(count for name, count in net.items() if name.endswith(GDR))
-    hosts = facts.get("hosts_without_gdr") or []
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    but = f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}" if hosts else ""
-    text = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{but}"
+    network = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
+    connections = sum(network.values())
+    direct = sum(count for name, count in network.items() if name.endswith(GDR))
     if not direct:
-        return _not_used(facts, machines, net)
+        return _not_used(facts, machines, connections if network else None)
     if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
-        way = "[send]" if facts["gdr"]["send"] else "[receive]"
-        return Capability("unknown", f"NCCL's log shows it only for {way}: the lines of the other direction are missing")
+        direction = "[send]" if facts["gdr"]["send"] else "[receive]"
+        return Capability("unknown", f"NCCL's log shows it only for {direction}: the lines of the other direction are missing")
+    text = f"{direct} of {connections} network connections use GPUDirect RDMA"
+    hosts = facts.get("hosts_without_gdr") or []
+    if hosts:
+        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+        text += f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}"
     if rdma_bytes == 0:
         return Capability("capable, not used", f"{text}, but no RDMA port moved any bytes: that path was not used")
     return Capability("proven used", text)
 
 
-def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
-    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over the machine's."""
-    staged, refused = facts["gdr"]["staged"], facts["gdr"]["refused"]
-    way = "staged through the host's memory" if staged else "over TCP sockets"
-    shown = f"NCCL's log shows {sum(net.values())} network connections {way}"
-    if refused and staged:
-        return Capability("not capable", f"NCCL's log: GPU Direct RDMA Disabled for {', '.join(refused[:_MOST_HOSTS])}")
-    could = _could(machines)
-    return could if could.state == "not capable" else not_used(could, f"{shown}; {could.why}")
+def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], connections: int | None) -> Capability:
+    """Return the state if the log shows no direct connection. NCCL's own reason takes precedence over the machine's.
+
+    connections    number of those over the network, in NCCL's log; None: it lists none
+    """
+    gdr = facts.get("gdr") or {}
+    if connections is not None and gdr["refused"] and gdr["staged"]:
+        return Capability("not capable", f"NCCL's log: GPU Direct RDMA Disabled for {', '.join(gdr['refused'][:_MOST_HOSTS])}")
+    capable = _capability_of_machines(machines)
+    if capable.state == "not capable":
+        return capable
+    if connections is not None:
+        path = "staged through the host's memory" if gdr["staged"] else "over TCP sockets"
+        return not_used(capable, f"NCCL's log shows {connections} network connections {path}; {capable.why}")
+    if facts.get("transports"):
+        return not_used(capable, f"no connection leaves the host; {capable.why}")
+    return Capability("unknown", f"{facts.get('why') or _NO_CONNECTIONS}; {capable.why}")
 
 
-def _could(machines: Sequence[Machine]) -> Capability:
+def _capability_of_machines(machines: Sequence[Machine]) -> Capability:
     """Return the capability of the least capable GPU with its best NIC."""
-    best = []
+    of_gpus = []
     for machine in machines:
-        usable, distances = [nic for nic in machine.nics if nic.virtual is None and nic.rdma], Distances(machine)
-        for gpu in machine.gpus if usable else ():
-            best.append(best_of(capability(machine, gpu, nic, distances=distances) for nic in usable))
-    if not best:
+        nics = [nic for nic in machine.nics if nic.virtual is None and nic.rdma]
+        distances = Distances(machine)
+        for gpu in machine.gpus if nics else ():
+            of_gpus.append(best_of(capability(machine, gpu, nic, distances=distances) for nic in nics))
+    if not of_gpus:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
-    return max(best, key=lambda each: BEST_FIRST.index(each.state))
+    return max(of_gpus, key=lambda of_gpu: BEST_FIRST.index(of_gpu.state))
 
 
 # The logs of a job's ranks combined, for a row's evidence and run.json, with a summary in one sentence.
@@ -141,16 +146,17 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
     tuning      that of rank 0, which writes it; empty if several processes have different ones
     """
-    logs = [each for each in facts if "transports" in each]
-    why = next((each["why"] for each in facts if each.get("why")), None)
-    channels, parts = _united(logs, "channels"), [each["gdr"] for each in logs]
+    logs = [process for process in facts if "transports" in process]
+    why = next((process["why"] for process in facts if process.get("why")), None)
+    channels = _united(logs, "channels")
+    parts = [log["gdr"] for log in logs]
     transports: Counter[str] = Counter()
     calls: Counter[tuple[Any, ...]] = Counter()
     stated: dict[str, int] = {}
-    for each in logs:
-        transports.update(each["transports"])
-        stated |= {kind: max(number, stated.get(kind, 0)) for kind, number in each["stated"].items()}
-        for choice in each["choices"]:  # equal ones once, with the calls of all processes
+    for log in logs:
+        transports.update(log["transports"])
+        stated |= {kind: max(number, stated.get(kind, 0)) for kind, number in log["stated"].items()}
+        for choice in log["choices"]:  # equal ones once, with the calls of all processes
             calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
     ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
     choices = [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
@@ -158,16 +164,14 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
         "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
     }  # fmt: skip
-    tables = [each["tuning"] for each in logs if each["tuning"]]
+    tables = [log["tuning"] for log in logs if log["tuning"]]
     tuning = tables[0] if tables and all(table == tables[0] for table in tables) else []
-    undirect = {
-        each["host"] for each in logs if any(name.startswith(_NET) and not name.endswith(GDR) for name in each["transports"])
-    }  # fmt: skip
+    without_gdr = {log["host"] for log in logs if any(name.startswith(_NET) and not name.endswith(GDR) for name in log["transports"])}
     return {
         "processes": len(facts), "told": len(logs), "why": why, "versions": _all(logs, "version"), "nets": _all(logs, "net"),
         "transports": dict(transports.most_common()), "channels": channels, "nics": _united(logs, "nics"),
-        "gdr": gdr, "hosts_without_gdr": sorted(undirect), "stated": dict(sorted(stated.items())), "choices": choices,
-        "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
+        "gdr": gdr, "hosts_without_gdr": sorted(without_gdr), "stated": dict(sorted(stated.items())), "choices": choices,
+        "warnings": list(dict.fromkeys(text for log in logs for text in log["warnings"]))[:_MOST_WARNINGS],
         "sentence": sentence(channels) if channels else why or _NO_CONNECTIONS,
         "tuning": tuning,
     }  # fmt: skip
@@ -178,31 +182,31 @@ def sentence(channels: Mapping[str, Sequence[int]]) -> str:
 
     channels: by transport its channels. The network comes first; devices with the same use are listed together.
     """
-    every = set().union(*map(set, channels.values()))
-    found: dict[tuple[str, str], tuple[list[int], set[int]]] = {}
+    all_channels = set().union(*map(set, channels.values()))
+    devices: dict[tuple[str, str], list[int]] = defaultdict(list)  # by the name of the transport before and after the device
+    used: dict[tuple[str, str], set[int]] = defaultdict(set)  # channels
     for transport, numbers in channels.items():
         path = network_path(transport)
-        kind, numbered = (transport, ""), []
+        name = (transport, "")
         if path and path.device is not None:
-            kind, numbered = (f"NET/{path.network}/", path.suffix), [path.device]
-        devices, used = found.setdefault(kind, ([], set()))
-        devices += numbered
-        used.update(numbers)
-    ordered = sorted(found.items(), key=lambda item: (not item[0][0].startswith("NET"), -len(item[1][1]), item[0]))
-    parts = [f"{kind}{','.join(map(str, sorted(devices)))}{rest} on {len(used)}" for (kind, rest), (devices, used) in ordered]
-    return ", ".join([f"{parts[0]} of {len(every)} channel{'s' if len(every) != 1 else ''}", *parts[1:]])
+            name = (f"NET/{path.network}/", path.suffix)
+            devices[name].append(path.device)
+        used[name].update(numbers)
+    ordered = sorted(used, key=lambda name: (not name[0].startswith("NET"), -len(used[name]), name))
+    parts = [f"{name[0]}{','.join(map(str, sorted(devices[name])))}{name[1]} on {len(used[name])}" for name in ordered]
+    return ", ".join([f"{parts[0]} of {len(all_channels)} channel{'s' if len(all_channels) != 1 else ''}", *parts[1:]])
 
 
 def _united(logs: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
-    found: dict[str, set[Any]] = {}
-    for each in logs:
-        for key, value in each[name].items():
-            found.setdefault(key, set()).update(value if isinstance(value, list) else [value])
-    return {key: sorted(values) for key, values in sorted(found.items())}
+    values_of: dict[str, set[Any]] = {}
+    for log in logs:
+        for key, value in log[name].items():
+            values_of.setdefault(key, set()).update(value if isinstance(value, list) else [value])
+    return {key: sorted(values) for key, values in sorted(values_of.items())}
 
 
 def _all(logs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    return sorted({each[name] for each in logs if each[name]})
+    return sorted({log[name] for log in logs if log[name]})
 
 
 # A rank's own NCCL log: requested before NCCL is loaded, stored on the node, read at the end, and then removed.
@@ -216,8 +220,12 @@ def _all(logs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
 
 RESET = "ncclResetDebugInit"
 RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file while another thread may write to it
-_LEVEL, _SUBSYS, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
-_STARTING, _CALLING, _WITNESS = "INIT,NET,GRAPH", "INIT,NET,GRAPH,TUNING", "TUNING"
+_LEVEL = "NCCL_DEBUG"
+_SUBSYS = "NCCL_DEBUG_SUBSYS"
+_FILE = "NCCL_DEBUG_FILE"
+_STARTING = "INIT,NET,GRAPH"
+_CALLING = "INIT,NET,GRAPH,TUNING"
+_WITNESS = "TUNING"
 _PREFIX = "collbench-nccl-"
 _OF_START = "COLLBENCH_LOCAL"  # the folder of a start on this host
 _ENOUGH = ("INFO", "TRACE")
@@ -230,7 +238,9 @@ class DebugLog:
         self, env: MutableMapping[str, str], *, folder: Path | None = None, file: Path | None = None, why: str | None = None
     ) -> None:
         self.why = why
-        self._env, self._folder, self._file = env, folder, file
+        self._env = env
+        self._folder = folder
+        self._file = file
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also at the end of Python
         self._before: dict[str, str | None] = {}
         self._choices: list[dict[str, Any]] = []
@@ -255,36 +265,37 @@ class DebugLog:
         `reset` is the library's ncclResetDebugInit (see `resetter`). Without it, or without a log of collbench, the
         list stays empty.
         """
-        found: list[dict[str, Any]] = []
+        choices: list[dict[str, Any]] = []
         if reset is None or self._folder is None:
-            yield found
+            yield choices
             return
         self.request(_WITNESS)
         reset()
         number = self._files
         try:
-            yield found
+            yield choices
         finally:
             self.request(_STARTING)
             reset()
-            found += self._seen(number)
-            self._choices += found
+            choices += self._read_choices(number)
+            self._choices += choices
 
     def facts(self) -> dict[str, Any]:
         """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files; never raises."""
-        text: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
+        host = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
-            return {**text, "why": self.why}
+            return {**host, "why": self.why}
+        files = [self._file] if self._file else []
+        if self._folder:
+            files = sorted(self._folder.glob("*.log"))
+        written = [file for file in files if _size(file)]
+        if not written:
+            return {**host, "why": "NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's"}
         try:
-            there = sorted(self._folder.glob("*.log")) if self._folder else [self._file] if self._file else []
-            written = [file for file in there if _size(file)]
-            if not written:
-                raise Unreadable("NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's")
-            found = {**text, **summary(read_files(written, "NCCL's log"))}
-        except Unreadable as why:
-            return {**text, "why": str(why)}
-        found["choices"] = [*found["choices"], *self._choices]
-        return found
+            facts = summary(read_files(written, "NCCL's log"))
+        except Unreadable as error:
+            return {**host, "why": str(error)}
+        return {**host, **facts, "choices": [*facts["choices"], *self._choices]}
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return `env` as the user set it, without the variables for this log. These are not a difference between two runs."""
@@ -301,7 +312,7 @@ class DebugLog:
         if self._remove:
             self._remove()
 
-    def _seen(self, number: int) -> list[dict[str, Any]]:
+    def _read_choices(self, number: int) -> list[dict[str, Any]]:
         """Return the choices in one file, and remove the file."""
         files = list(self._folder.glob(f"{number}.*.log")) if self._folder else []
         try:
@@ -321,7 +332,8 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
     precedence over NCCL's configuration files. The folder is inside the one that a local start removes, so that a
     killed rank leaves no files.
     """
-    level, file = env.get(_LEVEL), env.get(_FILE)
+    level = env.get(_LEVEL)
+    file = env.get(_FILE)
     if (level or file) and not _is_own(env):
         return _log_of_user(env, level, file)
     try:
@@ -351,18 +363,14 @@ def _log_of_user(env: MutableMapping[str, str], level: str | None, file: str | N
 
 def _expanded(pattern: str) -> str:
     """Expand NCCL's placeholders in a file name: %h the host, %p the process, %% a %."""
-    words = {"h": socket.gethostname().partition(".")[0], "p": str(os.getpid()), "%": "%"}
-    first, *rest = pattern.replace("%%", "%\0").split("%")
-    for part in rest:
-        letter = part[:1].replace("\0", "%")
-        first += words[letter] + part[1:] if letter in words else f"%{part}"
-    return first
+    values = {"h": socket.gethostname().partition(".")[0], "p": str(os.getpid()), "%": "%"}
+    return re.sub("%([hp%])", lambda match: values[match[1]], pattern)
 
 
 def _is_own(env: Mapping[str, str], folder: Path | None = None) -> bool:
     """Return whether the file in the environment is one that `prepare` named; in this folder, if one is given."""
-    named = Path(env.get(_FILE, "").replace("%%", "%")).parent
-    return named.name.startswith(_PREFIX) and folder in (None, named)
+    folder_in_env = Path(env.get(_FILE, "").replace("%%", "%")).parent
+    return folder_in_env.name.startswith(_PREFIX) and folder in (None, folder_in_env)
 
 
 def _size(file: Path) -> int:
@@ -406,24 +414,25 @@ def query_ras(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasRepl
     match = _ADDRESS.match((env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}").strip())
     if match is None or not 0 < int(match[3]) < 65536:
         return RasReply(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
-    place = match[1] or match[2], int(match[3])
-    where = f"{printable(place[0], 80)}:{place[1]}"
+    host = match[1] or match[2]
+    port = int(match[3])
+    address = f"{printable(host, 80)}:{port}"
     try:
-        with _Client(place, deadline_s) as client:
+        with _Client((host, port), deadline_s) as client:
             return RasReply(_sentence(client.status()))
     except TimeoutError:
-        return RasReply(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
+        return RasReply(None, f"NCCL's RAS at {address} did not answer within {deadline_s:g} s")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return RasReply(None, f"NCCL's RAS at {where} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
+        return RasReply(None, f"NCCL's RAS at {address} cannot be reached ({printable(why, 120)}); NCCL has RAS since 2.24")
 
 
 class _Client:
     """One connection to RAS. Every step ends at the same deadline."""
 
-    def __init__(self, place: tuple[str, int], deadline_s: float) -> None:
-        self._ending = time.monotonic() + deadline_s
-        self._socket = socket.create_connection(place, deadline_s)
+    def __init__(self, address: tuple[str, int], deadline_s: float) -> None:
+        self._deadline = time.monotonic() + deadline_s
+        self._socket = socket.create_connection(address, deadline_s)
         self._buffer = b""
 
     def __enter__(self) -> _Client:
@@ -461,15 +470,15 @@ class _Client:
 
     def _receive(self) -> bool:
         self._wait()
-        more = self._socket.recv(1 << 16)
-        self._buffer += more
-        return bool(more)
+        received = self._socket.recv(1 << 16)
+        self._buffer += received
+        return bool(received)
 
     def _wait(self) -> None:
-        left = self._ending - time.monotonic()
-        if left <= 0:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        self._socket.settimeout(remaining_s)
 
 
 def _sentence(answer: str) -> str:
@@ -489,44 +498,42 @@ def _sentence(answer: str) -> str:
         return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
     if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
         raise ValueError("sends an answer of an unknown form")
-    known = [each for each in document["communicators"] if isinstance(each, dict)]
-    parts = [part for each in known for part in _faults(each)]
-    if parts:
-        more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
-        return f"NCCL's RAS: {_short('; '.join(parts[:_MOST_NAMED]))}{more}"
-    ranks = max((len(_ranks(each, "ranks")) for each in known), default=0)
+    communicators = _dicts(document, "communicators")
+    faults = [fault for communicator in communicators for fault in _faults(communicator)]
+    if faults:
+        more = f"; and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+        return f"NCCL's RAS: {_short('; '.join(faults[:_MOST_NAMED]))}{more}"
+    ranks = max((len(_dicts(communicator, "ranks")) for communicator in communicators), default=0)
     return f"NCCL's RAS reaches all {ranks} ranks, and none is behind" if ranks else "NCCL's RAS lists no communicators"
 
 
 def _faults(communicator: dict[str, Any]) -> Iterator[str]:
     """Yield a clause on each rank that does not answer, has an error, or has launched fewer calls of a collective than the furthest."""
-    for each in _ranks(communicator, "missing_ranks"):
-        status = each.get("status")
+    for rank in _dicts(communicator, "missing_ranks"):
+        status = rank.get("status")
         dead = isinstance(status, dict) and status.get("considered_dead") is True
-        yield f"{_name(each)} {'is considered dead' if dead else 'does not answer'}"
-    ranks = _ranks(communicator, "ranks")
-    for each in ranks:
-        status = each.get("status")
+        yield f"{_name(rank)} {'is considered dead' if dead else 'does not answer'}"
+    ranks = _dicts(communicator, "ranks")
+    for rank in ranks:
+        status = rank.get("status")
         error = whole(str(status.get("async_error"))) if isinstance(status, dict) else None
         if error and error != 7:  # 7 means in progress
-            yield f"{_name(each)} has asynchronous error {error}"
-    counts = {id(each): each.get("collective_counts") for each in ranks}
-    kinds = dict.fromkeys(kind for each in counts.values() if isinstance(each, dict) for kind in each)
+            yield f"{_name(rank)} has asynchronous error {error}"
+    calls_of_ranks = [(rank, rank["collective_counts"]) for rank in ranks if isinstance(rank.get("collective_counts"), dict)]
+    kinds = dict.fromkeys(kind for _, calls in calls_of_ranks for kind in calls)
     for kind in list(kinds)[:64]:
-        launched = []
-        for each in ranks:
-            number = known.get(kind) if isinstance(known := counts[id(each)], dict) else None
-            launched += [(each, number)] if isinstance(number, int) and not isinstance(number, bool) else []
-        most = max((number for _, number in launched), default=0)
-        behind = sorted((number, index) for index, (_, number) in enumerate(launched) if number < most)
-        for number, index in behind:
-            complete = f" ({sum(each == most for _, each in launched)} of {len(launched)} ranks have all)"
-            yield f"{_name(launched[index][0])} lags: {number} of {most} {printable(kind, 30)} launched{complete}"
+        launched = [(rank, calls[kind]) for rank, calls in calls_of_ranks if type(calls.get(kind)) is int]
+        most = max((count for _, count in launched), default=0)
+        complete = sum(count == most for _, count in launched)
+        for rank, count in sorted(launched, key=lambda pair: pair[1]):
+            if count < most:
+                ranks_with_all = f"{complete} of {len(launched)} ranks have all"
+                yield f"{_name(rank)} lags: {count} of {most} {printable(kind, 30)} launched ({ranks_with_all})"
 
 
-def _ranks(communicator: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    listed = communicator.get(name)
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+def _dicts(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    values = document.get(name)
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _name(rank: dict[str, Any]) -> str:
@@ -539,7 +546,6 @@ def _short(text: str) -> str:
 
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
-_WHAT = "reading NCCL's log"
 _MEETING = ("allreduce", 4)  # the backend's own synchronization
 Choices = list[dict[str, Any]]
 
@@ -568,18 +574,18 @@ class NcclPaths(msgspec.Struct):
         with self.log.witness(reset) as choices:
             yield choices
         if (case.operation, case.size_bytes) != _MEETING:
-            choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
+            choices[:] = [choice for choice in choices if (str(choice["collective"]).lower(), choice["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: MovedBytes | None) -> dict[str, Any]:
         """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All ranks call."""
-        own: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
-        all_ranks = world.gather(own, _WHAT)
-        if all_ranks is None:
+        of_rank: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
+        of_ranks = world.gather(of_rank, "reading NCCL's log")
+        if of_ranks is None:
             return {}
-        self.facts = together([each["facts"] for each in all_ranks])
-        first: Choices = next((each["choices"] for each in all_ranks if each["choices"]), [])
+        self.facts = together([log["facts"] for log in of_ranks])
+        first_choices: Choices = next((log["choices"] for log in of_ranks if log["choices"]), [])
         state = state_of_run(self.facts, machines, rdma_bytes(moved.hosts.values() if moved else ()))
-        return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": msgspec.to_builtins(state)}
+        return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first_choices}, "gpudirect": msgspec.to_builtins(state)}
 
     def close(self) -> None:
         """Remove the log and restore the environment."""

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _IDENTITY = CaseKey._fields
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
-_SHOWN, _BEFORE = 80, 20
+_SHOWN = 80  # characters of a text
+_BEFORE = 20  # of them before the first difference
 _MOST_NAMED = 4
 _ARRANGED = "how the cases are arranged (SHA-256)"
 # Options that do not change what is measured.
@@ -45,24 +46,24 @@ _NOT_MEASURED = frozenset(
         "--trace", "--nvtx", "--timeout", "--launches", "--allocation", "--oversubscribe", "--no-config",
     }
 )  # fmt: skip
-Facts = dict[str, str]
 
 
 def planned(work: Sequence[PlannedCase], world: World) -> list[tuple[Row, Row]]:
     """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not possible)."""
-    found = []
-    for operation, case, one in work:
-        size = (one.ranks(world), len(world.hosts))
-        there = placed(case, operation, one.backend) if one.backend else case
-        found.append((row_without(operation, there, "", size, ""), row_without(operation, case, "", size, "")))
-    return found
+    rows = []
+    for operation, case, opened in work:
+        size = (opened.ranks(world), len(world.hosts))
+        placed_case = placed(case, operation, opened.backend) if opened.backend else case
+        rows.append((row_without(operation, placed_case, "", size, ""), row_without(operation, case, "", size, "")))
+    return rows
 
 
 def key_of(row: Row) -> CaseKey:
     """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow from the ranks."""
     operation = operations().get(row.operation)
-    known = replace(row, group="all") if operation and operation.pair and not operation.aggregate else row
-    return CaseKey._make(getattr(known, name) for name in _IDENTITY)
+    if operation and operation.pair and not operation.aggregate:
+        row = replace(row, group="all")
+    return CaseKey._make(getattr(row, name) for name in _IDENTITY)
 
 
 def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
@@ -70,24 +71,28 @@ def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     keys = [key_of(row) for row in rows]
     values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
     text = "\n".join(sorted(repr(key.stored()) for key in keys))
-    return {
-        "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
+    requested = {
+        "cells": len(keys), "values": {name: different for name, different in values.items() if different != [None]},
         "digest": hashlib.sha256(text.encode()).hexdigest(), "options": options_of(request),
-        **({"span": list(span)} if (span := request.sweep.each[0].span) else {}),
     }  # fmt: skip
+    span = request.sweep.each[0].span
+    return {**requested, "span": list(span)} if span else requested
 
 
 def options_of(request: Request) -> dict[str, Any]:
     """Return the options that all kinds of runs share, for run.json: a run is resumed only with the same ones."""
     budget = request.budget
-    return {
+    options: dict[str, Any] = {
         "--iterations": budget.iterations, "--warmup": budget.warmup,
         "--precision": budget.precision and 100 * budget.precision, "--max-time": budget.max_time_s,
         "--check": request.check, "--ceiling": request.ceiling, "--oversubscription": request.oversubscription, "--seed": request.seed,
         "--evidence": request.evidence, "--telemetry": request.telemetry_hz, "--gpus-per-process": request.gpus_per_process,
-        **({"--total-time": budget.total_s} if budget.total_s is not None else {}),
-        **({"--slowed": "; ".join(request.slowed.texts)} if request.slowed else {}),
     }  # fmt: skip
+    if budget.total_s is not None:
+        options["--total-time"] = budget.total_s
+    if request.slowed:
+        options["--slowed"] = "; ".join(request.slowed.texts)
+    return options
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -101,27 +106,27 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         requested = _changes(_typed(then), _typed(now)) or requested
     if len(requested) > 1:  # the digest says nothing that the others do not
         requested = [clause for clause in requested if not clause.startswith(_ARRANGED)]
-    found = [*requested, *_changes(_machine_facts(then), _machine_facts(now))]
-    if not found:
+    changes = [*requested, *_changes(_machine_facts(then), _machine_facts(now))]
+    if not changes:
         return None
-    more = f" and {plural(len(found) - _MOST_NAMED, 'other difference')}" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
+    more = f" and {plural(len(changes) - _MOST_NAMED, 'other difference')}" if len(changes) > _MOST_NAMED else ""
+    return ", ".join(changes[:_MOST_NAMED]) + more
 
 
 def _changes(then: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]) -> list[str]:
     before = dict(then)
     after = dict(now)
-    found = []
+    changes = []
     for name in dict.fromkeys([*after, *before]):
         if before.get(name) != after.get(name):
             texts = before.get(name, "not set"), after.get(name, "not set")
             # long texts are cut to start shortly before the first difference
-            parting = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
-            start = max(0, parting - _BEFORE) if max(map(len, texts)) > _SHOWN else 0
+            equal = next((index for index, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+            start = max(0, equal - _BEFORE) if max(map(len, texts)) > _SHOWN else 0
             end = start + _SHOWN
             was, is_now = (f"{'…' * (start > 0)}{text[start:end]}{'…' * (len(text) > end)}" for text in texts)
-            found.append(f"{name} was {was} and is {is_now}")
-    return found
+            changes.append(f"{name} was {was} and is {is_now}")
+    return changes
 
 
 def _typed(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -146,12 +151,16 @@ def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[
     """
     from collbench import __version__
 
-    asked = {"options": {**options_of(request), **(more or {})}}
-    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": asked}
-    command = {"command": ["collbench", *request.argv]}
+    now = {
+        "collbench": __version__,
+        "operation": request.command,
+        "suite": request.suite,
+        "asked": {"options": {**options_of(request), **(more or {})}},
+        "command": ["collbench", *request.argv],
+    }
     options = dict_of(then.get("asked")).get("options")
-    known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
-    return difference({**known, "command": then.get("command")}, parse_object(to_line({**now, **command}).encode()))
+    before = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
+    return difference(before, parse_object(to_line(now).encode()))
 
 
 def same_command(then: Mapping[str, Any], request: Request) -> bool:
@@ -165,8 +174,11 @@ def same_command(then: Mapping[str, Any], request: Request) -> bool:
 def _request_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of what was requested, the most important first."""
     yield "the command", str(info.get("operation"))
-    suite, requested = dict_of(info.get("suite")), dict_of(info.get("asked"))
-    yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
+    suite = dict_of(info.get("suite"))
+    if suite:
+        yield "the suite", str(suite.get("name"))
+        yield "the suite's text (SHA-256)", str(suite.get("digest"))
+    requested = dict_of(info.get("asked"))
     yield "what was requested", "recorded" if requested else "not recorded"
     yield from _texts("", requested.get("options"))
     yield from _texts("the cases' ", requested.get("values"))
@@ -191,19 +203,20 @@ def _machine_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
     """Yield where each rank is: its host, its GPU, and how many CPUs it may use."""
-    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
-    yield "the number of ranks", str(len(places))
-    for place in places:
-        name = f"rank {place.get('rank')}"
-        yield f"the host of {name}", str(place.get("host"))
-        yield from ((f"the GPU of {name}", str(place["gpu"])),) if "gpu" in place else ()
-        cpus = place.get("cpus")
+    ranks = list_of(rank_map, dict)
+    yield "the number of ranks", str(len(ranks))
+    for rank in ranks:
+        name = f"rank {rank.get('rank')}"
+        yield f"the host of {name}", str(rank.get("host"))
+        if "gpu" in rank:
+            yield f"the GPU of {name}", str(rank["gpu"])
+        cpus = rank.get("cpus")
         yield f"the number of CPUs of {name}", str(len(cpus) if isinstance(cpus, list) else None)
 
 
-def _texts(before: str, values: Any) -> Iterator[tuple[str, str]]:
+def _texts(prefix: str, values: Any) -> Iterator[tuple[str, str]]:
     for name, value in dict_of(values).items():
-        yield f"{before}{name}", _text(value)
+        yield f"{prefix}{name}", _text(value)
 
 
 def _text(value: Any) -> str:
@@ -214,11 +227,9 @@ def _text(value: Any) -> str:
 
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
-    interfaces = [
-        (dict_of(old), dict_of(new))
-        for old, new in zip(list_of(then.get("interfaces"), object), list_of(now.get("interfaces"), object), strict=False)
-    ]
-    for old, new in interfaces:
+    old_interfaces = map(dict_of, list_of(then.get("interfaces"), object))
+    new_interfaces = map(dict_of, list_of(now.get("interfaces"), object))
+    for old, new in zip(old_interfaces, new_interfaces, strict=False):
         changed = next((name for name in new if old.get(name) != new.get(name)), None)
         if changed:
             return f"the network interface's {changed} was {_text(old.get(changed))} and is {_text(new.get(changed))}"
@@ -226,9 +237,9 @@ def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str 
 
     before = _machines(then, "then")
     for host, machine in _machines(now, "now").items():
-        found = differences([before[host], machine]) if host in before else ()
-        if found:
-            return f"{host} is another machine: {found[0]}"
+        changes = differences([before[host], machine]) if host in before else ()
+        if changes:
+            return f"{host} is another machine: {changes[0]}"
     return None
 
 
@@ -244,8 +255,11 @@ def _machines(document: Mapping[str, Any], name: str) -> dict[str, Machine]:
         machines = machines_of(dict(document), "topology.json")
     except Unreadable:
         return {}
-    real = [tuple(nic for nic in machine.nics if nic.virtual is None) for machine in machines]
-    return {machine.hostname or "": replace(machine, hostname=name, nics=nics) for machine, nics in zip(machines, real, strict=True)}
+    by_host = {}
+    for machine in machines:
+        nics = tuple(nic for nic in machine.nics if nic.virtual is None)
+        by_host[machine.hostname or ""] = replace(machine, hostname=name, nics=nics)
+    return by_host
 
 
 def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", complete: bool = False) -> str:
@@ -255,13 +269,13 @@ def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", 
     cases   how many there are in all; None: not known
     what    what is counted: cases, rounds or rows
     """
-    has = f"{path} has " + (f"{stored} of " if cases is not None else "") + plural(stored if cases is None else cases, what)
+    has = f"{path} has {plural(stored, what)}" if cases is None else f"{path} has {stored} of {plural(cases, what)}"
     if complete or stored == cases:
         return f"{has}: nothing is left to measure"
     if cases is None:
         return f"{has}: the others are measured now"
-    left = cases - stored
-    return f"{has}: {left} {'is' if left == 1 else 'are'} measured now"
+    missing = cases - stored
+    return f"{has}: {missing} {'is' if missing == 1 else 'are'} measured now"
 
 
 class Stored(msgspec.Struct):
@@ -289,7 +303,8 @@ class Stored(msgspec.Struct):
         notes = [resumed_note(path, len(self.records), total, what, self.complete)]
         if self.folder.taken_over:
             notes.append(f"{path} was locked by {self.folder.taken_over}, which has ended: the lock is replaced")
-        if unfinished := self.folder.unfinished_cases:
+        unfinished = self.folder.unfinished_cases
+        if unfinished:
             are = "is" if unfinished == 1 else "are"
             notes.append(f"{plural(unfinished, 'case')} of a row that was not finished {are} removed, and measured again")
         for name, count in self.cut.items():
@@ -311,8 +326,9 @@ class Stored(msgspec.Struct):
             then = read_object(path)
         except (OSError, ValueError) as error:
             raise UsageError(refusal(self.folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
-        if found := topology_difference(then, parse_object(to_line(topology).encode())):
-            raise UsageError(refusal(self.folder.path, found))
+        change = topology_difference(then, parse_object(to_line(topology).encode()))
+        if change:
+            raise UsageError(refusal(self.folder.path, change))
         self._change(self.folder)
 
     def completed(self, code: int) -> RunFolder | None:
@@ -329,8 +345,10 @@ class Stored(msgspec.Struct):
         """Make the first change to a resumed folder. Until here it is unchanged."""
         self.cut = folder.go_on()
         launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
-        removed = {"removed_cases": folder.unfinished_cases} if folder.unfinished_cases else {}
-        folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over, **removed)
+        launch |= {"cut_bytes": self.cut, "taken_over_from": folder.taken_over}
+        if folder.unfinished_cases:
+            launch["removed_cases"] = folder.unfinished_cases
+        folder.resumed(**launch)
 
 
 def stored_order_seed(path: Path) -> int | None:
@@ -352,8 +370,9 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
         return Stored(RunFolder.create(request.out, request.command, info), info)
     folder = RunFolder.reopen(earlier)
     try:
-        if found := difference(folder.run, parse_object(to_line({"operation": request.command, **info}).encode())):
-            raise UsageError(refusal(folder.path, found))
+        changes = difference(folder.run, parse_object(to_line({"operation": request.command, **info}).encode()))
+        if changes:
+            raise UsageError(refusal(folder.path, changes))
         run = read_run(earlier)
         for row in run.rows:  # samples appended later would be taken for those that a row has lost
             for name in row.samples:
@@ -376,9 +395,10 @@ def rows_by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> di
     stored: dict[CaseKey, list[Row]] = {}
     for row in rows:
         stored.setdefault(key_of(row), []).append(row)
-    found: dict[int, Row] = {}
+    by_place: dict[int, Row] = {}
     for place, names in enumerate(planned):
-        rows_of_case = next((stored[key] for name in names if stored.get(key := key_of(name))), None)
-        if rows_of_case:
-            found[place] = rows_of_case.pop(0)
-    return found
+        for key in map(key_of, names):
+            if stored.get(key):
+                by_place[place] = stored[key].pop(0)
+                break
+    return by_place

@@ -221,10 +221,12 @@ class LaunchSession:
 
     def begin(self, task: Task) -> Plan:
         """Open the backends and the run folder, and return the plan. All ranks must call it. Raises CollbenchError."""
-        request, world = self.request, self.world
+        request = self.request
+        world = self.world
         self.order_seed = world.broadcast(self._draw_order_seed(task), "beginning")
-        if request.nvtx and (missing := world.first_error(switch_on_ranges(), "opening NVTX")):
-            world.refuse(missing)
+        missing_nvtx = world.first_error(switch_on_ranges(), "opening NVTX") if request.nvtx else None
+        if missing_nvtx:
+            world.refuse(missing_nvtx)
         task.agree(self)
         names, self.sweep = agreed_backends(request, world)
         self.status(f"opening {', '.join(names)} on {plural(world.size, 'rank')}…")
@@ -242,21 +244,25 @@ class LaunchSession:
             return open_folder(request, {**info, "asked": task.requested(self)}, task.take_up)
 
         self.stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
-        known: list[Any] = [sorted(self.stored.records), self.stored.complete]
-        done, self.stored.complete = world.broadcast(known, "looking at what is stored")
+        of_rank_0: list[Any] = [sorted(self.stored.records), self.stored.complete]
+        done, self.stored.complete = world.broadcast(of_rank_0, "looking at what is stored")
         self.stored.done = frozenset(done)
         self.records = list(self.stored.records.values())
-        if folder := self.stored.folder:
+        folder = self.stored.folder
+        if folder:
             self.folder = None if self.stored.resumed else folder
-            folder.watch, world.kept = world.watchdog.phase, partial(folder.so_far, plan.total)
+            folder.watch = world.watchdog.phase
+            world.kept = partial(folder.so_far, plan.total)
             record_run(folder.path, os.environ)
         return plan
 
     def _draw_order_seed(self, task: Task) -> int:
         """Return the seed of the order at rank 0: of the run to resume if its records depend on it, else the user's, else a new one."""
         request = self.request
-        if self.world.rank == 0 and task.in_order and (earlier := request.earlier) and (seed := stored_order_seed(earlier)) is not None:
-            return seed
+        if self.world.rank == 0 and task.in_order and request.earlier:
+            seed = stored_order_seed(request.earlier)
+            if seed is not None:
+                return seed
         return secrets.randbits(32) if request.order_seed is None else request.order_seed
 
     # The measurement.
@@ -288,24 +294,28 @@ class LaunchSession:
         code: int = self.world.broadcast(task.exit_code(self.records) if self.world.rank == 0 else 0, "ending")
         task.act(self, code)
         if self.folder:
-            logs = {one.name: one.paths.facts for one in self.opened if one.paths and one.paths.facts}
-            self.folder.finish(exit_code=code, **({"nccl_log": logs} if logs else {}), **facts)
+            logs = {opened.name: opened.paths.facts for opened in self.opened if opened.paths and opened.paths.facts}
+            if logs:
+                facts = {"nccl_log": logs, **facts}
+            self.folder.finish(exit_code=code, **facts)
         return code
 
     def _notes(self) -> Iterator[str]:
-        request, world = self.request, self.world
-        yield from (f"{one.name} is not measured: {one.reason}" for one in self.opened if one.reason)
+        sweep = self.request.sweep
+        world = self.world
+        yield from (f"{opened.name} is not measured: {opened.reason}" for opened in self.opened if opened.reason)
         yield from world.info.advice
         crowded = world.oversubscribed
-        if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in self.opened):
+        backends = [opened.backend for opened in self.opened if opened.backend]
+        if crowded and any(not backend.virtual and "cpu" in backend.devices for backend in backends):
             cores = world.cores_on(crowded)
             yield (
                 f"{len(world.on_host(crowded))} ranks share {plural(cores, 'core')} on {crowded}: times include the wait for a core, so no "
                 f"percentage is shown; start at most {plural(cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and "
                 "takes 10 ms for 8 bytes)"
             )
-        yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in self.opened])))
-        if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
+        yield from filter(None, (rounding_note(sweep), tuning_note(sweep, [opened.name for opened in self.opened])))
+        if any(operation.pair for operation in sweep.operations) and world.size % 2 and world.size > 1:
             yield f"point-to-point operations use pairs: the last of {world.size} ranks is idle"
 
     def monitor(self, cases: Iterable[Case]) -> None:
@@ -315,11 +325,13 @@ class LaunchSession:
             cuda = any(case.device == "cuda" for case in cases)
             self.instruments = Instruments.ready(self.world, cuda, self.request.telemetry_hz)
         # governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks
-        everyone = self.world.allgather(settings(), "reading the CPUs' settings")
-        values = {name: sorted({str(of_rank[name]) for of_rank in everyone}) for name in everyone[0]}
-        same = {name: everyone[0][name] if len(texts) == 1 else texts for name, texts in values.items()}
+        of_ranks = self.world.allgather(settings(), "reading the CPUs' settings")
         cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
-        self.conditions = {**same, "binding": binding(cpus)}
+        self.conditions = {}
+        for name, value in of_ranks[0].items():
+            texts = {str(of_rank[name]) for of_rank in of_ranks}
+            self.conditions[name] = value if len(texts) == 1 else sorted(texts)
+        self.conditions["binding"] = binding(cpus)
 
     @property
     def engine(self) -> Engine:
@@ -360,8 +372,9 @@ class LaunchSession:
                 if file == CASES:
                     record = self.folder.append(record, arrays or {})
                 else:
+                    entry = record.as_json()
                     at_s = self.since_start(*self.lap())
-                    self.folder.append_record({**record.as_json(), **({"at_s": at_s} if at_s else {})}, file)
+                    self.folder.append_record({**entry, "at_s": at_s} if at_s else entry, file)
                 self.records.append(record)
             finally:  # count the record even if storing it failed
                 if self.listener:
@@ -376,9 +389,9 @@ class LaunchSession:
 
     def lap(self) -> tuple[float, float]:
         """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of the launch."""
-        lap = self._lap_began_s, time.monotonic()
-        self._lap_began_s = lap[1]
-        return lap
+        previous_s = self._lap_began_s
+        self._lap_began_s = time.monotonic()
+        return previous_s, self._lap_began_s
 
     @cached_property
     def ends_s(self) -> float | None:
@@ -392,9 +405,11 @@ class LaunchSession:
 
         It is derived from the calendar time, since a resumed run began in another process.
         """
+        if self.folder is None:
+            return None
         try:
-            began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
-            return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
+            began = datetime.fromisoformat(str(self.folder.run["started_utc"]))
+            return time.monotonic() - (datetime.now(UTC) - began).total_seconds()
         except (KeyError, TypeError, ValueError, OverflowError):  # the file of a resumed run is not trusted
             return None
 
@@ -430,12 +445,13 @@ class LaunchSession:
         if self.listener:
             self.listener.note(str(fact))
         if self.folder:
-            self.folder.event("note", text=str(fact), **({"reason": as_json(fact)} if isinstance(fact, Fact) else {}))
+            reason = {"reason": as_json(fact)} if isinstance(fact, Fact) else {}
+            self.folder.event("note", text=str(fact), **reason)
 
-    def note_once(self, about: str, fact: Fact | str) -> None:
+    def note_once(self, subject: str, fact: Fact | str) -> None:
         """Note the first fact of this kind about a subject. The rows have all facts."""
-        if about not in self._noted:
-            self._noted.add(about)
+        if subject not in self._noted:
+            self._noted.add(subject)
             self.note(fact)
 
     def remark(self) -> None:
@@ -458,14 +474,15 @@ class LaunchSession:
 
         Both run in their own threads, for at most a second. A disk or a terminal that does not answer may have caused the hang.
         """
-        ending = time.monotonic() + _PATIENCE_S
-        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
-        for thread in last:
+        deadline = time.monotonic() + _PATIENCE_S
+        end_early = partial(self._end_early, reason, self.world.ending_code)
+        threads = [Thread(target=end_early, daemon=True), Thread(target=self._end_listener, daemon=True)]
+        for thread in threads:
             thread.start()
-        for thread in last:
-            thread.join(max(0.0, ending - time.monotonic()))
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _show(self) -> None:
+    def _end_listener(self) -> None:
         with suppress(OSError, ValueError):  # the output is closed
             if self.listener:
                 self.listener.end()
@@ -475,9 +492,9 @@ class LaunchSession:
 
         The folder of a run that was not yet resumed stays unchanged.
         """
-        for one in self.opened:
-            if one.paths:
-                one.paths.close()
+        for opened in self.opened:
+            if opened.paths:
+                opened.paths.close()
         if self.stored.folder and not self.folder:
             self.stored.folder.give_up()
         with suppress(CollbenchError):
@@ -486,9 +503,10 @@ class LaunchSession:
 
     def _end_early(self, reason: Fact, code: int) -> None:
         if self.folder:
-            facts = self.world.facts
-            known = {"diagnosis": as_json(reason)} if isinstance(reason, Hang) else {}
-            self.folder.end_early("hang" if facts or known else "abort", reason.render(), code, **(known | facts))
+            facts = dict(self.world.facts)
+            if isinstance(reason, Hang):
+                facts = {"diagnosis": as_json(reason), **facts}
+            self.folder.end_early("hang" if facts else "abort", reason.render(), code, **facts)
 
 
 def run_task(task: Task, request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
@@ -522,17 +540,18 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
 
     A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
     """
-    found, wrong = None, None
+    result = None
+    refused = None
     if world.rank == 0:
         try:
             with world.watchdog.phase(what):
-                found = do()
+                result = do()
         except UsageError as error:
-            wrong = str(error)
-    wrong = world.broadcast(wrong, what)
-    if wrong:
-        world.refuse(wrong)
-    return found
+            refused = str(error)
+    refused = world.broadcast(refused, what)
+    if refused:
+        world.refuse(refused)
+    return result
 
 
 # The launch in run.json: command, ranks, libraries, environment.
@@ -544,33 +563,38 @@ def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any
     "gpu" is the PCI address of the rank's GPU, where a backend needs one. A process that drives several ranks has an
     entry for each.
     """
-    gpus: tuple[str, ...] = max((one.backend.gpus for one in opened if one.backend), key=len, default=())
-    each = max(1, len(gpus) // world.size)
+    gpus: tuple[str, ...] = max((open_backend.backend.gpus for open_backend in opened if open_backend.backend), key=len, default=())
+    ranks_per_process = max(1, len(gpus) // world.size)
     places = [
-        {"rank": member.rank * each + turn, "host": member.host, "local_rank": member.local_rank * each + turn}
+        {"rank": member.rank * ranks_per_process + index, "host": member.host, "local_rank": member.local_rank * ranks_per_process + index}
         | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
         for member in world.members
-        for turn in range(each)
+        for index in range(ranks_per_process)
     ]
     return [place | {"gpu": gpu} for place, gpu in zip(places, gpus, strict=True)] if gpus else places
 
 
 def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All ranks call."""
-    about = [dict(one.backend.versions()) for one in opened if one.backend]  # loaded libraries take precedence over those installed
-    names = ("torch", "mpi", "nccl", "rccl")
-    loaded = {name: found for name in names for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
-    own = {"collbench": str(software.own()), "native": software.native(), **software.installed(), **loaded}
-    everyone = world.gather(own, "comparing the software") or []
-    return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
+    loaded = {}  # loaded libraries take precedence over those installed
+    for backend in [open_backend.backend for open_backend in opened if open_backend.backend]:
+        versions = dict(backend.versions())
+        for name in ("torch", "mpi", "nccl", "rccl"):
+            version = versions.get(name) or versions.get(f"torch_{name}")
+            if version:
+                loaded[name] = version
+    of_process = {"collbench": str(software.own()), "native": software.native(), **software.installed(), **loaded}
+    of_processes = world.gather(of_process, "comparing the software") or []
+    return software.grouped(zip((member.host for member in world.members), of_processes, strict=False))
 
 
 def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the facts of the launch that are known before its first case, for run.json; of_hosts: the result of `software_of_hosts`."""
     env = dict(os.environ)  # without the variables that collbench set for NCCL's logs
-    for one in opened:
-        env = one.paths.log.of_user(env) if one.paths else env
-    return {
+    for open_backend in opened:
+        if open_backend.paths:
+            env = open_backend.paths.log.of_user(env)
+    facts = {
         "collbench": __version__,
         "software": of_hosts,
         "command": ["collbench", *request.argv],
@@ -582,14 +606,21 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
         "launches": request.launches,
         "hosts": list(world.hosts),
         "rank_map": member_places(world, opened),
-        "backends": {one.name: dict(one.backend.versions()) if one.backend else {"not measured": str(one.reason)} for one in opened},
+        "backends": {
+            open_backend.name: dict(open_backend.backend.versions()) if open_backend.backend else {"not measured": str(open_backend.reason)}
+            for open_backend in opened
+        },
         "libraries": loaded_libraries(),
         "environment": recorded_environment(env),
         "host": host_facts(),
-        **({"slowed": request.slowed.texts} if request.slowed else {}),
-        **({"suite": dict(request.suite)} if request.suite else {}),
-        **({"configuration": dict(request.configuration)} if request.configuration else {}),
     }
+    if request.slowed:
+        facts["slowed"] = request.slowed.texts
+    if request.suite:
+        facts["suite"] = dict(request.suite)
+    if request.configuration:
+        facts["configuration"] = dict(request.configuration)
+    return facts
 
 
 def _allocation(request: Request) -> str | None:

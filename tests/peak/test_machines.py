@@ -35,8 +35,8 @@ def expecting(keys):
 @pytest.mark.parametrize(("folder", "name", "wanted"), expecting(PER_GPU))
 def test_links_of_each_gpu(folder, name, wanted):
     found = read(folder, name)
-    one = wires_of(found, [gpu.key for gpu in found.gpus]).one
-    assert {link.bytes_per_s * found.links_of(key) for key, link in one.items()} == {wanted * 1e9}
+    one_link = wires_of(found, [gpu.key for gpu in found.gpus]).one_link
+    assert {link.bytes_per_s * found.links_of(key) for key, link in one_link.items()} == {wanted * 1e9}
 
 
 @pytest.mark.parametrize(("folder", "name", "wanted"), expecting(TOTAL))

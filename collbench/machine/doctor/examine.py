@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,34 +38,37 @@ def examined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()
     if virtual:
         parts.append(plural(virtual, "virtual interface"))
     parts.append(plural(sum(len(machine.pci) for machine in machines), "PCI device"))
-    known = [f"{plural(len(machines), 'machine')}: {', '.join(parts)}"] if machines else []
-    return "; ".join([*known, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
+    examined = [f"{plural(len(machines), 'machine')}: {', '.join(parts)}"] if machines else []
+    if logs:
+        examined.append(plural(len(logs), "NCCL log"))
+    return "; ".join(examined) or "nothing"
 
 
 def unexamined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> list[str]:
     """Return what no source covers, each with the way to get it; with several machines also their number."""
-    views = [MachineView(machine) for machine in machines]
-    found: dict[str, int] = {}
-    for view in views:
-        for text in _gaps(view):
-            found[text] = found.get(text, 0) + 1
-    several = len(views) > 1
-    texts = [f"{text}, on {count} of {len(views)} machines" if several and count < len(views) else text for text, count in found.items()]
-    return texts if logs else [*texts, *(["the paths in use (NCCL's log: --log)"] if any(view.machine.gpus for view in views) else [])]
+    counts = Counter(text for machine in machines for text in _gaps(MachineView(machine)))
+    texts = [f"{text}, on {count} of {len(machines)} machines" if count < len(machines) else text for text, count in counts.items()]
+    if not logs and any(machine.gpus for machine in machines):
+        texts.append("the paths in use (NCCL's log: --log)")
+    return texts
 
 
 def _gaps(view: MachineView) -> Iterator[str]:
-    machine, system, virtual = view.machine, view.machine.system, view.virtual_machine
-    for name, words in (("gpus", "GPUs"), ("nics", "NICs")):
+    machine = view.machine
+    system = machine.system
+    virtual = view.virtual_machine
+    for name, title in (("gpus", "GPUs"), ("nics", "NICs")):
         if not getattr(machine, name) and not known_none(machine, name):
-            yield f"{words} ({machine.unknown.get(name, 'no source lists them')})"
-    gpus, ports = machine.gpus, [port for nic in view.rdma for port in nic.ports]
-    several, amd = len(gpus) > 1, any(gpu.vendor == "amd" for gpu in gpus)
+            yield f"{title} ({machine.unknown.get(name, 'no source lists them')})"
+    gpus = machine.gpus
+    amd = any(gpu.vendor == "amd" for gpu in gpus)
+    ports = [port for nic in view.rdma for port in nic.ports]
     bridges = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
     acs_read = system.acs_ports is not None or any(bridge.acs is not None for bridge in bridges)
-    pcie_read = any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in machine.pci)
+    pcie_read = any(device.link.speed_gt_per_s and device.link.max_speed_gt_per_s for device in machine.pci)
     paths_read = not gpus or not view.usable or any(view.distances.path(gpus[0].key, nic.key) for nic in view.usable)
-    uncounted, no_access = several and not machine.gpu_links, several and not machine.peer_access
+    uncounted = len(gpus) > 1 and not machine.gpu_links
+    no_access = len(gpus) > 1 and not machine.peer_access
     gaps = (
         (virtual, "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
         (not virtual and not pcie_read, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
@@ -100,8 +104,9 @@ def examine(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = (), good:
     good: snapshots from when the machines were healthy. Raises UsageError for a machine that has none among several snapshots.
     """
     views = [MachineView(machine) for machine in machines]
-    found = [finding for view in views for rule in RULES for finding in rule(view)]
-    found += [finding for rule in JOB_RULES for finding in rule(views)]
-    found += [finding for log in logs for finding in log.findings]
-    found += compare.examined(machines, good) if good else []
-    return worst_first(found)
+    findings = [finding for view in views for rule in RULES for finding in rule(view)]
+    findings += [finding for rule in JOB_RULES for finding in rule(views)]
+    findings += [finding for log in logs for finding in log.findings]
+    if good:
+        findings += compare.examined(machines, good)
+    return worst_first(findings)

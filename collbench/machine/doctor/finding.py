@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import BRIDGES, Gpu, Machine, Nic, PciDevice, Port
-from collbench.machine.pcie_links import PcieLinks
+from collbench.machine.pcie_links import PcieLinks, bus_of
 from collbench.machine.peak.rates import pcie
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
 
@@ -63,12 +63,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings with the most severe first, then by code and host."""
-    return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), each.code, each.hostname or "", each.what))
+    return sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.code, finding.hostname or "", finding.what))
 
 
 # A machine as the rules examine it, indexed once.
 
 _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board have slower slots; they carry no collectives
+_KINDS = {"gpu": "GPU", "nic": "NIC", "other": "device", "bridge": "PCI bridge", "root": "root port", "switch": "PCIe switch port"}
+
+
+class NearestNics(NamedTuple):
+    """The shortest known path from a GPU to usable RDMA devices, and the devices at that distance; "" and none if no path is known."""
+
+    path: str
+    nics: tuple[Nic, ...]
 
 
 class MachineView:
@@ -79,7 +87,7 @@ class MachineView:
         self.pcie_links = PcieLinks(machine)
         self.pci = self.pcie_links.devices
         self.distances = Distances(machine)
-        self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
+        self._nearest: dict[str, NearestNics] = {}
 
     def finding(self, code: str, severity: Severity, what: str, evidence: str, remedy: str) -> Finding:
         """Return a finding of this machine."""
@@ -105,10 +113,10 @@ class MachineView:
     @cached_property
     def real_nics(self) -> tuple[Nic, ...]:
         """The NICs without software interfaces, and without virtual functions of a card that is itself listed."""
-        real = [nic for nic in self.machine.nics if nic.virtual is None]
-        shares = [nic for nic in real if nic.address in self.pci and self.pci[nic.address or ""].virtual]
-        whole = {_bus(nic.address) for nic in real if nic not in shares}
-        return tuple(nic for nic in real if nic not in shares or _bus(nic.address) not in whole)
+        hardware = [nic for nic in self.machine.nics if nic.virtual is None]
+        functions = [nic for nic in hardware if nic.address in self.pci and self.pci[nic.address or ""].virtual]
+        buses_of_cards = {bus_of(nic.address) for nic in hardware if nic.address and nic not in functions}
+        return tuple(nic for nic in hardware if nic not in functions or bus_of(nic.address or "") not in buses_of_cards)
 
     @cached_property
     def network(self) -> tuple[Nic, ...]:
@@ -129,32 +137,30 @@ class MachineView:
     @cached_property
     def endpoints(self) -> tuple[PciDevice, ...]:
         """The PCI functions that collectives use: GPUs, and NICs faster than a board's gigabit ports."""
-        real = [device for device in self.machine.pci if device.kind in ("gpu", "nic") and not device.virtual]
-        rates = [bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width) for device in real]
-        return tuple(device for device, most in zip(real, rates, strict=True) if most is None or most >= _LEAST_BYTES_PER_S)
+        devices = [device for device in self.machine.pci if device.kind in ("gpu", "nic") and not device.virtual]
+        max_rates = [bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width) for device in devices]
+        return tuple(device for device, rate in zip(devices, max_rates, strict=True) if rate is None or rate >= _LEAST_BYTES_PER_S)
 
     def path_to(self, address: str) -> tuple[PciDevice, ...]:
         """Return a device and the bridges above it, nearest first."""
         return (self.pci[address], *self.distances.bridges(address))
 
-    def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
-        """Return the shortest known path from a GPU to a usable RDMA device, and the devices at that distance; None when unknown."""
+    def nearest(self, gpu: Gpu) -> NearestNics:
+        """Return the usable RDMA devices at the shortest known path from a GPU."""
         if gpu.key not in self._nearest:
-            known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
-            best = min((path for path, _ in known), key=closeness, default="")
-            self._nearest[gpu.key] = (best, tuple(nic for path, nic in known if path == best)) if known else None
+            paths = [(self.distances.path(gpu.key, nic.key), nic) for nic in self.usable]
+            shortest = min((path for path, _ in paths if path), key=closeness, default="")
+            self._nearest[gpu.key] = NearestNics(shortest, tuple(nic for path, nic in paths if path and path == shortest))
         return self._nearest[gpu.key]
 
     def name(self, address: str) -> str:
         """Return the name of a PCI device for users: "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
-        gpu = next((each for each in self.machine.gpus if each.address == address), None)
-        if gpu:
-            return gpu_name(gpu)
+        for gpu in self.machine.gpus:
+            if gpu.address == address:
+                return gpu_name(gpu)
         nics = [nic.name for nic in self.machine.nics if nic.address == address and nic.name != address]
-        device = self.pci.get(address)
-        kind = device.kind if device else "device"
-        word = {"gpu": "GPU", "nic": "NIC", "other": "device", "bridge": "PCI bridge", "root": "root port", "switch": "PCIe switch port"}
-        return f"{', '.join(nics)} ({address})" if nics else f"{word.get(kind, kind)} {address}"
+        kind = self.pci[address].kind if address in self.pci else "device"
+        return f"{', '.join(nics)} ({address})" if nics else f"{_KINDS.get(kind, kind)} {address}"
 
 
 def gpu_name(gpu: Gpu) -> str:
@@ -183,7 +189,3 @@ def bytes_per_s(speed: float | None, width: int | None) -> float | None:
 def gigabytes(bytes_per_second: float) -> str:
     """Return a rate as text: "31.5 GB/s"."""
     return f"{bytes_per_second / 1e9:.3g} GB/s"
-
-
-def _bus(address: str | None) -> str | None:
-    return address.rpartition(":")[0] if address else None

@@ -44,21 +44,30 @@ class ConfiguredValue(msgspec.Struct, frozen=True):
 def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/")) -> list[Finding]:
     """Return the findings about the job settings of this host. `root`: the folder that holds etc and sys."""
     # as NCCL reads its variables: the environment overrides ~/.nccl.conf, which overrides /etc/nccl.conf
-    home = env.get("HOME")
-    own = Path(env["NCCL_CONF_FILE"]) if env.get("NCCL_CONF_FILE") else Path(home) / ".nccl.conf" if home else None
+    files = [(root / "etc/nccl.conf", "/etc/nccl.conf")]
+    user_file = env.get("NCCL_CONF_FILE") or (f"{env['HOME']}/.nccl.conf" if env.get("HOME") else "")
+    if user_file:
+        files.append((Path(user_file), str(Path(user_file))))
     configured: dict[str, ConfiguredValue] = {}
-    for file, name in ((root / "etc/nccl.conf", "/etc/nccl.conf"), (own, str(own))):
-        configured |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
+    for file, name in files:
+        configured |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)}
     configured |= {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
-    of_nccl = [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root)]
-    of_mpi = [*unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env)]
-    return [*of_nccl, *no_topology(hostname, env), *of_mpi, *wrong_interface(hostname, env)]
+    return [
+        *forced_choice(hostname, configured),
+        *wrong_gid(hostname, configured, root),
+        *no_topology(hostname, env),
+        *unsuitable_provider(hostname, env, root),
+        *intel_mpi(hostname, env),
+        *wrong_interface(hostname, env),
+    ]
 
 
 def wrong_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
     """CB2813 and CB2814: GLOO_SOCKET_IFNAME names an interface that this host does not have; the interface lo is down."""
-    if wrong := missing_interface(env):
-        yield Finding("CB2813", "warning", hostname, wrong.cause(), f"{GLOO_INTERFACE}={wrong.value} in the environment", wrong.remedy())
+    missing = missing_interface(env)
+    if missing:
+        evidence = f"{GLOO_INTERFACE}={missing.value} in the environment"
+        yield Finding("CB2813", "warning", hostname, missing.cause(), evidence, missing.remedy())
     if not is_loopback_up():
         what = "lo is down: processes of this host cannot connect to each other"
         yield Finding("CB2814", "severe", hostname, what, "flags of the interface lo", "ip link set lo up")
@@ -66,11 +75,11 @@ def wrong_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Fi
 
 def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue]) -> Iterator[Finding]:
     """CB2804: algorithm, protocol or channels are set manually on this host."""
-    found = {name: configured[name] for name in FORCED if name in configured}
-    if found:
-        evidence = listed([f"{name}={each.value} in {each.source}" for name, each in found.items()])
-        what = f"{listed(list(found))} {'is' if len(found) == 1 else 'are'} set: NCCL cannot choose by message size"
-        yield Finding("CB2804", "warning", hostname, what, evidence, FORCED_REMEDY.format(names=listed(list(found))))
+    forced = [name for name in FORCED if name in configured]
+    if forced:
+        evidence = listed([f"{name}={configured[name].value} in {configured[name].source}" for name in forced])
+        what = f"{listed(forced)} {'is' if len(forced) == 1 else 'are'} set: NCCL cannot choose by message size"
+        yield Finding("CB2804", "warning", hostname, what, evidence, FORCED_REMEDY.format(names=listed(forced)))
 
 
 def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
@@ -79,10 +88,10 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
     if index_setting is None or not index_setting.value.strip().isdigit():
         return
     index = int(index_setting.value)
-    wrong = {name: kinds.get(index, "empty") for name, kinds in _gid_types(root).items() if kinds.get(index) != _ROCE_V2}
-    if wrong:
-        types = f"{listed(sorted(set(wrong.values())))} in /sys/class/infiniband/*/ports/*/gid_attrs/types"
-        what = f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(wrong))}"
+    type_of = {device: types.get(index, "empty") for device, types in _gid_types(root).items() if types.get(index) != _ROCE_V2}
+    if type_of:
+        types = f"{listed(sorted(set(type_of.values())))} in /sys/class/infiniband/*/ports/*/gid_attrs/types"
+        what = f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(type_of))}"
         remedy = "set the index of the RoCE v2 GID with the IPv4 address (`show_gids`), or remove the variable with NCCL 2.21 or later"
         yield Finding("CB2805", "warning", hostname, what, f"set in {index_setting.source}; index {index} is {types}", remedy)
 
@@ -108,21 +117,21 @@ _OVER_RDMA = frozenset({"verbs", "mlx", "efa"})  # a device of these is in /sys/
 
 def unsuitable_provider(hostname: str | None, env: Mapping[str, str], root: Path) -> Iterator[Finding]:
     """CB2807: libfabric is set to TCP on a host with an active RDMA port, or to an RDMA provider on a host without a device."""
-    devices = {port.parts[-3]: _line(port / "state") for port in sorted(root.glob("sys/class/infiniband/*/ports/*"))}
-    active = [name for name, state in devices.items() if "ACTIVE" in state]
+    state_of = {port.parts[-3]: _line(port / "state") for port in sorted(root.glob("sys/class/infiniband/*/ports/*"))}
+    active = [device for device, state in state_of.items() if "ACTIVE" in state]
     for variable in _PROVIDERS:
         value = env.get(variable, "").strip().lower()
-        names = {layers.partition(";")[0].strip() for layers in value.split(",")}
         if not value or value.startswith("^"):  # a list of those to leave out
             continue
-        if names <= _OVER_TCP and active:
+        providers = {layers.partition(";")[0].strip() for layers in value.split(",")}
+        if providers <= _OVER_TCP and active:
             verb = "is" if len(active) == 1 else "are"
             what = f"{variable}={value}: MPI over libfabric uses TCP between hosts, although {listed(active)} {verb} active"
             remedy = f"unset {variable}: libfabric then prefers the RDMA device; `fi_info -l` lists the providers"
             yield Finding("CB2807", "warning", hostname, what, "state in /sys/class/infiniband/*/ports/*", remedy)
-        elif names <= _OVER_RDMA and not devices and (root / "sys/class").is_dir():
+        elif providers <= _OVER_RDMA and not state_of and (root / "sys/class").is_dir():
             what = f"{variable}={value}: this host has no RDMA device, so MPI_Init of Intel MPI fails between hosts"
-            remedy = f"unset {variable}, or load the driver of the device; `fi_info -p {sorted(names)[0]}` must list it"
+            remedy = f"unset {variable}, or load the driver of the device; `fi_info -p {min(providers)}` must list it"
             yield Finding("CB2807", "warning", hostname, what, "/sys/class/infiniband is empty or missing", remedy)
 
 
@@ -154,14 +163,13 @@ def _assignments(file: Path) -> Iterator[tuple[str, str]]:
 
 def _gid_types(root: Path) -> dict[str, dict[int, str]]:
     """Return the GID types of RoCE ports by device and index. Empty entries cannot be read and are left out."""
-    found: dict[str, dict[int, str]] = {}
+    types_of_devices: dict[str, dict[int, str]] = {}
     for port in sorted(root.glob("sys/class/infiniband/*/ports/*")):
         if _line(port / "link_layer") == "Ethernet":
             types = {int(file.name): _line(file) for file in (port / "gid_attrs/types").glob("*") if file.name.isdigit()}
-            known = {index: kind for index, kind in types.items() if kind}
-            if known:
-                found[port.parent.parent.name] = known
-    return found
+            if any(types.values()):
+                types_of_devices[port.parts[-3]] = {index: gid_type for index, gid_type in types.items() if gid_type}
+    return types_of_devices
 
 
 def _line(file: Path) -> str:
@@ -193,19 +201,20 @@ _CUPY: Final = (
 
 def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequence[str] | None = None) -> list[Finding]:
     """Return the findings about the packages on `path` (default: those of this Python) and the programs in the PATH of `env`."""
-    places = list(sys.path if path is None else path)
-    broken = [*broken_torchcomms(hostname, env, places), *broken_oneccl(hostname, env, places)]
-    return [*broken, *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, places)]
+    folders = list(sys.path if path is None else path)
+    broken = [*broken_torchcomms(hostname, env, folders), *broken_oneccl(hostname, env, folders)]
+    return [*broken, *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, folders)]
 
 
 def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
     """CB2801: `import torch` fails because of an installed torchcomms. No finding when the check exceeds its time limit."""
-    found, torch = _version("torchcomms", path), _version("torch", path)
-    if found is None or torch is None:
+    torchcomms = _version("torchcomms", path)
+    torch = _version("torch", path)
+    if torchcomms is None or torch is None:
         return
     done = _run([sys.executable, "-P", "-c", "import torch.distributed"], env, _SOFTWARE_PATIENCE_S)
     if done and done.returncode and "torchcomms" in done.stderr:
-        what = f"`import torch` fails, since the installed torchcomms {found} is broken"
+        what = f"`import torch` fails, since the installed torchcomms {torchcomms} is broken"
         evidence = f"{sys.executable} -P -c 'import torch.distributed' ends with: {done.stderr.strip().splitlines()[-1].strip()[:200]}"
         remedy = f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python -m venv ENVIRONMENT)"
         yield Finding("CB2801", "severe", hostname, what, evidence, remedy)
@@ -225,13 +234,13 @@ def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Find
 
 def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding]:
     """CB2803: several cupy wheels, which contain files of the same names: the last one installed overwrote the others."""
-    found = {name: version for name in _CUPY if (version := _version(name, path))}
-    if len(found) > 1:
-        what = f"{listed(list(found))} are installed together and have overwritten each other's files"
-        evidence = f"pip's records: {listed([f'{name} {version}' for name, version in found.items()])}"
-        remedy = (
-            f"pip uninstall -y {' '.join(found)}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]"
-        )
+    versions = {name: _version(name, path) for name in _CUPY}
+    wheels = [name for name, version in versions.items() if version]
+    if len(wheels) > 1:
+        what = f"{listed(wheels)} are installed together and have overwritten each other's files"
+        evidence = f"pip's records: {listed([f'{name} {versions[name]}' for name in wheels])}"
+        uninstall = f"pip uninstall -y {' '.join(wheels)}"
+        remedy = f"{uninstall}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]"
         yield Finding("CB2803", "warning", hostname, what, evidence, remedy)
 
 
@@ -241,19 +250,21 @@ _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 def broken_oneccl(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
     """CB2810: the library of the wheel oneccl-cpu does not load. No finding when the check exceeds its time limit."""
     wheel = next(iter(distributions(name="oneccl-cpu", path=list(path))), None)
-    library = next((str(file.locate()) for file in (wheel and wheel.files) or () if file.name == "libccl.so.1"), None)
+    if wheel is None:
+        return
+    library = next((str(file.locate()) for file in wheel.files or () if file.name == "libccl.so.1"), None)
     done = _run([sys.executable, "-P", "-c", _LOAD, library], env, _SOFTWARE_PATIENCE_S) if library else None
-    if wheel and done and done.returncode and "OSError: " in done.stderr:
+    if library and done and done.returncode and "OSError: " in done.stderr:
         what = f"the installed oneccl-cpu {wheel.version} does not load, so the backend oneccl is not available"
-        evidence = f"{Path(str(library)).resolve()}: {done.stderr.strip().rpartition('OSError: ')[2][:200]}"
+        evidence = f"{Path(library).resolve()}: {done.stderr.strip().rpartition('OSError: ')[2][:200]}"
         remedy = "pip install 'oneccl-cpu<2021.17' 'oneccl-cpu-devel<2021.17': later wheels need libccl.so.2, which they lack"
         yield Finding("CB2810", "warning", hostname, what, evidence, remedy)
 
 
 def _version(package: str, path: Sequence[str]) -> str | None:
     """Return the installed version of a package from pip's records, without importing it; None when missing."""
-    found = next(iter(distributions(name=package, path=list(path))), None)
-    return found.version if found else None
+    distribution = next(iter(distributions(name=package, path=list(path))), None)
+    return distribution.version if distribution else None
 
 
 _MOST_DOUBTS = 10
@@ -264,9 +275,9 @@ def small_shm(view: MachineView) -> Iterator[Finding]:
     size = view.machine.system.shm_bytes
     if size is None or size >= shared_memory.LEAST_BYTES:
         return
-    inside = view.machine.system.container
     what = f"/dev/shm has {format_bytes(size)}: NCCL and MPI need more for the ranks of one host"
-    evidence = f"size of the file system at /dev/shm{f', in a container ({inside})' if inside else ''}"
+    container = view.machine.system.container
+    evidence = f"size of the file system at /dev/shm{f', in a container ({container})' if container else ''}"
     yield view.finding("CB2401", "warning", what, evidence, shared_memory.REMEDY)
 
 
@@ -275,13 +286,13 @@ def numa_unknown(view: MachineView) -> Iterator[Finding]:
     if view.virtual_machine is not False or len(view.machine.numa_nodes) < 2:
         return
     parts = [*((gpu.key, f"GPU {gpu.key}") for gpu in view.machine.gpus), *((nic.key, nic.name) for nic in view.rdma)]
-    bare = [name for key, name in parts if view.distances.numa_of(key) is None]
-    if bare:
+    without_numa = [name for key, name in parts if view.distances.numa_of(key) is None]
+    if without_numa:
         evidence = f"numa_node is -1 or missing; the machine has {plural(len(view.machine.numa_nodes), 'NUMA node')}"
         remedy = (
             "update the firmware; until then look the slot up in the board's manual and bind ranks by hand (`numactl --cpunodebind=NODE`)"
         )
-        yield view.finding("CB2402", "note", f"the NUMA node of {listed(bare)} is unknown", evidence, remedy)
+        yield view.finding("CB2402", "note", f"the NUMA node of {listed(without_numa)} is unknown", evidence, remedy)
 
 
 def doubts(view: MachineView) -> Iterator[Finding]:
@@ -295,11 +306,12 @@ def doubts(view: MachineView) -> Iterator[Finding]:
 
 def disagreements(view: MachineView) -> Iterator[Finding]:
     """CB2404: sources that report different values of one fact."""
-    all_of_them = view.machine.disagreements
-    for each in all_of_them[:_MOST_DOUBTS]:
-        yield _doubt(view, "CB2404", f"{each.path}: {each.taken} or {each.other}?", f"{each.taken_from} (taken) and {each.other_from}")
-    if len(all_of_them) > _MOST_DOUBTS:
-        text = f"{plural(len(all_of_them) - _MOST_DOUBTS, 'more disagreement')} between the same sources"
+    disputes = view.machine.disagreements
+    for dispute in disputes[:_MOST_DOUBTS]:
+        evidence = f"{dispute.taken_from} (taken) and {dispute.other_from}"
+        yield _doubt(view, "CB2404", f"{dispute.path}: {dispute.taken} or {dispute.other}?", evidence)
+    if len(disputes) > _MOST_DOUBTS:
+        text = f"{plural(len(disputes) - _MOST_DOUBTS, 'more disagreement')} between the same sources"
         yield _doubt(view, "CB2404", text, "`collbench probe --format json` lists them all")
 
 

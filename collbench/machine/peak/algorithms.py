@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.machine.peak.links import Link
+from collbench.machine.peak.links import Link, narrowest
 from collbench.machine.peak.node import Job, Node
 from collbench.machine.peak.rates import rates
 
@@ -44,7 +44,7 @@ def ring(job: Job, constants: bool) -> Throughput:
     limits = []
     for node, _ in job.kinds:
         has_edge_less = job.several and node.apart and node.gpus > 1
-        limits.append(Throughput(node.injection.known * (node.gpus / (node.gpus - 1) if has_edge_less else 1.0), (node.injection,)))
+        limits.append(Throughput(node.injection.rate * (node.gpus / (node.gpus - 1) if has_edge_less else 1.0), (node.injection,)))
     limits += [Throughput(side.bytes_per_s, side.links) for partition, _ in job.partitions for side in partition]
     return _slowest(limits)
 
@@ -61,7 +61,7 @@ def tree(job: Job, constants: bool) -> Throughput | None:
         return None
     share = rates().algorithms.tree if constants else 1.0
     passes = share * (job.ranks - 1) / job.ranks
-    inside = [Throughput(passes * node.injection.known, (node.injection,)) for node in nodes if node.gpus > 1]
+    inside = [Throughput(passes * node.injection.rate, (node.injection,)) for node in nodes if node.gpus > 1]
     between = _between(job, passes * (2 if len(job.nodes) == 2 else 1)) if job.several else []
     return _slowest([*inside, *between])
 
@@ -88,11 +88,11 @@ def _reduces(node: Node) -> bool:
 
 def _of_switches(job: Job, node: Node, constants: bool) -> Throughput:
     share = node.nvls_share if constants else 1.0
-    return Throughput(node.injection.known * share * 2 * (job.ranks - 1) / job.ranks, (node.injection.under(nvls=True),))
+    return Throughput(node.injection.rate * share * 2 * (job.ranks - 1) / job.ranks, (node.injection.under(nvls=True),))
 
 
 def _between(job: Job, factor: float) -> list[Throughput]:
-    return [Throughput(factor * job.egress(node).known, (job.egress(node),)) for node, _ in job.kinds]
+    return [Throughput(factor * job.egress(node).rate, (job.egress(node),)) for node, _ in job.kinds]
 
 
 ALL_REDUCE: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = {
@@ -101,6 +101,11 @@ ALL_REDUCE: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = {
     "nvls_tree": nvls_tree,
     "tree": tree,
 }
+
+
+def nodes_of_ranks(job: Job) -> NDArray[np.intp]:
+    """Return the index of each rank's node, for ranks in blocks."""
+    return np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
 
 
 # A hypercube has fixed steps: in step k all ranks exchange 2^k parts of S/n with the rank at distance 2^k.
@@ -116,13 +121,14 @@ def hypercube(job: Job, constants: bool) -> Throughput:
     """Return the rate of the steps one after the other, each at its slowest link."""
     leaving, staying = _steps(job)
     nodes = list(enumerate(job.nodes)) if leaving.shape[1] > 1 else [(0, job.nodes[0])]
-    time, slowest = 0.0, _UNLIMITED
+    time = 0.0
+    slowest = _UNLIMITED
     for step in range(len(leaving)):
-        needs = [(leaving[step, index] / job.egress(node).known, job.egress(node)) for index, node in nodes if leaving[step, index]]
-        needs += [(staying[step] / node.neighbours.known, node.neighbours) for _, node in nodes if staying[step] and node.gpus > 1]
-        need, link = max(needs, key=lambda each: each[0])
-        time += need
-        slowest = min(slowest, Throughput(1 / need if need else inf, (link,)), key=lambda each: each.bytes_per_s)
+        times = [(leaving[step, index] / job.egress(node).rate, job.egress(node)) for index, node in nodes if leaving[step, index]]
+        times += [(staying[step] / node.neighbours.rate, node.neighbours) for _, node in nodes if staying[step] and node.gpus > 1]
+        time_of_step, link = max(times, key=lambda pair: pair[0])
+        time += time_of_step
+        slowest = _slowest([slowest, Throughput(1 / time_of_step if time_of_step else inf, (link,))])
     return Throughput((job.ranks - 1) / job.ranks / time if time else inf, slowest.links)
 
 
@@ -133,9 +139,7 @@ def hypercube_bound(job: Job) -> Throughput:
     leaving = _steps(job)[0].sum(axis=0)
     nodes = job.nodes if len(leaving) > 1 else job.nodes[:1]
     share = (job.ranks - 1) / job.ranks
-    limits = [
-        Throughput(share * job.egress(node).known / out, (job.egress(node),)) for node, out in zip(nodes, leaving, strict=True) if out
-    ]
+    limits = [Throughput(share * job.egress(node).rate / out, (job.egress(node),)) for node, out in zip(nodes, leaving, strict=True) if out]
     return _slowest(limits) if limits else _UNLIMITED
 
 
@@ -152,8 +156,9 @@ def _steps(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return np.where(leaves, gpus * sent, 0.0)[:, None], np.where(leaves, 0.0, sent)
     if job.ranks > _MOST_RANKS:
         raise UsageError(f"hypercube on {job.ranks:,} ranks needs nodes with the same number of GPUs, 1, 2, 4, 8 …")
-    node_of = np.array(job.placement) if job.placement else np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
-    leaving, staying = np.zeros((steps, len(job.nodes))), np.zeros(steps)
+    node_of = np.array(job.placement) if job.placement else nodes_of_ranks(job)
+    leaving = np.zeros((steps, len(job.nodes)))
+    staying = np.zeros(steps)
     for step in range(steps):
         crosses = node_of != node_of[np.arange(job.ranks) ^ (1 << step)]
         leaving[step] = sent[step] * np.bincount(node_of[crosses], minlength=len(job.nodes))
@@ -175,18 +180,20 @@ def message(operation: str, job: Job, as_expected: bool) -> Link:
         node = job.nodes[0]
         path = node.pair if operation == "p2p" else node.neighbours
         return path.as_nccl_takes_it() if as_expected else path
-    pairs = operation == "p2p"
-    sharing = (job.pairs or 1) if pairs else job.ring_edges
+    is_p2p = operation == "p2p"
     links = []
     for node, _ in job.kinds:
-        leaving = node.egress if pairs else job.egress(node)
-        links += [_part_of(leaving, sharing, "pairs" if pairs else "edges of the ring"), node.pcie]
+        if is_p2p:
+            links.append(_part_of(node.egress, job.pairs or 1, "pairs"))
+        else:
+            links.append(_part_of(job.egress(node), job.ring_edges, "edges of the ring"))
+        links.append(node.pcie)
         if as_expected and node.own_nic:
             halves = 2 if operation == "neighbors" and node.gpus > 1 else 1  # each of two GPUs sends half a size to another node
             links.append(node.own_nic.divided(1 / halves))
-        if not pairs and node.gpus > 1:
+        if not is_p2p and node.gpus > 1:
             links.append(node.neighbours.as_nccl_takes_it() if as_expected else node.neighbours)
-    return min(links, key=lambda link: link.known)
+    return narrowest(links)
 
 
 def _part_of(link: Link, parts: int, sharing: str) -> Link:
@@ -210,8 +217,8 @@ def pairs_by_node(job: Job) -> PairsByNode:
     total = min(job.pairs or half, half)
 
     def ranks_within(ends: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.maximum(np.minimum(ends, first + total) - np.maximum(starts, first), 0)
-        return found
+        counts: NDArray[np.int64] = np.maximum(np.minimum(ends, first + total) - np.maximum(starts, first), 0)
+        return counts
 
     inside = ranks_within(ends - half, 0)
     return PairsByNode(total, ranks_within(ends, 0) - inside, ranks_within(ends, half) - inside, inside)
@@ -222,14 +229,15 @@ def slowest_pair(job: Job, as_expected: bool) -> Link:
 
     as_expected: as of `message`. An oversubscribed fabric is not counted: which pairs share its links is not known.
     """
-    found = pairs_by_node(job)
-    busiest: dict[int, int] = {}
+    pairs = pairs_by_node(job)
+    most_pairs: dict[int, int] = {}  # by the identity of the node
     links = []
-    for node, sharing, inside in zip(job.nodes, np.maximum(found.out, found.into).tolist(), found.inside.tolist(), strict=True):
+    for node, sharing, inside in zip(job.nodes, np.maximum(pairs.out, pairs.into).tolist(), pairs.inside.tolist(), strict=True):
         if inside:
             links.append(node.pair.as_nccl_takes_it() if as_expected else node.pair)
-        if sharing > busiest.get(id(node), 0):
-            busiest[id(node)] = sharing
+        if sharing > most_pairs.get(id(node), 0):
+            most_pairs[id(node)] = sharing
             links += [_part_of(node.egress, sharing, "pairs"), node.pcie]
-            links += [node.own_nic] if as_expected and node.own_nic else []
-    return min(links, key=lambda link: link.known)
+            if as_expected and node.own_nic:
+                links.append(node.own_nic)
+    return narrowest(links)

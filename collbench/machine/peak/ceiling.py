@@ -201,28 +201,27 @@ def agreed(rounds: Sequence[Rate]) -> Rate | None:
     """Return the mean of the last two rounds with an interval that covers both; None when they differ: measure again."""
     if len(rounds) < 2:
         return None
-    one, other = rounds[-2:]
-    found = Rate((one.value + other.value) / 2, min(one.low, other.low), max(one.high, other.high))
-    steady = max(one.value, other.value) <= AGREEMENT * min(one.value, other.value)
-    return found if steady and found.high - found.low <= 2 * _WIDEST * found.value else None
+    previous, last = rounds[-2:]
+    mean = Rate((previous.value + last.value) / 2, min(previous.low, last.low), max(previous.high, last.high))
+    steady = max(previous.value, last.value) <= AGREEMENT * min(previous.value, last.value)
+    return mean if steady and mean.high - mean.low <= 2 * _WIDEST * mean.value else None
 
 
 def settled(rounds: Sequence[Rate]) -> Rate:
     """Return the rate that the rounds agree on; otherwise their median with the whole range, marked as disturbed."""
     from statistics import median
 
-    known = agreed(rounds)
-    if known is not None:
-        return known
-    return Rate(median(each.value for each in rounds), min(each.low for each in rounds), max(each.high for each in rounds), disturbed=True)
+    rate = agreed(rounds)
+    if rate is not None:
+        return rate
+    return Rate(median(rate.value for rate in rounds), min(rate.low for rate in rounds), max(rate.high for rate in rounds), disturbed=True)
 
 
 def host_ceiling(path: HostPath, work: HostWork, size_bytes: int, rates: HostRates) -> Ceiling:
     """Return the reference for a case inside a host, over this path."""
     ceilings = [_ceiling_of(path, recipe, work, size_bytes, rates) for recipe in recipes(path, work) if work.moved]
-    return max(
-        (ceiling for ceiling in ceilings if ceiling), key=lambda ceiling: ceiling.bytes_per_s or 0.0, default=no_ceiling(NOT_MEASURED)
-    )
+    measured = [ceiling for ceiling in ceilings if ceiling]
+    return max(measured, key=lambda ceiling: ceiling.bytes_per_s or 0.0, default=no_ceiling(NOT_MEASURED))
 
 
 def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int, rates: HostRates) -> Ceiling | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf, isinf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from collbench.machine.peak.algorithms import (
     hypercube,
     hypercube_bound,
     message,
+    nodes_of_ranks,
     pairs_by_node,
     ring,
     slowest_pair,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 KIND = "topology"
 _EVEN = 0.01  # parts that differ by less are equal parts, rounded to elements
 _ROUNDING = 1e-9
+_SECONDS = attrgetter("seconds_per_byte")  # of a LeastTime
 _RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "scan")
 MESSAGES = ("p2p", "sendrecv", "neighbors", "multipair")
 # Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
@@ -67,42 +70,38 @@ class CollectiveCeilings(msgspec.Struct, frozen=True):
     sizes: tuple[ExpectedTime, ...] = ()
 
 
-def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
+def ceilings(operation: str, job: Job) -> CollectiveCeilings:
     """Return the reference rates for an operation of OPERATIONS.
 
     Raises UsageError for any other operation, and for a hypercube of a number of ranks that is not a power of two.
     """
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
-    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
+    one_neighbor = operation == "neighbor-allgather" and job.ranks == 2  # both neighbors are the same rank: it needs the bytes once
     operation = like(operation)
-    if cluster.traffic is None:
+    if job.traffic is None:
         operation = BY_RANK.get(operation, operation)
-    if cluster.ceiling_from_user is not None:
-        return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None)
+    if job.ceiling_from_user is not None:
+        return CollectiveCeilings(ceiling_from_rate(job.ceiling_from_user / 1e9), None)
     if operation == "barrier":
         return CollectiveCeilings(None, None)
-    why = _why_none(cluster)
-    if why:
-        return _none(operation, cluster, no_ceiling(why))
-    if operation == "hypercube":
-        check_hypercube(cluster)
-    bound = _bound(operation, cluster)
+    why_unknown = _why_unknown(job)
+    if operation == "hypercube" and not why_unknown:
+        check_hypercube(job)
+    bound = no_ceiling(why_unknown) if why_unknown else _bound(operation, job)
+    has_ring = _has_ring(operation, job)
     if bound.bytes_per_s is None:
-        return _none(operation, cluster, bound)
-    expected = _expected(operation, cluster)
-    if alone:
-        bound, expected = (replace(each, bytes_per_s=2 * (each.bytes_per_s or 0.0)) for each in (bound, expected))
-    if not _has_ring(operation, cluster) and expected.efficiency is None and expected.bytes_per_s == bound.bytes_per_s:
+        bound = replace(bound, model="bound")
+        return CollectiveCeilings(replace(bound, model="ring") if has_ring else bound, bound)
+    expected = _expected(operation, job)
+    if one_neighbor:
+        bound = replace(bound, bytes_per_s=2 * (bound.bytes_per_s or 0.0))
+        expected = replace(expected, bytes_per_s=2 * (expected.bytes_per_s or 0.0))
+    if not has_ring and expected.efficiency is None and expected.bytes_per_s == bound.bytes_per_s:
         return CollectiveCeilings(bound, bound)
     # rounding could put the bound slightly below the expected rate
     bound = replace(bound, bytes_per_s=max(bound.bytes_per_s or 0.0, expected.bytes_per_s or 0.0))
-    return CollectiveCeilings(expected, bound, _ring(cluster) if _has_ring(operation, cluster) else None)
-
-
-def _none(operation: str, job: Job, why: Ceiling) -> CollectiveCeilings:
-    bound = replace(why, model="bound")
-    return CollectiveCeilings(replace(why, model="ring") if _has_ring(operation, job) else bound, bound)
+    return CollectiveCeilings(expected, bound, _ring(job) if has_ring else None)
 
 
 def _has_ring(operation: str, job: Job) -> bool:
@@ -120,13 +119,14 @@ def like(operation: str) -> str:
     return _LIKE.get(operation, operation)
 
 
-def _why_none(job: Job) -> str | None:
+def _why_unknown(job: Job) -> str | None:
     if job.ranks < 2:
         return "one rank moves nothing"
     for node, _ in job.kinds:
         link = node.egress if job.several else node.injection
         if link.bytes_per_s is None:
-            return f"{'the rate between nodes is unknown: ' if job.several else ''}{f'{node.host}: ' if node.host else ''}{link.name}"
+            host = f"{node.host}: " if node.host else ""
+            return f"the rate between nodes is unknown: {host}{link.name}" if job.several else f"{host}{link.name}"
     return None
 
 
@@ -137,9 +137,10 @@ def _expected(operation: str, job: Job) -> Ceiling:
     """
     reached = job.as_nccl_takes_it()
     if operation == "allreduce":
-        every = {name: algorithm(reached, True) for name, algorithm in ALL_REDUCE.items()}
-        name, best = max(((name, each) for name, each in every.items() if each), key=lambda pair: pair[1].bytes_per_s)
-        return _reached(job, name, best, ALL_REDUCE[name](job, False))
+        throughputs = {name: algorithm(reached, True) for name, algorithm in ALL_REDUCE.items()}
+        usable = [(name, throughput) for name, throughput in throughputs.items() if throughput]
+        name, fastest = max(usable, key=lambda pair: pair[1].bytes_per_s)
+        return _reached(job, name, fastest, ALL_REDUCE[name](job, False))
     if _has_ring(operation, job):
         return _ring(job)
     if operation == "hypercube":
@@ -147,11 +148,11 @@ def _expected(operation: str, job: Job) -> Ceiling:
     if operation in MESSAGES:
         link, count = _messages(operation, job, as_expected=True)
         wires, _ = _messages(operation, job, as_expected=False)
-        rate = link.known * count
-        of_wires = rate * wires.known / link.known if link.part == wires.part else rate
-        return _reached(job, "direct", Throughput(rate, (link,)), Throughput(of_wires, (link,)))
-    found, on_wires = _bound(operation, reached), _bound(operation, job).bytes_per_s
-    return _with_efficiency(job, replace(found, model="direct"), on_wires or inf)
+        rate = link.rate * count
+        rate_of_wires = rate * wires.rate / link.rate if link.part == wires.part else rate
+        return _reached(job, "direct", Throughput(rate, (link,)), Throughput(rate_of_wires, (link,)))
+    ceiling = replace(_bound(operation, reached), model="direct")
+    return _with_efficiency(job, ceiling, _bound(operation, job).bytes_per_s or inf)
 
 
 def _ring(job: Job) -> Ceiling:
@@ -160,16 +161,16 @@ def _ring(job: Job) -> Ceiling:
 
 def _reached(job: Job, algorithm: Algorithm, reached: Throughput, wires: Throughput | None) -> Ceiling:
     """Return the rate of an algorithm as the expected one; wires: the same without the library's constants."""
-    found = _ceiling(job, reached.bytes_per_s, reached.links, algorithm)
-    return found if wires is None or found.bytes_per_s is None else _with_efficiency(job, found, wires.bytes_per_s)
+    ceiling = _ceiling(job, reached.bytes_per_s, reached.links, algorithm)
+    return ceiling if wires is None or ceiling.bytes_per_s is None else _with_efficiency(job, ceiling, wires.bytes_per_s)
 
 
-def _with_efficiency(job: Job, found: Ceiling, on_wires: float) -> Ceiling:
-    share = (found.bytes_per_s or 0.0) / on_wires
+def _with_efficiency(job: Job, ceiling: Ceiling, rate_of_wires: float) -> Ceiling:
+    share = (ceiling.bytes_per_s or 0.0) / rate_of_wires
     if not 0 < share < 1 - _ROUNDING:
-        return found
+        return ceiling
     library = next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
-    return replace(found, efficiency=share, constants=f"{library}'s constants")
+    return replace(ceiling, efficiency=share, constants=f"{library}'s constants")
 
 
 def _messages(operation: str, job: Job, as_expected: bool) -> tuple[Link, int]:
@@ -184,21 +185,21 @@ def _bound(operation: str, job: Job) -> Ceiling:
         link, count = _messages(operation, job, as_expected=False)
         if link.bytes_per_s is None:
             return replace(no_ceiling(link.name), model="bound")
-        return _ceiling(job, link.known * count, (link,), "bound")
+        return _ceiling(job, link.rate * count, (link,), "bound")
     if operation in ("alltoallv", *BY_RANK) and job.traffic is not None:
         rate, side = uneven(operation, job)
-        return (
-            _ceiling(job, rate, side.links, "bound") if side else replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
-        )
-    adds = job.sharp or any(node.reduces for node, _ in job.kinds)
-    least = _of_singles(operation, job)
+        if side is None:
+            return replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
+        return _ceiling(job, rate, side.links, "bound")
+    switches_reduce = job.sharp or any(node.reduces for node, _ in job.kinds)
+    times = [_of_singles(operation, job)]
     for partition, between_nodes in job.partitions:
-        one = least_time(operation, partition, job.sharp if between_nodes else adds)
-        least = max(least, one, key=lambda found: found.seconds_per_byte)
-    rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
-    links: Sequence[Link] = least.side.links if least.side else ()
+        times.append(least_time(operation, partition, job.sharp if between_nodes else switches_reduce))
+    longest = max(times, key=_SECONDS)
+    rate = BUS_FACTOR[operation](job.ranks) / longest.seconds_per_byte if longest.seconds_per_byte else inf
+    links: Sequence[Link] = longest.side.links if longest.side else ()
     if operation == "hypercube":
-        rate, links = min(Throughput(rate, links), hypercube_bound(job), key=lambda each: each.bytes_per_s)
+        rate, links = min(Throughput(rate, links), hypercube_bound(job), key=lambda throughput: throughput.bytes_per_s)
     return _ceiling(job, rate, links, "bound")
 
 
@@ -209,8 +210,8 @@ def _of_singles(operation: str, job: Job) -> LeastTime:
     plain = _with_sharp(job) if job.sharp and job.several else least_time(operation, job.singles)
     if not any(node.reduces for node, _ in job.kinds):
         return plain
-    each = [_with_nvls(job, node, side) for node, _ in job.kinds for side in node.singles]
-    return min(plain, max(each, key=lambda least: least.seconds_per_byte), key=lambda least: least.seconds_per_byte)
+    with_nvls = [_with_nvls(job, node, side) for node, _ in job.kinds for side in node.singles]
+    return min(plain, max(with_nvls, key=_SECONDS), key=_SECONDS)
 
 
 def _with_sharp(job: Job) -> LeastTime:
@@ -222,16 +223,18 @@ def _with_sharp(job: Job) -> LeastTime:
     """
     if not all(node.apart for node, _ in job.kinds):
         return least_time("allreduce", job.singles, sums_in_the_network=True)
-    needs = []
+    times = []
     for node, _ in job.kinds:
-        inside, nics = sum(side.times * side.bytes_per_s for side in node.singles), job.egress(node)
-        needs.append(LeastTime(2 * node.gpus / (inside + 2 * nics.known), replace(node.singles[0], links=(*node.singles[0].links, nics))))
-    return max(needs, key=lambda least: least.seconds_per_byte)
+        inside = sum(side.times * side.bytes_per_s for side in node.singles)
+        nics = job.egress(node)
+        side = node.singles[0]
+        times.append(LeastTime(2 * node.gpus / (inside + 2 * nics.rate), replace(side, links=(*side.links, nics))))
+    return max(times, key=_SECONDS)
 
 
 def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
     """Return the least time of a GPU with NVLink SHARP, which sends S(1 + 1/g): S, and its part of the sum for the multicast."""
-    nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
+    nics = job.egress(node).rate / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.reduces else side.bytes_per_s
     links = tuple(link.under(nvls=node.reduces) if isinstance(link.part, GpuLinkLimit) else link for link in side.links)
     return LeastTime(1 / (inside + nics), replace(side, links=links))
@@ -242,9 +245,9 @@ def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceilin
         return replace(no_ceiling("nothing is known of the links"), model=model)
     parts = [link.part for link in links if link.part is not None]
     host = job.host_of(parts)
-    named = tuple(part.of(host=host) for part in parts)
-    text = limited_by(named) if len(parts) == len(links) else " and ".join(link.name for link in links)
-    return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
+    parts_of_host = tuple(part.of(host=host) for part in parts)
+    text = limited_by(parts_of_host) if len(parts) == len(links) else " and ".join(link.name for link in links)
+    return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=parts_of_host)
 
 
 # Uneven operations with known parts: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.
@@ -258,14 +261,16 @@ def uneven(operation: str, job: Job) -> tuple[float, Side | None]:
     """
     size, crossing = _crossing(operation, job)
     ranks = np.arange(job.ranks)
-    single = np.array([crossing(ranks == rank) for rank in ranks])
-    node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
+    of_single_ranks = np.array([crossing(ranks == rank) for rank in ranks])
+    node_of = nodes_of_ranks(job)
     needs = []
     for index, node in enumerate(job.nodes):
-        own = node_of == index
+        on_node = node_of == index
         if job.several:
-            needs.append((max(crossing(own)) / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
-        sides, sent, received = job.of_gpus(node), single[own, 0], single[own, 1]
+            nics = job.egress(node)
+            needs.append((max(crossing(on_node)) / nics.rate, Side(node.gpus, nics.rate, (nics,))))
+        sides = job.of_gpus(node)
+        sent, received = of_single_ranks[on_node].T
         needs += [(max(out, into) / side.bytes_per_s, side) for side, out, into in zip(sides, sent, received, strict=True)]
         needs.append((max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0]))
     time, side = max(needs, key=lambda need: need[0])
@@ -277,18 +282,18 @@ def _crossing(operation: str, job: Job) -> tuple[float, Callable[[np.ndarray], t
 
     An all-gather sends each part into a set once; a reduce-scatter sends the sums for the other ranks out of a set once.
     """
-    found = np.array(job.traffic, dtype=float)
+    traffic = np.array(job.traffic, dtype=float)
     rows = job.ranks if operation == "alltoallv" else 1
-    if found.shape != (rows, job.ranks) or not np.isfinite(found).all() or (found < 0).any():
-        which = "by sending and receiving rank" if rows > 1 else "the part of each rank"
-        raise UsageError(f"{operation}'s traffic must be {rows} × {job.ranks} numbers of bytes from 0 on, {which}")
-    parts = found[0]
+    if traffic.shape != (rows, job.ranks) or not np.isfinite(traffic).all() or (traffic < 0).any():
+        meaning = "by sending and receiving rank" if rows > 1 else "the part of each rank"
+        raise UsageError(f"{operation}'s traffic must be {rows} × {job.ranks} numbers of bytes from 0 on, {meaning}")
+    parts = traffic[0]
     if operation == "allgatherv":
-        return float(parts.sum()), lambda own: (parts[own].sum(), parts[~own].sum())
+        return float(parts.sum()), lambda chosen: (parts[chosen].sum(), parts[~chosen].sum())
     if operation == "reducescatterv":
-        return float(parts.sum()), lambda own: (parts[~own].sum(), parts[own].sum())
+        return float(parts.sum()), lambda chosen: (parts[~chosen].sum(), parts[chosen].sum())
     if operation != "alltoallv":  # all parts pass between the root, which is the first rank, and the others
-        found = np.zeros((job.ranks, job.ranks))
-        found[0] = parts
-    size = max(found.sum(axis=0).max(), found.sum(axis=1).max())
-    return float(size), lambda own: (found[own][:, ~own].sum(), found[~own][:, own].sum())
+        traffic = np.zeros((job.ranks, job.ranks))
+        traffic[0] = parts
+    size = max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max())
+    return float(size), lambda chosen: (traffic[chosen][:, ~chosen].sum(), traffic[~chosen][:, chosen].sum())

@@ -119,7 +119,8 @@ def limit_of(ceiling: Ceiling) -> str:
 
 def assumed(operation: str, job: Job) -> list[str]:
     """Return what the reference rates assume, one sentence each."""
-    operation, nodes = like(operation), [node for node, _ in job.kinds]
+    operation = like(operation)
+    nodes = [node for node, _ in job.kinds]
     unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
     if job.ceiling_from_user is not None or operation == "barrier" or unknown:
         return []
@@ -151,11 +152,11 @@ def _of_placement(operation: str, job: Job) -> list[str]:
     """Return what the rates assume of the order of the ranks, and of the NICs that they use."""
     nodes = [node for node, _ in job.kinds]
     sentences = []
-    if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
+    if operation in ("sendrecv", "neighbors") and any(node.neighbours.rate < node.injection.rate for node in nodes):
         sentences.append("ranks in the order of the GPUs")
     if not job.several:
         return sentences
-    if operation in MESSAGES and any(node.own_nic and node.own_nic.known < node.egress.known for node in nodes):
+    if operation in MESSAGES and any(node.own_nic and node.own_nic.rate < node.egress.rate for node in nodes):
         sentences.append("each GPU has its own NIC, so that a message between nodes gets its part of the NICs' rate")
     if operation == "scan":
         sentences.append("ranks in blocks, so that the sums enter and leave a node once")
@@ -187,11 +188,13 @@ def doubts(job: Job) -> list[str]:
 def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
     """Return the ceilings that have a rate, with their names, the expected rate first."""
     named: list[tuple[str, Ceiling]] = []
-    if expected := references.expected:
-        model = name_of_model(expected.model)
-        name = model if expected.model == "bound" else f"expected ({model})"
+    expected = references.expected
+    if expected:
+        name = name_of_model(expected.model)
+        if expected.model != "bound":
+            name = f"expected ({name})"
         named.append(("given ceiling" if expected.kind == "given" else name, expected))
-    if references.bound and references.bound is not references.expected:
+    if references.bound and references.bound is not expected:
         named.append((name_of_model("bound"), references.bound))
     return [(name, ceiling) for name, ceiling in named if ceiling.bytes_per_s]
 
@@ -199,26 +202,26 @@ def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]
 # The input to check first when a rate exceeds the hard limit.
 
 
-def doubtful_input(operation: str, cluster: Job) -> str:
+def doubtful_input(operation: str, job: Job) -> str:
     """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
-    bound = ceilings(operation, cluster).bound
+    bound = ceilings(operation, job).bound
     parts = bound.limited_by_parts if bound else ()
-    links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
+    links = [link for node, _ in job.kinds for link in (node.egress, node.injection, node.pcie)]
     limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
     if any(part.fabric != 1 for part in parts):
-        return f"a fabric of {cluster.oversubscription:g}:1 was given with --oversubscription"
+        return f"a fabric of {job.oversubscription:g}:1 was given with --oversubscription"
     on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
-    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
+    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in job.kinds):
         return "reductions inside switches (NVLink SHARP) are not counted: add --nvls if they are in use"
     for link in limiting:
         if link.source in OPTIONS:
             return f"{link.name} was given with {link.source}"
-    if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
+    if operation == "allreduce" and job.several and not job.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
         return (
             f"{limiting[0].name} is from {limiting[0].source}, and reductions inside switches (InfiniBand SHARP) are not counted: add "
             "--sharp if they are in use"
         )
-    doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
+    doubt = next((doubt for node, _ in job.kinds for doubt in node.doubts), None)
     if doubt is not None:
         return doubt
     return f"{limiting[0].name} is from {limiting[0].source}" if limiting else "the number of ranks, or the measured rate"

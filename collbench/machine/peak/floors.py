@@ -56,12 +56,12 @@ def parse_share(text: str) -> float:
     return percent / 100
 
 
-def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float, sizes: Sequence[int] | None) -> list[BandwidthFloor]:
+def floors_of(operation: str, job: Job, references: CollectiveCeilings, share: float, sizes: Sequence[int] | None) -> list[BandwidthFloor]:
     """Return the floor of each size; without sizes that of 16 GiB.
 
     Raises UsageError for an operation without an expected rate, and for sizes that do not reach it: their rate is not known well enough.
     """
-    expected = found.expected
+    expected = references.expected
     if expected is None or expected.bytes_per_s is None:
         raise UsageError(f"peak {operation}: a floor needs an expected rate, and this operation has none: leave out --floor")
     rates = {_LARGE: expected.bytes_per_s}

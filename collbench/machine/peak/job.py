@@ -39,12 +39,14 @@ def nodes_of(
     """
     if (nodes or 1) > _MOST_NODES or (gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
-    if not machines:
-        found: tuple[Node, ...] = (node_from_user(gpus_per_node or 1, override),) * (nodes or 1)
+    if machines:
+        probed = [
+            node_of(machine, gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None) for machine in machines
+        ]
+        separate = repeated([with_override(node, override) for node in probed], nodes)
     else:
-        read = [node_of(each, gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None) for each in machines]
-        found = repeated([with_override(node, override) for node in read], nodes)
-    return joined(found, domain) if domain is not None else joined_by_clique(found)
+        separate = (node_from_user(gpus_per_node or 1, override),) * (nodes or 1)
+    return joined(separate, domain) if domain is not None else joined_by_clique(separate)
 
 
 def check_ranks(operation: str, job: Job) -> None:
@@ -95,30 +97,33 @@ def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:
 
     Raises UsageError if a domain would end inside a node, or the GPUs of a node have no NVLinks.
     """
-    each = {node.gpus for node in nodes}
-    if len(each) > 1 or gpus % min(each) or gpus < min(each):
-        sizes = " or ".join(map(str, sorted(each)))
+    counts = {node.gpus for node in nodes}
+    gpus_per_node = min(counts)
+    if len(counts) > 1 or gpus % gpus_per_node or gpus < gpus_per_node:
+        sizes = " or ".join(map(str, sorted(counts)))
         raise UsageError(
             f"--nvlink-domain {gpus}: not a multiple of the {sizes} GPUs of a node; give the GPUs of one domain (GB200 NVL72: 72)"
         )
     if not all(node.apart and node.gpus > 1 for node in nodes):
         raise UsageError("--nvlink-domain needs NVLinks between the GPUs of a node: give --nvlink GB/s and --gpus-per-node")
-    size = gpus // min(each)
-    whole: dict[tuple[int, ...], Node] = {}
-    found = []
+    size = gpus // gpus_per_node
+    by_identities: dict[tuple[int, ...], Node] = {}  # equal domains are the same object
+    domains = []
     for first in range(0, len(nodes), size):
-        part = nodes[first : first + size]
-        found.append(whole.setdefault(tuple(map(id, part)), _as_one_node(part)))
-    return tuple(found)
+        members = nodes[first : first + size]
+        domains.append(by_identities.setdefault(tuple(map(id, members)), _as_one_node(members)))
+    return tuple(domains)
 
 
 def joined_by_clique(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return the nodes with consecutive nodes of the same clique id merged. Nodes without a clique id stay as they are."""
-    found: list[Node] = []
-    for clique, part in groupby(nodes, key=lambda node: node.clique if node.apart and node.gpus > 1 else None):
-        same = list(part)
-        found += [_as_one_node(same)] if clique is not None else same
-    return tuple(found)
+    joined_nodes: list[Node] = []
+    for clique, group in groupby(nodes, key=lambda node: node.clique if node.apart and node.gpus > 1 else None):
+        if clique is None:
+            joined_nodes += group
+        else:
+            joined_nodes.append(_as_one_node(list(group)))
+    return tuple(joined_nodes)
 
 
 def _as_one_node(nodes: Sequence[Node]) -> Node:
@@ -127,12 +132,13 @@ def _as_one_node(nodes: Sequence[Node]) -> Node:
         return nodes[0]
     injection = narrowest(node.injection for node in nodes)
     links = [node.egress for node in nodes]
-    nccl = [link.nccl_bytes_per_s for link in links]
+    nccl_rates = [link.nccl_bytes_per_s for link in links if link.nccl_bytes_per_s is not None]
     egress = replace(
         links[0].under(nodes=len(links)),
-        bytes_per_s=sum(link.known for link in links),
-        nccl_bytes_per_s=None if None in nccl else sum(rate for rate in nccl if rate is not None),
+        bytes_per_s=sum(link.rate for link in links),
+        nccl_bytes_per_s=sum(nccl_rates) if len(nccl_rates) == len(links) else None,
     )
+    own_nics = [node.own_nic for node in nodes if node.own_nic]
     return replace(
         nodes[0],
         gpus=sum(node.gpus for node in nodes),
@@ -142,7 +148,7 @@ def _as_one_node(nodes: Sequence[Node]) -> Node:
         pair=injection,
         neighbours=injection,
         nics=tuple(nic for node in nodes for nic in node.nics),
-        own_nic=narrowest(node.own_nic for node in nodes if node.own_nic) if all(node.own_nic for node in nodes) else None,
+        own_nic=narrowest(own_nics) if len(own_nics) == len(nodes) else None,
         nvls=nodes[0].nvls if len({node.nvls for node in nodes}) == 1 else "no",
         cuts=(),
         doubts=tuple(dict.fromkeys(doubt for node in nodes for doubt in node.doubts)),

@@ -87,8 +87,8 @@ class NicLimit(LimitPart, frozen=True):
 
     def render(self) -> str:
         """Return "NIC 4×100 Gb/s", "NIC 8×400 + 1×200 Gb/s", "NIC eth0 10 Gb/s, TCP"."""
-        one = self.interface is not None and len(self.ports) == 1 and self.ports[0][0] == 1
-        rates = " + ".join(f"{'' if one else f'{count}×'}{rate / 1e9:g}" for count, rate in self.ports)
+        is_single = self.interface is not None and len(self.ports) == 1 and self.ports[0][0] == 1
+        rates = " + ".join(f"{'' if is_single else f'{count}×'}{rate / 1e9:g}" for count, rate in self.ports)
         name = f"NIC {rates} Gb/s" if self.interface is None else f"NIC {self.interface} {rates} Gb/s, TCP"
         return self._with_conditions(name + (f" in slots of {' and '.join(slot.render() for slot in self.slots)}" if self.slots else ""))
 

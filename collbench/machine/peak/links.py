@@ -16,7 +16,7 @@ from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
-from collbench.machine.pcie_links import PcieLinks
+from collbench.machine.pcie_links import PcieLinks, card_of
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
@@ -26,7 +26,8 @@ from collbench.machine.readers.pci import is_with_cpu
 
 COUNTED = "counted"
 OPTIONS = ("--nic", "--nvlink", "--pcie")
-NCCL, RCCL = "NCCL", "RCCL"
+NCCL = "NCCL"
+RCCL = "RCCL"
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Link(msgspec.Struct, frozen=True):
         return cls(bytes_per_s, part.render(), source, nccl, library, part)
 
     @property
-    def known(self) -> float:
+    def rate(self) -> float:
         """The rate; infinite when unknown, so that it limits nothing."""
         return inf if self.bytes_per_s is None else self.bytes_per_s
 
@@ -65,10 +66,10 @@ class Link(msgspec.Struct, frozen=True):
         """Return the same link for a library other than NCCL and RCCL: what it reaches on the link is not known."""
         return replace(self, nccl_bytes_per_s=None)
 
-    def divided(self, by: float, **conditions: Any) -> Link:
-        """Return the link with its rate divided by `by`. `conditions`: fields of its part that give the reason, such as `fabric`."""
-        nccl = None if self.nccl_bytes_per_s is None else self.nccl_bytes_per_s / by
-        rate = None if self.bytes_per_s is None else self.bytes_per_s / by
+    def divided(self, divisor: float, **conditions: Any) -> Link:
+        """Return the link with its rate divided. `conditions`: fields of its part that give the reason, such as `fabric`."""
+        nccl = None if self.nccl_bytes_per_s is None else self.nccl_bytes_per_s / divisor
+        rate = None if self.bytes_per_s is None else self.bytes_per_s / divisor
         return replace(self.under(**conditions), bytes_per_s=rate, nccl_bytes_per_s=nccl)
 
     def under(self, **conditions: Any) -> Link:
@@ -99,7 +100,8 @@ class PcieTree:
         self.devices = self._links.devices
         self._fastest_below: dict[str, float] = {}
         for device in machine.pci:
-            row, width = pcie(_speed(device)), _width(device)
+            row = pcie(_speed(device))
+            width = _width(device)
             if device.parent and row and width:
                 self._fastest_below[device.parent] = max(row.bytes_per_s(width), self._fastest_below.get(device.parent, 0.0))
 
@@ -117,11 +119,12 @@ class PcieTree:
         gpu = self._gpus[key]
         return bool(_is_on_cpu_module(gpu) or gpu.cpu_links or gpu.address in self.devices)
 
-    def own(self, address: str | None) -> Link:
+    def of_device(self, address: str | None) -> Link:
         """Return the link of a GPU or NIC to the bridge above it, at the maximum speed of both ends and the current width."""
         device = self.devices.get(address or "")
         if device is None:
-            return unknown(f"the PCIe link{f' of {address} is' if address else 's are'} in none of the sources; give --pcie")
+            links = f"link of {address} is" if address else "links are"
+            return unknown(f"the PCIe {links} in none of the sources; give --pcie")
         row = self._generation(device)
         width = device.link.width or self._links.of(device).max_width
         if device.virtual or row is None or width is None:
@@ -141,9 +144,10 @@ class PcieTree:
         """Return the link between a GPU and its CPU or switch. A speed or width above the capability of its model is rejected."""
         if gpu.cpu_links:
             return self._to_cpu(gpu, gpu.cpu_links)
-        link, model = self.own(gpu.address), gpu_model(gpu.model)
+        link = self.of_device(gpu.address)
         if _is_on_cpu_module(gpu):
             return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
+        model = gpu_model(gpu.model)
         device = self.devices.get(gpu.address or "")
         row = self._generation(device) if device else None
         if link.bytes_per_s is None or model is None or row is None or device is None:
@@ -156,22 +160,24 @@ class PcieTree:
     def _to_cpu(self, gpu: Gpu, count: int) -> Link:
         """Return the NVLinks between a GPU and its CPU (POWER8, POWER9)."""
         row = nvlink(gpu.architecture, gpu.model, 0)
-        one = gpu.cpu_link_bytes_per_s or (row.gb_per_s * 1e9 if row else None)
-        if one is None:
+        rate = gpu.cpu_link_bytes_per_s or (row.gb_per_s * 1e9 if row else None)
+        if rate is None:
             return unknown(f"the rate of the NVLinks between {gpu.key} and its CPU is unknown: no source has the GPU's model; give --pcie")
-        nccl = count * one * row.nccl_gb_per_s / row.gb_per_s if row else None
-        part = GpuLinkLimit(link="NVLink", count=count, bytes_per_s=one, way="cpu")
-        return Link.of(count * one, part, source_of(self.machine, f"gpus/{gpu.key}/cpu_links"), nccl)
+        nccl = count * rate * row.nccl_gb_per_s / row.gb_per_s if row else None
+        part = GpuLinkLimit(link="NVLink", count=count, bytes_per_s=rate, way="cpu")
+        return Link.of(count * rate, part, source_of(self.machine, f"gpus/{gpu.key}/cpu_links"), nccl)
 
     def shared(self, bridge: str) -> float:
         """Return the bytes per second of a bridge's upward link; infinity when unknown, virtual, or implausibly slow."""
         device = self.devices[bridge]
-        most, speed, width = device.link.max_speed_gt_per_s, _speed(device), _width(device)
+        max_speed = device.link.max_speed_gt_per_s
+        speed = _speed(device)
+        width = _width(device)
         row = pcie(speed)
-        if row is None or not width or device.virtual or (speed == _IDLE and most is None):
+        if row is None or not width or device.virtual or (speed == _IDLE and max_speed is None):
             return inf
         rate = row.bytes_per_s(width)
-        if rate < self._fastest_below.get(bridge, 0.0) and (most is None or speed == _IDLE):
+        if rate < self._fastest_below.get(bridge, 0.0) and (max_speed is None or speed == _IDLE):
             self.doubts.append(f"{bridge}: {speed:g} GT/s x{width} above faster devices is not taken literally")
             return inf
         return rate
@@ -197,8 +203,8 @@ class PcieTree:
         if speed == _IDLE and device.link.max_speed_gt_per_s is None:
             return None
         port = self._links.port_above(device)
-        above = port.link.max_speed_gt_per_s if port and not port.virtual else None
-        return pcie(min(speed, above) if speed and above and above > _IDLE else speed)
+        port_speed = port.link.max_speed_gt_per_s if port and not port.virtual else None
+        return pcie(min(speed, port_speed) if speed and port_speed and port_speed > _IDLE else speed)
 
 
 def _is_on_cpu_module(gpu: Gpu) -> bool:
@@ -214,7 +220,7 @@ def gen(generation: int, lanes: int, source: str) -> Link:
 
 def narrowest(links: Iterable[Link]) -> Link:
     """Return the slowest of the known links; when none is known, the first."""
-    return min(links, key=lambda link: link.known)
+    return min(links, key=lambda link: link.rate)
 
 
 def _of_generation(row: Pcie, lanes: int, source: str) -> Link:
@@ -241,14 +247,14 @@ _KINDS: Mapping[str, Literal["NVLink", "xGMI"]] = {"nvlink": "NVLink", "xgmi": "
 class Wires(msgspec.Struct):
     """Link rates in bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all share.
 
-    one         the rate of one link, for each GPU that has any; its `Link` has NCCL's constant
+    one_link    the rate of one link, for each GPU that has any; its `Link` has NCCL's constant
     count       links of each GPU to others of the job; `into_switch`: those of them to the switch
     doubts      values that were read and rejected as implausible
     """
 
     mesh: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     switch: dict[str, float] = msgspec.field(default_factory=dict)
-    one: dict[str, Link] = msgspec.field(default_factory=dict)
+    one_link: dict[str, Link] = msgspec.field(default_factory=dict)
     count: dict[str, int] = msgspec.field(default_factory=dict)
     into_switch: dict[str, int] = msgspec.field(default_factory=dict)
     kind: Literal["NVLink", "xGMI"] = "NVLink"
@@ -256,82 +262,89 @@ class Wires(msgspec.Struct):
 
     def out_of(self, gpu: str) -> Link:
         """Return all links of a GPU to other GPUs of the job, as one link."""
-        one, count = self.one.get(gpu), self.count.get(gpu, 0)
-        if one is None or not count:
+        one_link = self.one_link.get(gpu)
+        count = self.count.get(gpu, 0)
+        if one_link is None or not count:
             return Link(0.0, "no link between GPUs")
-        if one.bytes_per_s is None:
-            return one
-        part = GpuLinkLimit(link=self.kind, count=count, bytes_per_s=one.bytes_per_s)
-        nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-        return Link.of(count * one.bytes_per_s, part, one.source, nccl, one.library)
+        return self.together(one_link, count, "gpu")
 
-    def around(self, a: str, b: str) -> float:
+    def together(self, one_link: Link, count: int, way: Literal["gpu", "pair"]) -> Link:
+        """Return this number of equal links as one link; way: of a GPU to all others, or of a pair of GPUs."""
+        if one_link.bytes_per_s is None:
+            return one_link
+        part = GpuLinkLimit(link=self.kind, count=count, bytes_per_s=one_link.bytes_per_s, way=way)
+        nccl = None if one_link.nccl_bytes_per_s is None else count * one_link.nccl_bytes_per_s
+        return Link.of(count * one_link.bytes_per_s, part, one_link.source, nccl, one_link.library)
+
+    def through_third_gpu(self, a: str, b: str) -> float:
         """Return the rate from a to b over all paths through one other GPU."""
         return sum(min(rate, self.mesh[c].get(b, 0.0)) for c, rate in self.mesh.get(a, {}).items() if c in self.mesh)
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
         """Return the groups of GPUs that reach each other over these links, in the order of `keys`."""
-        group = {key: key for key in keys}
+        parent = {key: key for key in keys}
 
-        def top(key: str) -> str:
-            while group[key] != key:
-                group[key] = key = group[group[key]]
+        def root(key: str) -> str:
+            while parent[key] != key:
+                parent[key] = key = parent[parent[key]]
             return key
 
         on_switch = [key for key in keys if key in self.switch]
         for key in on_switch[1:]:
-            group[top(key)] = top(on_switch[0])
+            parent[root(key)] = root(on_switch[0])
         for a, peers in self.mesh.items():
             for b in peers:
-                group[top(a)] = top(b)
-        found: dict[str, list[str]] = {}
+                parent[root(a)] = root(b)
+        members: dict[str, list[str]] = {}
         for key in keys:
-            found.setdefault(top(key), []).append(key)
-        return list(found.values())
+            members.setdefault(root(key), []).append(key)
+        return list(members.values())
 
 
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     """Return why it is unknown whether these GPUs are linked; None when a source that counts links was read."""
     chosen = set(keys)
-    between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
+    has_paths = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
     if machine.gpu_links:
         linked = {end for link in machine.gpu_links for end in (link.a, link.b)}
-        elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
-        missing = next((key for key in keys if key not in linked), None) if elsewhere and not between else None
-        return f"no source counts the links of {missing}, and those of others lead to a switch; give --nvlink" if missing else None
-    looked = all(gpu.architecture for gpu in machine.gpus if gpu.key in chosen)
-    if "gpu_links" in machine.unknown or not (between or looked):
-        why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
-        amd = any(gpu.vendor == "amd" for gpu in machine.gpus if gpu.key in chosen)
-        source = "the machine's /sys/class/kfd (`collbench probe --gather`)" if amd else "the output of `nvidia-smi topo -m`"
-        return f"{why}; add {source}, or give --nvlink or --pcie"
-    return None
+        missing = [key for key in keys if key not in linked]
+        to_switch = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
+        if missing and to_switch and not has_paths:
+            return f"no source counts the links of {missing[0]}, and those of others lead to a switch; give --nvlink"
+        return None
+    gpus = [gpu for gpu in machine.gpus if gpu.key in chosen]
+    if "gpu_links" not in machine.unknown and (has_paths or all(gpu.architecture for gpu in gpus)):
+        return None
+    why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
+    source = "the output of `nvidia-smi topo -m`"
+    if any(gpu.vendor == "amd" for gpu in gpus):
+        source = "the machine's /sys/class/kfd (`collbench probe --gather`)"
+    return f"{why}; add {source}, or give --nvlink or --pcie"
 
 
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
     """Return the links among the GPUs with these keys. Links to other GPUs do not count."""
-    gpus, chosen = {gpu.key: gpu for gpu in machine.gpus}, set(keys)
+    gpus = {gpu.key: gpu for gpu in machine.gpus}
+    chosen = set(keys)
     rows: dict[str, list[GpuLink]] = {}
     for link in machine.gpu_links:
         if link.count > 0:
             rows.setdefault(link.a, []).append(replace(link, count=max(link.count, _links_of_pair(link, gpus.get(link.a)))))
-    wires = Wires(kind=next((_kind(row) for row in rows.values()), "NVLink"))
+    wires = Wires(kind=next((_KINDS[row[0].kind] for row in rows.values()), "NVLink"))
     for key in keys:
-        row = rows.get(key, [])
+        row = rows.get(key)
         if row:
-            # a matrix lists a switch's links once per peer
-            total = sum(link.count for link in row)
-            wires.one[key] = _one(machine, gpus[key], row, total if total <= _MOST_LINKS else max(link.count for link in row))
-            _place(wires, machine, gpus[key], row, chosen)
+            wires.one_link[key] = _one_link(machine, gpus[key], row)
+            _add_links(wires, machine, gpus[key], row, chosen)
     # the other direction of links that only one end lists (a matrix with a missing row)
     for a, peers in list(wires.mesh.items()):
         for b, rate in peers.items():
-            back = wires.mesh.setdefault(b, {})
-            if a not in back:
-                back[a] = rate
-                wires.one.setdefault(b, wires.one[a])
-                one = wires.one[b].bytes_per_s
-                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)
+            from_b = wires.mesh.setdefault(b, {})
+            if a not in from_b:
+                from_b[a] = rate
+                wires.one_link.setdefault(b, wires.one_link[a])
+                rate_of_link = wires.one_link[b].bytes_per_s
+                wires.count[b] = wires.count.get(b, 0) + (round(rate / rate_of_link) if rate_of_link else 1)
     if len(wires.switch) == 1:
         (gpu,) = wires.switch  # links into a switch to which no other GPU of the job is connected
         del wires.switch[gpu]
@@ -341,58 +354,67 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
 
 def _links_of_pair(link: GpuLink, gpu: Gpu | None) -> int:
     """Return the number of links of a pair of GPUs by their model; 0 where a source has the rate of a link, or the table has no number."""
-    row = xgmi(gpu.architecture) if gpu and link.kind == "xgmi" and link.b not in (SWITCH, None) and not link.bytes_per_s else None
-    return next((count for model, count in row.links_of_pair.items() if model in (gpu.model or "")), 0) if row and gpu else 0
+    if gpu is None or link.kind != "xgmi" or link.b in (SWITCH, None) or link.bytes_per_s:
+        return 0
+    row = xgmi(gpu.architecture)
+    return next((count for model, count in row.links_of_pair.items() if model in (gpu.model or "")), 0) if row else 0
 
 
-def _kind(row: Sequence[GpuLink]) -> Literal["NVLink", "xGMI"]:
-    return _KINDS[row[0].kind] if row else "NVLink"
-
-
-def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link:
-    """Return the rate of one link: as printed by a source, else by architecture, model or count."""
-    source = source_of(machine, f"gpu_links/{row[0].key}")
-    known = nvlink(gpu.architecture, gpu.model, count) if row[0].kind == "nvlink" else None
-    amd = xgmi(gpu.architecture) if row[0].kind == "xgmi" else None
+def _one_link(machine: Machine, gpu: Gpu, row: Sequence[GpuLink]) -> Link:
+    """Return the rate of one link of a GPU: as printed by a source, else by architecture, model or count."""
+    kind = row[0].kind
+    count = sum(link.count for link in row)
+    if count > _MOST_LINKS:
+        count = max(link.count for link in row)
+    generation = nvlink(gpu.architecture, gpu.model, count) if kind == "nvlink" else None
+    amd = xgmi(gpu.architecture) if kind == "xgmi" else None
     printed = min((link.bytes_per_s for link in row if link.bytes_per_s), default=None)
-    rate = net_of_printed(printed) if printed else known.gb_per_s * 1e9 if known else amd.gb_per_s * 1e9 if amd else None
-    if rate is None:
-        what = f"{_kind(row)} ×{count}"
-        return unknown(f"{what}: no source has the GPU's model, so the rate of a link is unknown; add --nvlink")
-    like = known or (None if row[0].kind == "xgmi" else nvlink_of_rate(count * rate / 1e9))
-    share = like.nccl_gb_per_s / like.gb_per_s if like else amd.rccl_gb_per_s / amd.gb_per_s if amd else None
-    return Link(rate, _kind(row), source, None if share is None else share * rate, RCCL if amd else NCCL)
+    by_table = generation or amd
+    if printed:
+        rate = net_of_printed(printed)
+    elif by_table:
+        rate = by_table.gb_per_s * 1e9
+    else:
+        return unknown(f"{_KINDS[kind]} ×{count}: no source has the GPU's model, so the rate of a link is unknown; add --nvlink")
+    if generation is None and kind == "nvlink":
+        generation = nvlink_of_rate(count * rate / 1e9)
+    nccl = None
+    if generation:
+        nccl = generation.nccl_gb_per_s / generation.gb_per_s * rate
+    elif amd:
+        nccl = amd.rccl_gb_per_s / amd.gb_per_s * rate
+    return Link(rate, _KINDS[kind], source_of(machine, f"gpu_links/{row[0].key}"), nccl, RCCL if amd else NCCL)
 
 
-def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
-    rate = wires.one[gpu.key].bytes_per_s or 0.0
-    peers = [link for link in row if link.b is not None and link.b not in (SWITCH, gpu.key)]
+def _add_links(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
+    """Add the links of a GPU to the mesh or the switch of `wires`."""
+    rate = wires.one_link[gpu.key].bytes_per_s or 0.0
+    to_peers = [link for link in row if link.b is not None and link.b not in (SWITCH, gpu.key)]
     to_switch = sum(link.count for link in row if link.b == SWITCH)
-    nowhere = sum(link.count for link in row if link.b is None or link.b == gpu.key)
-    if sum(link.count for link in peers) > _MOST_LINKS:
-        to_switch, peers = max(link.count for link in peers), []
-    if nowhere:
-        own = any(link.b == gpu.key for link in row)
-        to_switch += nowhere if _reaches_all(wires, gpu, nowhere, own, max(len(machine.gpus), len(chosen))) else 0
+    if sum(link.count for link in to_peers) > _MOST_LINKS:
+        to_switch = max(link.count for link in to_peers)
+        to_peers = []
+    unclear = sum(link.count for link in row if link.b is None or link.b == gpu.key)
+    leads_back = any(link.b == gpu.key for link in row)
+    if unclear and _reaches_all(wires, gpu, unclear, leads_back, max(len(machine.gpus), len(chosen))):
+        to_switch += unclear
     if to_switch:
         wires.switch[gpu.key] = to_switch * rate
         wires.count[gpu.key] = wires.into_switch[gpu.key] = to_switch
-    for link in peers:
+    for link in to_peers:
         if link.b in chosen:
-            to = wires.mesh.setdefault(gpu.key, {})
-            to[str(link.b)] = to.get(str(link.b), 0.0) + link.count * rate
+            peers = wires.mesh.setdefault(gpu.key, {})
+            peers[str(link.b)] = peers.get(str(link.b), 0.0) + link.count * rate
             wires.count[gpu.key] = wires.count.get(gpu.key, 0) + link.count
 
 
-def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bool:
+def _reaches_all(wires: Wires, gpu: Gpu, count: int, leads_back: bool, gpus: int) -> bool:
     """Return whether links with unknown far ends lead to a switch. Cards with bridges to one other card do not."""
     model = gpu_model(gpu.model)
-    if (own or (model and model.bridge)) and gpus > 2:
-        why = (
-            "the source shows that they lead back to the GPU"
-            if own
-            else f"those of {gpu.model} lead to one other card, and no source shows to which"
-        )
+    if (leads_back or (model and model.bridge)) and gpus > 2:
+        why = f"those of {gpu.model} lead to one other card, and no source shows to which"
+        if leads_back:
+            why = "the source shows that they lead back to the GPU"
         wires.doubts.append(f"{wires.kind}s are not counted ({count} of each GPU): {why}")
         return False
     wires.doubts.append(f"no source shows where the {wires.kind}s lead; assumed: to every GPU")
@@ -413,14 +435,14 @@ def tcp_efficiency(mtu: int, shaped: bool) -> float:
 
 def tcp_link(interface: Interface) -> Link:
     """Return the TCP payload rate of an interface; unknown, with the reason, for virtual ones without a shaper."""
-    bits = interface.shaped_bits_per_s or interface.speed_bits_per_s
-    if not bits:
+    bits_per_s = interface.shaped_bits_per_s or interface.speed_bits_per_s
+    if not bits_per_s:
         why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not report its speed"
         return unknown(f"interface {interface.name}: {why}; give one with --ceiling GB/s")
     shaped = bool(interface.shaped_bits_per_s)
     source = f"tc qdisc on {interface.name}" if shaped else f"/sys/class/net/{interface.name}/speed"
-    part = NicLimit(ports=((1, bits),), interface=interface.name)
-    return Link.of(bits / 8 * tcp_efficiency(interface.mtu, shaped), part, source)
+    part = NicLimit(ports=((1, bits_per_s),), interface=interface.name)
+    return Link.of(bits_per_s / 8 * tcp_efficiency(interface.mtu, shaped), part, source)
 
 
 # Egress of a node: the NICs that carry its traffic, each limited by its slot.
@@ -457,7 +479,7 @@ class NicRate(msgspec.Struct, frozen=True):
     def link(self) -> Link:
         """The slower of ports and slot."""
         nccl = min(self.wire, nccl_of_nics(sum(self.port_bits_per_s) / 8), self.slot.nccl_bytes_per_s or inf)
-        return Link(min(self.wire, self.slot.known), self.name, nccl_bytes_per_s=nccl)
+        return Link(min(self.wire, self.slot.rate), self.name, nccl_bytes_per_s=nccl)
 
 
 class Egress(msgspec.Struct, frozen=True):
@@ -471,79 +493,95 @@ class Egress(msgspec.Struct, frozen=True):
 def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     """Return the sum over slots of min(ports, slot), one direction; unknown, with the reason, when a counted NIC has no rate."""
     management = nvlink_management(machine)
-    candidates = [nic for nic in machine.nics if not nic.virtual and nic.name not in management and any(_up(port) for port in nic.ports)]
+    candidates = [nic for nic in machine.nics if not nic.virtual and nic.name not in management and any(map(_is_up, nic.ports))]
     if not candidates:
-        return Egress(unknown(_why_none(machine, management)))
+        return Egress(unknown(_why_no_nic(machine, management)))
     # InfiniBand, else RDMA over Ethernet, else one plain interface
-    infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
+    infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _is_up(port) for port in nic.ports)]
     rdma = [nic for nic in candidates if nic.rdma or nic.gdr]
     fabric = infiniband or _fastest(rdma) or _fastest(candidates)[:1]
     why = "slower, or without RDMA" if rdma else "TCP takes one interface"
-    left = ", ".join(nic.name for nic in candidates if nic not in fabric)
-    doubts: tuple[str, ...] = (f"not counted: {left} ({'Ethernet, while InfiniBand is up' if infiniband else why})",) if left else ()
-    doubts += (f"not counted: {_of_management(management)}",) if management else ()
+    if infiniband:
+        why = "Ethernet, while InfiniBand is up"
+    others = ", ".join(nic.name for nic in candidates if nic not in fabric)
     shared = shared_ports(machine)
-    known = [port for port in shared if {nic.name for nic in fabric}.issuperset(port.names)]
-    as_one, as_two = ("; ".join(" and ".join(port.names) for port in known if port.certain == certain) for certain in (True, False))
-    doubts += (f"counted as one port, by the GUID or place of their card: {as_one}",) if as_one else ()
-    doubts += (f"counted as two ports, which may be one port with two PCIe functions: {as_two}; give --nic if so",) if as_two else ()
-    cards = [nic.name for nic in machine.nics if nic.rdma_missing]
-    if cards:
-        doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
-    untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
-    doubts += (f"not counted: {', '.join(untold)} (no source lists their ports)",) if untold else ()
-    silent = next((nic for nic in fabric if any(_up(port) and not _bits(port) for port in nic.ports)), None)
-    if silent:
-        why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
-        return Egress(unknown(f"NIC {silent.name}: {why}; give one with --nic"), (), doubts)
+    doubts = tuple(_doubts_of_nics(machine, fabric, management, shared))
+    if others:
+        doubts = (f"not counted: {others} ({why})", *doubts)
+    without_rate = next((nic for nic in fabric if any(_is_up(port) and not _bits_per_s(port) for port in nic.ports)), None)
+    if without_rate:
+        why = machine.unknown.get(f"nics/{without_rate.key}/rate") or "its rate is in none of the sources"
+        return Egress(unknown(f"NIC {without_rate.name}: {why}; give one with --nic"), (), doubts)
     slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
+    return Egress(_all_slots(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
+
+
+def _doubts_of_nics(machine: Machine, fabric: Sequence[Nic], management: Sequence[str], shared: Sequence[SharedPort]) -> Iterator[str]:
+    if management:
+        yield f"not counted: {_text_of_management(management)}"
+    names = {nic.name for nic in fabric}
+    counted = [port for port in shared if names.issuperset(port.names)]
+    as_one = "; ".join(" and ".join(port.names) for port in counted if port.certain)
+    as_two = "; ".join(" and ".join(port.names) for port in counted if not port.certain)
+    if as_one:
+        yield f"counted as one port, by the GUID or place of their card: {as_one}"
+    if as_two:
+        yield f"counted as two ports, which may be one port with two PCIe functions: {as_two}; give --nic if so"
+    without_rdma = [nic.name for nic in machine.nics if nic.rdma_missing]
+    if without_rdma:
+        yield f"{', '.join(without_rdma)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another"
+    without_ports = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
+    if without_ports:
+        yield f"not counted: {', '.join(without_ports)} (no source lists their ports)"
+
+
+def _all_slots(slots: Sequence[NicRate], source: str) -> Link:
+    """Return the NICs of all slots as one link."""
     links = [slot.link for slot in slots]
-    total, on_wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
-    rates_of_ports = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
-    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * on_wires else {}
+    total = sum(link.rate for link in links)
+    port_rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
+    slot_limits: dict[str, Limit | None] = {}
+    if total < 0.999 * sum(slot.wire for slot in slots):
+        slot_limits = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s}
     part = NicLimit(
-        ports=tuple((count, rate) for rate, count in sorted(rates_of_ports.items(), reverse=True)),
+        ports=tuple((count, rate) for rate, count in sorted(port_rates.items(), reverse=True)),
         interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
-        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
+        slots=tuple(limit for _, limit in sorted(slot_limits.items()) if isinstance(limit, PcieLimit)),
     )
-    source, nccl = source_of(machine, f"nics/{fabric[0].key}/ports"), sum(link.as_nccl_takes_it().known for link in links)
-    return Egress(Link.of(total, part, source, nccl), slots, doubts)
+    return Link.of(total, part, source, sum(link.as_nccl_takes_it().rate for link in links))
 
 
-def _of_management(names: Sequence[str]) -> str:
+def _text_of_management(names: Sequence[str]) -> str:
     return f"{', '.join(names)} (ports to the NVLink switches, for their management)"
 
 
-def _why_none(machine: Machine, management: Sequence[str] = ()) -> str:
+def _why_no_nic(machine: Machine, management: Sequence[str]) -> str:
     if not machine.nics:
         return "no source lists a NIC; add --nic"
     if any(not nic.virtual and not nic.ports for nic in machine.nics):
         return "the NICs' rates are in none of the sources; give them with --nic"
     down = [nic.name for nic in machine.nics if not nic.virtual and nic.name not in management]
-    uncounted_ports = f"; not counted: {_of_management(management)}" if management else ""
-    return (
-        f"no port is up: {', '.join(down)}{uncounted_ports}"
-        if down
-        else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
-    )
+    if not down:
+        return f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
+    uncounted_ports = f"; not counted: {_text_of_management(management)}" if management else ""
+    return f"no port is up: {', '.join(down)}{uncounted_ports}"
 
 
-def _up(port: Port) -> bool:
+def _is_up(port: Port) -> bool:
     return port.state in (None, "active") and (port.phys_state or "") not in _DOWN
 
 
-def _bits(port: Port) -> float | None:
-    rates = [rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate]
-    return min(rates, default=None)
+def _bits_per_s(port: Port) -> float | None:
+    return min((rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate), default=None)
 
 
 def _fastest(nics: Sequence[Nic]) -> list[Nic]:
     """Return the NICs of the fastest fabric, the fastest first; all NICs when a rate is missing."""
-    rates = {nic.key: sum(_bits(port) or 0.0 for port in nic.ports if _up(port)) for nic in nics}
-    if not all(rates.values()):
+    rate_of = {nic.key: sum(_bits_per_s(port) or 0.0 for port in nic.ports if _is_up(port)) for nic in nics}
+    if not all(rate_of.values()):
         return list(nics)
-    most = max(rates.values(), default=0.0)
-    return sorted((nic for nic in nics if rates[nic.key] >= most * _OTHER_FABRIC), key=lambda nic: -rates[nic.key])
+    highest = max(rate_of.values(), default=0.0)
+    return sorted((nic for nic in nics if rate_of[nic.key] >= highest * _OTHER_FABRIC), key=lambda nic: -rate_of[nic.key])
 
 
 def _by_slot(nics: Iterable[Nic], tree: PcieTree, shared: Sequence[SharedPort]) -> tuple[NicRate, ...]:
@@ -562,26 +600,28 @@ def _by_slot(nics: Iterable[Nic], tree: PcieTree, shared: Sequence[SharedPort]) 
 
 def _slot_name(nic: Nic, tree: PcieTree) -> str:
     device = tree.devices.get(nic.address or "")
-    alone = nic.address is None or device is None or device.virtual
-    return nic.address or nic.name if alone else str(nic.address).rpartition(".")[0]
+    if nic.address is None or device is None or device.virtual:
+        return nic.address or nic.name
+    return card_of(nic.address)
 
 
 def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> NicRate:
-    first = card[0]
-    counted = {first_of.get(nic.name, nic.name): nic for nic in reversed(card)}
-    bits = tuple(rate for nic in card if nic in counted.values() for port in nic.ports if _up(port) and (rate := _bits(port)))
-    tcp = not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card)
-    payload = tcp_efficiency(first.ports[0].mtu_bytes or 1500, bool(first.ports[0].shaped_bits_per_s)) if tcp else 1.0
-    slots = {_slot_name(nic, tree): tree.own(nic.address) for nic in reversed(card)}
-    names = tuple(nic.name for nic in card)
-    if len(slots) == 1:
-        return NicRate(names, first.address, bits, payload, tree.own(first.address))
-    links = list(slots.values())
-    together = narrowest(links)
-    if any(link.bytes_per_s is None for link in links):
-        return NicRate(names, None, bits, payload, unknown(together.name))
-    nccl = sum(link.as_nccl_takes_it().known for link in links)
-    return NicRate(names, None, bits, payload, replace(together, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl))
+    counted = {first_of.get(nic.name, nic.name): nic for nic in reversed(card)}.values()
+    rates_of_ports = [_bits_per_s(port) for nic in card if nic in counted for port in nic.ports if _is_up(port)]
+    port_bits_per_s = tuple(rate for rate in rates_of_ports if rate)
+    payload = 1.0
+    if not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card):
+        port = card[0].ports[0]
+        payload = tcp_efficiency(port.mtu_bytes or 1500, bool(port.shaped_bits_per_s))
+    links = list({_slot_name(nic, tree): tree.of_device(nic.address) for nic in reversed(card)}.values())
+    address = card[0].address if len(links) == 1 else None
+    slot = narrowest(links)
+    if len(links) > 1 and any(link.bytes_per_s is None for link in links):
+        slot = unknown(slot.name)
+    elif len(links) > 1:
+        nccl = sum(link.as_nccl_takes_it().rate for link in links)
+        slot = replace(slot, bytes_per_s=sum(link.rate for link in links), nccl_bytes_per_s=nccl)
+    return NicRate(tuple(nic.name for nic in card), address, port_bits_per_s, payload, slot)
 
 
 # What reaches the NICs: data from GPUs or from host memory crosses the links above the switches between them.
@@ -599,14 +639,14 @@ def reachable(egress: Egress, tree: PcieTree, senders: Mapping[str, Link] | None
     nics = egress.link
     if nics.bytes_per_s is None:
         return nics
-    flow = _Flow(tree, senders, egress.nics)
-    rate, above_senders, above_nics, nics_could_take_more = flow.solve(attrgetter("known"))
-    nccl, *_ = flow.solve(lambda link: link.as_nccl_takes_it().known)
+    flow = _Flow(tree, senders or {}, egress.nics)
+    rate, above_senders, above_nics, nics_could_take_more = flow.solve(attrgetter("rate"))
+    nccl, *_ = flow.solve(lambda link: link.as_nccl_takes_it().rate)
     if rate >= (1 - _ROUNDING) * nics.bytes_per_s:
         return replace(nics, nccl_bytes_per_s=None if nics.nccl_bytes_per_s is None else min(nics.nccl_bytes_per_s, nccl))
-    own = list((senders or {}).values())
-    if own and rate >= (1 - _ROUNDING) * sum(link.known for link in own):
-        return replace(own[0].under(gpus=len(own)), bytes_per_s=rate, nccl_bytes_per_s=nccl)
+    links = list((senders or {}).values())
+    if links and rate >= (1 - _ROUNDING) * sum(link.rate for link in links):
+        return replace(links[0].under(gpus=len(links)), bytes_per_s=rate, nccl_bytes_per_s=nccl)
     # the bridges with a link that the flow fills: those above the senders if the NICs could take more, else above the NICs
     first, *others = (above_senders if nics_could_take_more else above_nics) or above_senders or above_nics
     return Link.of(rate, BridgeLimit(address=first, others=len(others)), source_of(tree.machine, f"pci/{first}/link"), nccl)
@@ -615,43 +655,41 @@ def reachable(egress: Egress, tree: PcieTree, senders: Mapping[str, Link] | None
 class _Flow:
     """The greatest flow of data from senders to NICs in the PCIe tree: what can stay below a switch does so."""
 
-    def __init__(self, tree: PcieTree, senders: Mapping[str, Link] | None, nics: Sequence[NicRate]) -> None:
+    def __init__(self, tree: PcieTree, senders: Mapping[str, Link], nics: Sequence[NicRate]) -> None:
         self.bridges: dict[str, str] = {}  # the bridge above each, or _HOST
-        placed = all(map(tree.has_place_of, senders or ()))
-        places = {key: tree.above_gpu(key) if placed else [] for key in senders or ()}
-        self.sources = [(self._place(places[key]), link) for key, link in (senders or {}).items()] or [(_HOST, unknown("host memory"))]
-        self.targets = [(self._place(tree.above(nic.address) if placed else []), nic.link) for nic in nics]
+        self.sources = [(_HOST, unknown("host memory"))]
+        placed = all(map(tree.has_place_of, senders))
+        if senders:
+            self.sources = [(self._add_chain(tree.above_gpu(key) if placed else []), link) for key, link in senders.items()]
+        self.targets = [(self._add_chain(tree.above(nic.address) if placed else []), nic.link) for nic in nics]
         self.uplinks = {bridge: tree.uplink(bridge) for bridge in self.bridges}
         self.lowest_first = sorted(self.bridges, key=lambda bridge: -len(tree.above(bridge)))
 
-    def _place(self, chain: Sequence[str]) -> str:
-        """Return the first bridge of a chain up to the root."""
+    def _add_chain(self, chain: Sequence[str]) -> str:
+        """Add the bridges of a chain up to the root, and return the first."""
         self.bridges.update(pairwise([*chain, _HOST]))
         return chain[0] if chain else _HOST
 
-    def solve(self, known: Callable[[Link], float]) -> tuple[float, list[str], list[str], bool]:
-        """Return (the flow in bytes per second, full bridges above senders, and above NICs, whether the NICs could take more).
-
-        known: the rate of a link
-        """
+    def solve(self, rate_of: Callable[[Link], float]) -> tuple[float, list[str], list[str], bool]:
+        """Return (the flow in bytes per second, full bridges above senders, and above NICs, whether the NICs could take more)."""
         out: dict[str, float] = dict.fromkeys([*self.bridges, _HOST], 0.0)
         into = dict(out)
-        for place, link in self.sources:
-            out[place] += known(link)
-        for place, link in self.targets:
-            into[place] += known(link)
+        for bridge, link in self.sources:
+            out[bridge] += rate_of(link)
+        for bridge, link in self.targets:
+            into[bridge] += rate_of(link)
         total = 0.0
         above_senders: list[str] = []
         above_nics: list[str] = []
         for bridge in self.lowest_first:
             inside = min(out[bridge], into[bridge])
-            uplink = known(self.uplinks[bridge])
+            uplink = rate_of(self.uplinks[bridge])
             total += inside
-            for side, full in ((out, above_senders), (into, above_nics)):
-                left = side[bridge] - inside
-                if left > uplink:
+            for flow, full in ((out, above_senders), (into, above_nics)):
+                upward = flow[bridge] - inside
+                if upward > uplink:
                     full.append(bridge)
-                side[self.bridges[bridge]] += min(left, uplink)
+                flow[self.bridges[bridge]] += min(upward, uplink)
         total += min(out[_HOST], into[_HOST])
         return total, above_senders, above_nics, into[_HOST] > out[_HOST]
 
@@ -666,7 +704,7 @@ def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[st
     machine does not have such a link, such as a link of another node.
     """
     try:
-        return frozenset(found for part in parts for found in _limiting(machine, part))
+        return frozenset(name for part in parts for name in _limiting(machine, part))
     except UsageError:  # the sources contradict each other
         return frozenset()
 
@@ -679,7 +717,7 @@ def _limiting(machine: Machine, part: LimitPart) -> Iterator[str]:
         egress = egress_of(machine, tree)
         slots = egress.nics if egress.link.part == part.alone() else ()
         yield from (name for slot in slots for name in slot.names)
-        yield from (slot.address for slot in slots if part.slots and slot.address and slot.slot.known < slot.wire)
+        yield from (slot.address for slot in slots if part.slots and slot.address and slot.slot.rate < slot.wire)
     elif isinstance(part, BridgeLimit):
         yield from ({part.address} & tree.devices.keys())
     elif isinstance(part, PcieLimit):
@@ -696,6 +734,6 @@ def _limiting_gpu_links(machine: Machine, part: GpuLinkLimit) -> Iterator[str]:
         yield from [link.key for link in links if link.count == part.count and link.b != SWITCH][:1]
         return
     wires = wires_of(machine, keys)
-    named = [key for key in keys if wires.out_of(key).part == part.alone()]
-    meshed = [link.key for link in links if link.a == named[0] and link.b != SWITCH] if named else []
-    yield from meshed or [link.key for link in links if link.a in named]
+    gpus = [key for key in keys if wires.out_of(key).part == part.alone()]
+    meshed = [link.key for link in links if link.a in gpus[:1] and link.b != SWITCH]
+    yield from meshed or [link.key for link in links if link.a in gpus]

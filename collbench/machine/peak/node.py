@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -67,11 +68,11 @@ class Side(msgspec.Struct, frozen=True):
 
     def as_nccl_takes_it(self) -> Side:
         """Return the same set, its rate lowered to the share of its links that NCCL's constants reach."""
-        wires = sum(link.known for link in self.links)
+        wires = sum(link.rate for link in self.links)
         if not self.links or isinf(wires) or not wires:
             return self
         links = tuple(link.as_nccl_takes_it() for link in self.links)
-        share = sum(link.known for link in links) / wires
+        share = sum(link.rate for link in links) / wires
         return replace(self, bytes_per_s=share * self.bytes_per_s, links=links)
 
 
@@ -103,22 +104,23 @@ def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool 
 
     sums_in_the_network: switches reduce (SHARP, NVLS), so that each set sends and receives once for any number of sets.
     """
-    total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
-    if sets < 2 or total < 2:
+    total = sum(side.ranks * side.times for side in sides)
+    if sum(side.times for side in sides) < 2 or total < 2:
         return LeastTime(0.0, None)
-    root, others = sides[0], sides
+    root = sides[0]
+    without_root = sides
     needs = []  # the least time of each set by itself
     if operation in ROOTED:
         needs.append((_seconds(1 - root.ranks / total, root), root))
-        others = sides if root.times > 1 else sides[1:]
-    needs += [(_seconds(_SHARE[operation](side.ranks, total), side), side) for side in others]
+        without_root = sides if root.times > 1 else sides[1:]
+    needs += [(_seconds(_SHARE[operation](side.ranks, total), side), side) for side in without_root]
     time, side = max(needs, key=lambda need: need[0])
     together = sum(side.all_at_once for side in sides)
-    time = max(time, _of_all(operation, sides, total, sums_in_the_network) / together if together else inf)
+    time = max(time, _bytes_across(operation, sides, total, sums_in_the_network) / together if together else inf)
     return LeastTime(time, side if time > 0 else None)
 
 
-def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
+def _bytes_across(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
     """Return the total bytes, per byte of S, that cross the borders of sets in one direction."""
     sets = sum(side.times for side in sides)
     if operation == "allreduce":
@@ -130,8 +132,8 @@ def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_netwo
     return sum(_SHARE[operation](side.ranks, total) * side.times for side in sides)
 
 
-def _seconds(bytes_of_one: float, side: Side) -> float:
-    return bytes_of_one / side.bytes_per_s if side.bytes_per_s else inf
+def _seconds(bytes_of_set: float, side: Side) -> float:
+    return bytes_of_set / side.bytes_per_s if side.bytes_per_s else inf
 
 
 # Cuts inside a node: by the links between GPUs if these connect all of them, else by NVLink groups and the PCIe tree.
@@ -149,16 +151,18 @@ def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
     even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
     if wires.switch or even or not 3 < len(keys) <= _MOST_FOR_MESH_CUTS:
         return []
-    one = next(iter(wires.one.values()), Link(None, ""))
-    share = one.nccl_bytes_per_s / one.bytes_per_s if one.nccl_bytes_per_s and one.bytes_per_s else None
-    found: list[Partition] = []
-    for side, rate in _phase_cuts(wires.mesh, keys):
-        sets = (len(side), len(keys) - len(side))
+    one_link = next(iter(wires.one_link.values()), Link(None, ""))
+    share = None
+    if one_link.nccl_bytes_per_s and one_link.bytes_per_s:
+        share = one_link.nccl_bytes_per_s / one_link.bytes_per_s
+    cuts: list[Partition] = []
+    for members, rate in _phase_cuts(wires.mesh, keys):
+        sets = (len(members), len(keys) - len(members))
         part = GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets)
-        link = Link.of(rate, part, one.source, None if share is None else share * rate, one.library)
-        halves = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
-        found.append(halves if keys[0] in side else halves[::-1])  # the root is on the first GPU
-    return found
+        link = Link.of(rate, part, one_link.source, None if share is None else share * rate, one_link.library)
+        sides = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
+        cuts.append(sides if keys[0] in members else sides[::-1])  # the root is on the first GPU
+    return cuts
 
 
 def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:
@@ -168,69 +172,80 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
     cuts = []
     while len(weights) > 1:
         # add the most tightly connected GPU until all are included
-        bound = dict.fromkeys(weights, 0.0)
-        last = before = next(iter(weights))
+        attached = dict.fromkeys(weights, 0.0)
+        last = next(iter(weights))
+        second_last = last
         rate = 0.0
-        while bound:
-            before, last = last, max(bound, key=bound.__getitem__)
-            rate = bound.pop(last)
-            for other, weight in weights[last].items():
-                if other in bound:
-                    bound[other] += weight
+        while attached:
+            second_last = last
+            last = max(attached, key=attached.__getitem__)
+            rate = attached.pop(last)
+            for neighbor, weight in weights[last].items():
+                if neighbor in attached:
+                    attached[neighbor] += weight
         if 1 < len(members[last]) < len(keys) - 1:
             cuts.append((members[last], rate))
-        members[before] = members[before] + members.pop(last)
-        for other, weight in weights.pop(last).items():
-            weights[other].pop(last, None)
-            if other != before:
-                weights[before][other] = weights[other][before] = weights[before].get(other, 0.0) + weight
+        members[second_last] = members[second_last] + members.pop(last)
+        for neighbor, weight in weights.pop(last).items():
+            weights[neighbor].pop(last, None)
+            if neighbor != second_last:
+                merged = weights[second_last].get(neighbor, 0.0) + weight
+                weights[second_last][neighbor] = merged
+                weights[neighbor][second_last] = merged
     return cuts
 
 
-def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
-    """Return cuts for machines where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each PCIe switch
-    level.
+def pcie_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, pcie: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
+    """Return cuts for machines where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and GPUs below each PCIe switch level.
+
+    pcie: the link of each GPU to its CPU or switch, by the GPU's key
     """
-    keys = [gpu.key for gpu in gpus]
-    out = {key: (own[key], wires.out_of(key)) if wires.count.get(key) else (own[key],) for key in keys}
-    single = tuple(Side(1, own[key].known + wires.out_of(key).known, out[key]) for key in keys)
-    groups = tuple(
-        Side(len(group), sum(own[key].known for key in group), (own[group[0]].under(gpus=len(group)),)) for group in wires.groups(keys)
-    )
-    cuts = [single] if 1 < len(groups) == len(keys) else [single, groups]
-    return [cut for cut in [*cuts, *_levels(gpus, wires, tree, own, nics)] if len(cut) > 1]
+    single = []
+    for gpu in gpus:
+        links = [pcie[gpu.key]]
+        if wires.count.get(gpu.key):
+            links.append(wires.out_of(gpu.key))
+        single.append(Side(1, sum(link.rate for link in links), tuple(links)))
+    groups = [
+        Side(len(keys), sum(pcie[key].rate for key in keys), (pcie[keys[0]].under(gpus=len(keys)),))
+        for keys in wires.groups([gpu.key for gpu in gpus])
+    ]
+    cuts = [tuple(single), *_levels(gpus, wires, tree, pcie, nics)]
+    if len(groups) < len(gpus):
+        cuts.insert(1, tuple(groups))
+    return [cut for cut in cuts if len(cut) > 1]
 
 
-def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
+def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, pcie: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
     """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
     chains = {gpu.key: tree.above_gpu(gpu.key)[::-1] for gpu in gpus}
     nic_rates: dict[str, float] = {}
     for nic in nics:
         for bridge in tree.above(nic.address):
-            nic_rates[bridge] = nic_rates.get(bridge, 0.0) + nic.link.known
-    single = {gpu.key: own[gpu.key].known + wires.out_of(gpu.key).known for gpu in gpus}
-    found = []
+            nic_rates[bridge] = nic_rates.get(bridge, 0.0) + nic.link.rate
+    rate_of_gpu = {gpu.key: pcie[gpu.key].rate + wires.out_of(gpu.key).rate for gpu in gpus}
+    levels = []
     for depth in range(max(map(len, chains.values()), default=0)):
         below: dict[str, list[str]] = {}
         for key, chain in chains.items():
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
         sides = tuple(_below_bridge(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
-        alone = len(below) == len(gpus)
-        if len(below) > 1 and (
-            not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))
-        ):
-            found.append(sides)
-    return found
+        pairs = zip(sides, below.values(), strict=True)
+        adds_limit = len(below) < len(gpus) or any(side.bytes_per_s < rate_of_gpu[keys[0]] for side, keys in pairs)
+        if len(below) > 1 and adds_limit:
+            levels.append(sides)
+    return levels
 
 
 def _below_bridge(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
-    up = tree.uplink(bridge) if bridge in tree.devices else unknown("")
+    """Return the set of the GPUs below a bridge: data leaves it over the bridge's uplink, NVLinks, and the NICs below the bridge."""
+    uplink = tree.uplink(bridge) if bridge in tree.devices else unknown("")
     inside = set(keys)
-    out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
-    out += sum(wires.switch.get(key, 0.0) for key in keys)
-    rate = up.known + out + nic_rates.get(bridge, 0.0)
-    share = up.as_nccl_takes_it().known / up.known if up.bytes_per_s else 1.0
-    link = Link.of(rate, BridgeLimit(address=bridge), up.source, share * rate)
+    nvlinks = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
+    nvlinks += sum(wires.switch.get(key, 0.0) for key in keys)
+    rate = uplink.rate + nvlinks + nic_rates.get(bridge, 0.0)
+    share = uplink.as_nccl_takes_it().rate / uplink.rate if uplink.bytes_per_s else 1.0
+    link = Link.of(rate, BridgeLimit(address=bridge), uplink.source, share * rate)
     return Side(len(keys), rate, (link,))
 
 
@@ -282,7 +297,7 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def singles(self) -> Partition:
         """The partition with each GPU as its own set."""
-        return self.cuts[0] if self.cuts else (Side(1, self.injection.known, (self.injection,), self.gpus),)
+        return self.cuts[0] if self.cuts else (Side(1, self.injection.rate, (self.injection,), self.gpus),)
 
     @property
     def reduces(self) -> bool:
@@ -318,31 +333,32 @@ def node_of(
     tree = PcieTree(machine)
     cliques = {gpu.clique for gpu in chosen}
     clique = cliques.pop() if len(cliques) == 1 else None
-    of_module = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
+    models_with_c2c = [gpu.model for gpu in chosen if _has_c2c(gpu)]
     if nics:
         egress = Egress(nics)
-    elif of_module and machine.switched and not domain_known and not clique:  # then the NICs do not limit what leaves such a node (NVL72)
-        why = f"the NVLinks of {of_module} may lead to other nodes (NVL72), and no source shows whether"
+    elif models_with_c2c and machine.switched and not domain_known and not clique:  # NICs do not limit what leaves such a node (NVL72)
+        why = f"the NVLinks of {models_with_c2c[0]} may lead to other nodes (NVL72), and no source shows whether"
         egress = Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
     else:
         egress = egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
-        none = unknown("no source lists a GPU; add --nvlink or --pcie")
-        return Node(count, none, egress.link, none, none, none, nics=egress.nics, host=machine.hostname, doubts=egress.doubts)
-    own = {gpu.key: pcie or tree.of_gpu(gpu) for gpu in chosen}
-    keys = list(own)
-    wires, silent = wires_of(machine, keys), None if pcie else uncounted(machine, keys)
-    if silent and len(keys) > 1:  # PCIe is then not a limit, because there may be NVLinks
-        none = unknown(silent)
-        inside = Node(len(own), none, none, narrowest(own.values()), none, none)
+        no_gpu = unknown("no source lists a GPU; add --nvlink or --pcie")
+        return Node(count, no_gpu, egress.link, no_gpu, no_gpu, no_gpu, nics=egress.nics, host=machine.hostname, doubts=egress.doubts)
+    pcie_of = {gpu.key: pcie or tree.of_gpu(gpu) for gpu in chosen}
+    keys = list(pcie_of)
+    wires = wires_of(machine, keys)
+    why_uncounted = None if pcie else uncounted(machine, keys)
+    if why_uncounted and len(keys) > 1:  # PCIe is then not a limit, because there may be NVLinks
+        link = unknown(why_uncounted)
+        inside = Node(len(keys), link, link, narrowest(pcie_of.values()), link, link)
     else:
-        inside = _inside(chosen, wires, tree, own, egress.nics)
+        inside = _inside(chosen, wires, tree, pcie_of, egress.nics)
     amd = any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen)
     return replace(
         inside,
         injection=replace(inside.injection, library=RCCL if amd else NCCL),  # over PCIe as well
-        egress=capped(egress.link, list(own.values())) if nics else reachable(egress, tree, own),
+        egress=capped(egress.link, list(pcie_of.values())) if nics else reachable(egress, tree, pcie_of),
         own_nic=own_nic(egress.link, len(machine.gpus)),
         nics=egress.nics,
         host=machine.hostname,
@@ -352,6 +368,11 @@ def node_of(
     )
 
 
+def _has_c2c(gpu: Gpu) -> bool:
+    row = gpu_model(gpu.model)
+    return row is not None and row.c2c
+
+
 def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[str, str]]) -> Link:
     """Return the slowest path along these edges between GPUs of a job; unknown without edges, or where no source counts the links.
 
@@ -359,13 +380,14 @@ def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[s
     """
     if not edges:
         return unknown("no edge of the ring stays inside")
-    chosen, silent = _chosen(machine, keys), uncounted(machine, keys)
-    if silent:
-        return unknown(silent)
+    gpus = _chosen(machine, keys)
+    why_uncounted = uncounted(machine, keys)
+    if why_uncounted:
+        return unknown(why_uncounted)
     tree = PcieTree(machine)
-    own = {gpu.key: tree.of_gpu(gpu) for gpu in chosen}
+    pcie = {gpu.key: tree.of_gpu(gpu) for gpu in gpus}
     wires = wires_of(machine, keys)
-    return narrowest([_way(wires, a, b, own, tree) for a, b in edges])
+    return narrowest([_path(wires, a, b, pcie, tree) for a, b in edges])
 
 
 def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
@@ -373,8 +395,8 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
         return list(machine.gpus)
     if isinstance(gpus, int):
         if not 0 < gpus <= len(machine.gpus):
-            known = ", ".join(machine.sources) or "the sources"
-            raise UsageError(f"{known}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
+            sources = ", ".join(machine.sources) or "the sources"
+            raise UsageError(f"{sources}: {len(machine.gpus)} GPUs, but {gpus} per node were requested; request fewer, or add a source")
         return list(machine.gpus[:gpus])
     by_key = {gpu.key: gpu for gpu in machine.gpus}
     missing = [key for key in gpus if key not in by_key]
@@ -383,77 +405,81 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     return [by_key[key] for key in gpus]
 
 
-def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
+def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, pcie: Mapping[str, Link], nics: Sequence[NicRate]) -> Node:
+    """Return the node without its egress. pcie: the link of each GPU to its CPU or switch, by the GPU's key."""
     keys = [gpu.key for gpu in gpus]
-    slowest = narrowest(own.values())
+    slowest_pcie = narrowest(pcie.values())
     if len(gpus) == 1:
-        return Node(1, slowest, unknown(""), slowest, apart=False)
+        return Node(1, slowest_pcie, unknown(""), slowest_pcie, apart=False)
     if len(wires.groups(keys)) > 1:
-        return _box(gpus, wires, tree, own, nics)
-    out = [wires.out_of(key) for key in keys]
-    silent = next((link for link in out if link.bytes_per_s is None), None)
-    injection = silent or narrowest(out)
-    single = tuple(Side(1, link.known, (link,)) for link in out)
-    cuts = (single, *mesh_cuts(wires, keys)) if silent is None else (single,)
+        return _inside_over_pcie(gpus, wires, tree, pcie, nics)
+    links = [wires.out_of(key) for key in keys]
+    single = tuple(Side(1, link.rate, (link,)) for link in links)
+    unknown_link = next((link for link in links if link.bytes_per_s is None), None)
+    injection = unknown_link or narrowest(links)
+    cuts = (single,) if unknown_link else (single, *mesh_cuts(wires, keys))
+    pair, neighbours = _pair_and_neighbours(wires, keys, pcie, tree)
+    node = Node(len(gpus), injection, unknown(""), slowest_pcie, pair, neighbours, cuts=cuts)
     versions = [(gpu.architecture or "").removeprefix("sm_") for gpu in gpus]
-    node = Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own, tree), cuts=cuts)
     if not wires.switch or not all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions):
         return node
-    like = nvlink(gpus[0].architecture, None, 0) or nvlink_of_rate(injection.known / 1e9, reduces=True)
-    return replace(node, nvls="counted", nvls_share=like.nvls_share or 0.0)
+    generation = nvlink(gpus[0].architecture, None, 0) or nvlink_of_rate(injection.rate / 1e9, reduces=True)
+    return replace(node, nvls="counted", nvls_share=generation.nvls_share or 0.0)
 
 
-def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
+def _inside_over_pcie(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, pcie: Mapping[str, Link], nics: Sequence[NicRate]) -> Node:
     """Return the node where PCIe carries what NVLink does not reach: a ring has to use PCIe somewhere."""
-    keys = [gpu.key for gpu in gpus]
-    cuts = box_cuts(gpus, wires, tree, own, nics)
-    slowest = narrowest(own.values())
-    inside = _levels(gpus, wires, tree, own, ())  # a path over NICs and back is possible, but not what a ring of one node takes
-    shared = min((side for cut in [*cuts[1:], *inside] for side in cut), key=lambda side: side.bytes_per_s, default=None)
-    if shared and shared.bytes_per_s < slowest.known:
-        nccl = shared.as_nccl_takes_it().bytes_per_s
-        slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=nccl)
-    doubts = ("the links between sockets are not counted: no source has their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
-    pair, neighbours = _ways(wires, keys, own, tree)
-    return Node(len(gpus), slowest, unknown(""), narrowest(own.values()), pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
+    cuts = pcie_cuts(gpus, wires, tree, pcie, nics)
+    slowest_pcie = narrowest(pcie.values())
+    injection = slowest_pcie
+    # a path over NICs and back is possible, but not what a ring of one node takes
+    sides = [side for cut in [*cuts[1:], *_levels(gpus, wires, tree, pcie, ())] for side in cut]
+    slowest = min(sides, key=lambda side: side.bytes_per_s, default=None)
+    if slowest and slowest.bytes_per_s < slowest_pcie.rate:
+        nccl = slowest.as_nccl_takes_it().bytes_per_s
+        injection = replace(slowest.links[0], bytes_per_s=slowest.bytes_per_s, source=slowest_pcie.source, nccl_bytes_per_s=nccl)
+    doubts: tuple[str, ...] = ()
+    if len({gpu.numa for gpu in gpus}) > 1:
+        doubts = ("the links between sockets are not counted: no source has their rate",)
+    pair, neighbours = _pair_and_neighbours(wires, list(pcie), pcie, tree)
+    return Node(len(gpus), injection, unknown(""), slowest_pcie, pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
 
 
-def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link], tree: PcieTree) -> tuple[Link, Link]:
+def _pair_and_neighbours(wires: Wires, keys: Sequence[str], pcie: Mapping[str, Link], tree: PcieTree) -> tuple[Link, Link]:
     """Return the fastest direct path between two GPUs, and the slowest between consecutive GPUs."""
-    hops = [_way(wires, a, b, own, tree) for a, b in pairwise(keys)]
-    switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])[:2]
-    fastest = [_way(wires, switched[0], switched[1], own, tree)] if len(switched) == 2 else []
-    fastest += [_way(wires, a, max(peers, key=peers.__getitem__), own, tree) for a, peers in wires.mesh.items() if peers]
-    return max([*fastest, *hops], key=lambda link: link.bytes_per_s or 0.0), narrowest(hops)
+    neighbours = [_path(wires, a, b, pcie, tree) for a, b in pairwise(keys)]
+    switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])
+    paths = [_path(wires, switched[0], switched[1], pcie, tree)] if len(switched) > 1 else []
+    paths += [_path(wires, a, max(peers, key=peers.__getitem__), pcie, tree) for a, peers in wires.mesh.items() if peers]
+    return max([*paths, *neighbours], key=lambda link: link.bytes_per_s or 0.0), narrowest(neighbours)
 
 
-def _way(wires: Wires, a: str, b: str, own: dict[str, Link], tree: PcieTree) -> Link:
+def _path(wires: Wires, a: str, b: str, pcie: Mapping[str, Link], tree: PcieTree) -> Link:
     """Return the path from GPU a to b: the switch, direct links, or PCIe; over a third GPU where that is faster than PCIe."""
     if a in wires.switch and b in wires.switch:
         return narrowest([wires.out_of(a), wires.out_of(b)])
-    one = wires.one.get(a)
-    if one and b in wires.mesh.get(a, {}):
+    one_link = wires.one_link.get(a)
+    if one_link and b in wires.mesh.get(a, {}):
         rate = wires.mesh[a][b]
-        if not rate or not one.bytes_per_s:
-            return unknown(one.name)
-        count = round(rate / one.bytes_per_s)
-        nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-        part = GpuLinkLimit(link=wires.kind, count=count, bytes_per_s=one.bytes_per_s, way="pair")
-        return Link.of(rate, part, one.source, nccl, one.library)
-    direct = narrowest([own[a], own[b], *tree.between(a, b)])
-    around = wires.around(a, b)
-    through = GpuLinkLimit(link=wires.kind, bytes_per_s=around, way="third_gpu")
-    return Link.of(around, through, one.source) if one and around > direct.known else direct
+        if not rate or not one_link.bytes_per_s:
+            return unknown(one_link.name)
+        return replace(wires.together(one_link, round(rate / one_link.bytes_per_s), "pair"), bytes_per_s=rate)
+    over_pcie = narrowest([pcie[a], pcie[b], *tree.between(a, b)])
+    rate = wires.through_third_gpu(a, b)
+    if one_link is None or rate <= over_pcie.rate:
+        return over_pcie
+    return Link.of(rate, GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="third_gpu"), one_link.source)
 
 
-def capped(egress: Link, own: Sequence[Link]) -> Link:
+def capped(egress: Link, pcie: Sequence[Link]) -> Link:
     """Return the NICs' link, limited by the PCIe links of the job's GPUs."""
-    total, nccl = sum(link.known for link in own), sum(link.as_nccl_takes_it().known for link in own)
     if egress.bytes_per_s is None:
         return egress
+    total = sum(link.rate for link in pcie)
+    nccl = sum(link.as_nccl_takes_it().rate for link in pcie)
     if total >= egress.bytes_per_s:
         return replace(egress, nccl_bytes_per_s=None if egress.nccl_bytes_per_s is None else min(egress.nccl_bytes_per_s, nccl))
-    return replace(own[0].under(gpus=len(own)), bytes_per_s=total, nccl_bytes_per_s=nccl)
+    return replace(pcie[0].under(gpus=len(pcie)), bytes_per_s=total, nccl_bytes_per_s=nccl)
 
 
 def own_nic(nics: Link, gpus: int) -> Link | None:
@@ -497,7 +523,8 @@ class UserOverride(msgspec.Struct, frozen=True):
 def parse_nic(text: str) -> tuple[int, float]:
     """Return number and bits per second of "4x100Gb", "8x400Gb/s", "4x50GB/s" (bytes). Raises UsageError, also without a unit."""
     match = _NIC.fullmatch(text.strip())
-    count, rate = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
+    count = int(match[1] or 1) if match else 0
+    rate = float(match[2]) if match else 0.0
     gbit = rate if match and match[3] else 8 * rate
     if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
         raise UsageError(
@@ -528,7 +555,8 @@ def parse_gigabytes(option: str, text: str) -> float:
 
 def node_from_user(gpus: int, override: UserOverride) -> Node:
     """Return a node of `gpus` GPUs with only the hardware that the user gave."""
-    pcie, egress = override.pcie, override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb/s")
+    pcie = override.pcie
+    egress = override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb/s")
     node = Node(gpus, unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"), egress)
     if pcie is not None:
         node = Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False)
@@ -546,9 +574,10 @@ def with_override(node: Node, override: UserOverride) -> Node:
         return node
     if not override.nvls:
         return replace(node, nvls="no")
-    on_switch = node.apart and node.injection.bytes_per_s is not None and node.injection.library == NCCL
-    like = nvlink_of_rate(node.injection.known / 1e9, reduces=True) if on_switch else None
-    return replace(node, nvls="given", nvls_share=node.nvls_share or (like.nvls_share if like else None) or 0.0)
+    share = node.nvls_share
+    if not share and node.apart and node.injection.bytes_per_s is not None and node.injection.library == NCCL:
+        share = nvlink_of_rate(node.injection.rate / 1e9, reduces=True).nvls_share or 0.0
+    return replace(node, nvls="given", nvls_share=share)
 
 
 def _between_gpus(rate: float, gpus: int, reduces: bool) -> tuple[Link, float]:
@@ -614,15 +643,15 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def kinds(self) -> tuple[tuple[Node, int], ...]:
         """Each distinct node object with its number of occurrences; the root's first."""
-        found: dict[int, list[Node]] = {}
-        for node in self.nodes:
-            found.setdefault(id(node), []).append(node)
-        return tuple((same[0], len(same)) for same in found.values())
+        counts = Counter(map(id, self.nodes))
+        distinct = {id(node): node for node in self.nodes}
+        return tuple((node, counts[identity]) for identity, node in distinct.items())
 
     def egress(self, node: Node) -> Link:
         """Return the link by which a node sends into the fabric."""
-        by = self.oversubscription
-        return node.egress if by == 1 else node.egress.divided(by, fabric=by)
+        if self.oversubscription == 1:
+            return node.egress
+        return node.egress.divided(self.oversubscription, fabric=self.oversubscription)
 
     @cached_property
     def singles(self) -> Partition:
@@ -636,23 +665,26 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def partitions(self) -> tuple[tuple[Partition, bool], ...]:
         """The partition by nodes if there are several (True), then the cuts inside nodes (False; single GPUs are `singles`)."""
-        found: list[tuple[Partition, bool]] = []
+        partitions: list[tuple[Partition, bool]] = []
         if self.several:
-            by_node = (Side(node.gpus, self.egress(node).known, (self.egress(node),), times) for node, times in self.kinds)
-            found.append((tuple(by_node), True))
+            by_node = (Side(node.gpus, self.egress(node).rate, (self.egress(node),), times) for node, times in self.kinds)
+            partitions.append((tuple(by_node), True))
         for level in range(1, max(len(node.cuts) for node, _ in self.kinds)):
             cuts = [(node, times, node.cuts[level] if level < len(node.cuts) else node.singles) for node, times in self.kinds]
-            found.append((tuple(_times(self._with_nics(node, side), times) for node, times, cut in cuts for side in cut), False))
-        return tuple(found)
+            partitions.append((tuple(_times(self._with_nics(node, side), times) for node, times, cut in cuts for side in cut), False))
+        return tuple(partitions)
 
     def _with_nics(self, node: Node, side: Side) -> Side:
         """Return the GPUs of a node with the NICs' rate added where NICs have a separate path from the links inside the node."""
         if not (self.several and node.apart) or isinf(side.bytes_per_s):
             return side
         nics = self.egress(node)
-        of_side = min(1.0, side.ranks * node.own_nic.known / node.egress.known) if self.own_nics and node.own_nic else 1.0
-        alone, shared = side.bytes_per_s + nics.known * of_side, side.bytes_per_s + nics.known * side.ranks / node.gpus
-        return Side(side.ranks, alone, (*side.links, nics), side.times, shared)
+        share = 1.0
+        if self.own_nics and node.own_nic:
+            share = min(1.0, side.ranks * node.own_nic.rate / node.egress.rate)
+        alone = side.bytes_per_s + nics.rate * share
+        at_once = side.bytes_per_s + nics.rate * side.ranks / node.gpus
+        return Side(side.ranks, alone, (*side.links, nics), side.times, at_once)
 
     def as_nccl_takes_it(self) -> Job:
         """Return the same job with NCCL's constants as the rates of its links."""

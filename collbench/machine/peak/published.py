@@ -44,11 +44,12 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def job(self) -> Job:
         """Return the job of the measurement, from its given hardware."""
+        nvls = True if self.nvls else None
         override = UserOverride(
             parse_nic(self.nic) if self.nic else None,
             self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
             parse_pcie(self.pcie) if self.pcie else None,
-            False if self.algorithm else True if self.nvls else None,
+            False if self.algorithm else nvls,
         )
         nodes = (node_from_user(self.gpus_per_node, override),) * self.nodes
         return Job(joined(nodes, self.nvlink_domain) if self.nvlink_domain else nodes)
@@ -73,8 +74,10 @@ class PublishedFigure(msgspec.Struct, frozen=True):
         low, high = map(format_rate, self.busbw_bytes_per_s)
         rates = low if low == high else f"{low}–{high}"
         count = f"{self.nodes}×{self.gpus_per_node} " if self.nodes > 1 else f"{self.gpus_per_node}×"
-        how = " with NVLS" if self.nvls else f" with the {self.algorithm} algorithm" if self.algorithm else ""
-        return f"{rates} GB/s on {count}{self.machine}{how} ({', '.join(self.sources)})"
+        algorithm = f" with the {self.algorithm} algorithm" if self.algorithm else ""
+        if self.nvls:
+            algorithm = " with NVLS"
+        return f"{rates} GB/s on {count}{self.machine}{algorithm} ({', '.join(self.sources)})"
 
 
 class PublishedFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,43 +99,44 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     Machines are alike if they have the same number of GPUs of the same model and the same rate of their links; across nodes also of their
     NICs. Where no source has the model, the library that runs on the GPUs must be the same.
     """
-    own = _traits(job)
-    if own is None or own[1] is None:
+    node = job.nodes[0]
+    if not _is_uniform(job) or node.injection.bytes_per_s is None:
         return []
-    node = job.nodes[0]
     words = re.split(r"[^A-Za-z0-9]+", node.model) if node.model else None
-    traits = []
-    for row in rows():
-        if row.operation == operation and (words is None or row.gpu in words):
-            its = row.job()
-            if words or its.nodes[0].injection.library == node.injection.library:
-                traits.append((row, _traits(its)))
-    alike = [row for row, its in traits if its and its[0] == own[0] and _alike(its[1], own[1]) and _alike(its[2], own[2])]
     groups: dict[tuple[Any, ...], list[Published]] = {}
-    for row in alike:
-        groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
-    found = sorted(groups.values(), key=lambda group: abs(log(group[0].nodes / job.machines)))
-    return [_figure(group) for group in found[:_MOST]]
+    for row in rows():
+        if row.operation != operation or (words is not None and row.gpu not in words):
+            continue
+        published_job = row.job()
+        same_library = published_job.nodes[0].injection.library == node.injection.library
+        if (words or same_library) and _is_uniform(published_job) and _are_alike(published_job, job):
+            groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
+    nearest_first = sorted(groups.values(), key=lambda group: abs(log(group[0].nodes / job.machines)))
+    return [_figure(group) for group in nearest_first[:_MOST]]
 
 
-def _traits(job: Job) -> tuple[tuple[float, bool, bool], float | None, float | None] | None:
-    """Return what makes machines alike, for a job on machines of one kind; None for a mixed one.
-
-    GPUs per node, whether there are several nodes, and whether NVLink joins them; the rate between GPUs, and the rate leaving a node.
-    """
-    if len(job.kinds) > 1 or job.ceiling_from_user is not None:
-        return None
-    node = job.nodes[0]
-    counts = (node.gpus / node.machines, job.machines > 1, job.several)
-    return counts, node.injection.bytes_per_s, node.egress.bytes_per_s if job.several else None
+def _is_uniform(job: Job) -> bool:
+    """Return whether all nodes of a job are equal, and the rates are those of their links."""
+    return len(job.kinds) == 1 and job.ceiling_from_user is None
 
 
-def _alike(one: float | None, other: float | None) -> bool:
-    return one is other is None or (one is not None and other is not None and isclose(one, other, rel_tol=_ALIKE))
+def _are_alike(a: Job, b: Job) -> bool:
+    """Return whether two jobs on equal nodes have as many GPUs per node, the same network of NVLinks, and the same rates."""
+    node_a = a.nodes[0]
+    node_b = b.nodes[0]
+    if node_a.gpus / node_a.machines != node_b.gpus / node_b.machines or (a.machines > 1, a.several) != (b.machines > 1, b.several):
+        return False
+    egress_alike = not a.several or _are_close(node_a.egress.bytes_per_s, node_b.egress.bytes_per_s)
+    return egress_alike and _are_close(node_a.injection.bytes_per_s, node_b.injection.bytes_per_s)
+
+
+def _are_close(a: float | None, b: float | None) -> bool:
+    return a is b is None or (a is not None and b is not None and isclose(a, b, rel_tol=_ALIKE))
 
 
 def _figure(group: Sequence[Published]) -> PublishedFigure:
     first = group[0]
-    low, high = min(row.busbw_gb_per_s[0] for row in group), max(row.busbw_gb_per_s[1] for row in group)
+    low = 1e9 * min(row.busbw_gb_per_s[0] for row in group)
+    high = 1e9 * max(row.busbw_gb_per_s[1] for row in group)
     sources = tuple(dict.fromkeys(row.source for row in group))
-    return PublishedFigure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
+    return PublishedFigure((low, high), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)

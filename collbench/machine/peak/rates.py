@@ -87,6 +87,11 @@ class NvLink(_SourcedRow, frozen=True):
         """The links of the GPU model of this generation that has the most."""
         return max((gpu.links for gpu in rates().gpu if gpu.architecture in self.architectures), default=0)
 
+    @property
+    def most_gb_per_s(self) -> float:
+        """GB/s of all links of that GPU model together."""
+        return self.most_links * self.gb_per_s
+
 
 class GpuModel(_SourcedRow, frozen=True):
     """A GPU model: its maximum number of NVLinks, the PCIe generation of its interface, and where its links lead.
@@ -175,9 +180,9 @@ def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | 
     name = architecture or (row.architecture if row else None)
     if name:
         return next((link for link in rates().nvlink if name in link.architectures), None)
-    fitting = {known.architecture for known in rates().gpu if known.links == count}
-    found = [link for link in rates().nvlink if fitting & set(link.architectures)]
-    return min(found, key=lambda link: link.nccl_gb_per_s) if len({link.gb_per_s for link in found}) == 1 else None
+    architectures = {gpu.architecture for gpu in rates().gpu if gpu.links == count}
+    candidates = [link for link in rates().nvlink if architectures & set(link.architectures)]
+    return min(candidates, key=lambda link: link.nccl_gb_per_s) if len({link.gb_per_s for link in candidates}) == 1 else None
 
 
 @cache
@@ -192,9 +197,10 @@ def nvlink_of_rate(gb_per_s: float, reduces: bool = False) -> NvLink:
 
     reduces   only generations with switches that reduce data
     """
-    known = sorted((row for row in rates().nvlink if row.most_links and (row.nvls_efficiency or not reduces)), key=_fastest)
-    fast_enough = next((row for row in known if _fastest(row) >= gb_per_s), known[-1])
-    return next((row for row in known if links_of_rate(row, gb_per_s)), fast_enough)
+    usable = (row for row in rates().nvlink if row.most_links and (row.nvls_efficiency or not reduces))
+    slowest_first = sorted(usable, key=lambda row: row.most_gb_per_s)
+    fast_enough = next((row for row in slowest_first if row.most_gb_per_s >= gb_per_s), slowest_first[-1])
+    return next((row for row in slowest_first if links_of_rate(row, gb_per_s)), fast_enough)
 
 
 def links_of_rate(row: NvLink, gb_per_s: float) -> int | None:
@@ -203,10 +209,6 @@ def links_of_rate(row: NvLink, gb_per_s: float) -> int | None:
         return None
     count = round(gb_per_s / row.gb_per_s)
     return count if 0 < count <= row.most_links and isclose(count * row.gb_per_s, gb_per_s, rel_tol=1e-6) else None
-
-
-def _fastest(row: NvLink) -> float:
-    return row.most_links * row.gb_per_s
 
 
 @cache

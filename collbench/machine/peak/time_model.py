@@ -90,18 +90,18 @@ def expected_times(operation: str, job: Job, sizes: Sequence[int], forced: Force
     plateau = expected.bytes_per_s if expected else None
     if plateau is None:
         raise UsageError(f"peak {operation}: {expected.limited_by if expected else 'no rate is expected'}")
-    every = list(_choices(operation, job))
-    choices = [choice for choice in every if _fits(forced, choice.algorithm, PROTOCOLS[choice.protocol])]
-    if not choices:
+    choices = list(_choices(operation, job))
+    allowed = [choice for choice in choices if _fits(forced, choice.algorithm, PROTOCOLS[choice.protocol])]
+    if not allowed:
         raise UsageError(f"peak {operation}: no model: NCCL's constants have no {'/'.join(filter(None, forced))} here")
-    rings = [choice for choice in every if choice.algorithm == "ring"]
+    rings = [choice for choice in choices if choice.algorithm == "ring"]
     times = []
     for size in sizes:
         moved = BUS_FACTOR[operation](job.ranks) * size
-        seconds, fastest = min(((_seconds(choice, operation, job, size), choice) for choice in choices), key=lambda pair: pair[0])
+        seconds, fastest = min(((_seconds(choice, operation, job, size), choice) for choice in allowed), key=lambda pair: pair[0])
         busbw = moved / seconds
-        of_rings = moved / min(_seconds(choice, operation, job, size) for choice in rings)
-        ring_percent = 100 * of_rings / max(choice.busbw for choice in rings)
+        ring_busbw = moved / min(_seconds(choice, operation, job, size) for choice in rings)
+        ring_percent = 100 * ring_busbw / max(choice.busbw for choice in rings)
         protocol = PROTOCOLS[fastest.protocol]
         times.append(ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, protocol, ring_percent))
     return times
@@ -135,13 +135,13 @@ def _seconds(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> f
 def _choices(operation: str, job: Job) -> Iterator[_AlgorithmChoice]:
     reached = job.as_nccl_takes_it()
     algorithms: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
-    for algorithm, throughput in algorithms.items():
-        found = throughput(reached, True)
-        if found is None:
+    protocols = (_LL, _LL128, _SIMPLE) if _on_nvlink(job) else (_LL, _SIMPLE)
+    for algorithm, throughput_of in algorithms.items():
+        throughput = throughput_of(reached, True)
+        if throughput is None:
             continue
-        protocols = (_LL, _LL128, _SIMPLE) if _on_nvlink(job) else (_LL, _SIMPLE)
         for protocol in (_SIMPLE,) if algorithm in ("nvls", "nvls_tree") else protocols:
-            rate = _rate(algorithm, protocol, job, found.bytes_per_s)
+            rate = _rate(algorithm, protocol, job, throughput.bytes_per_s)
             yield _AlgorithmChoice(algorithm, protocol, _latency_us(algorithm, protocol, operation, job) / 1e6, rate)
 
 
@@ -161,16 +161,15 @@ def _rate(algorithm: Algorithm, protocol: int, job: Job, simple: float) -> float
 def _most_of_ll(job: Job) -> float:
     """Return the largest rate of LL: on one node by the GPU, on several as for CPUs that are not AMD's."""
     if job.several:
-        two, more = rates().time.ll_gb_per_s
-        return (two if len(job.nodes) == 2 else more) * 1e9
-    if not _on_nvlink(job):
-        return min(row.ll_gb_per_s for row in rates().nvlink) * 1e9
-    return min(row.ll_gb_per_s for row in _nvlinks(job)) * 1e9
+        on_two_nodes, on_more_nodes = rates().time.ll_gb_per_s
+        return (on_two_nodes if len(job.nodes) == 2 else on_more_nodes) * 1e9
+    generations = _nvlinks(job) if _on_nvlink(job) else rates().nvlink
+    return min(row.ll_gb_per_s for row in generations) * 1e9
 
 
 def _nvlinks(job: Job) -> list[NvLink]:
     """Return the NVLink generation of each kind of node, by the rate of its links."""
-    return [nvlink_of_rate(node.injection.known / 1e9, node.reduces) for node, _ in job.kinds]
+    return [nvlink_of_rate(node.injection.rate / 1e9, node.reduces) for node, _ in job.kinds]
 
 
 def _on_nvlink(job: Job) -> bool:
@@ -186,8 +185,8 @@ def _latency_us(algorithm: Algorithm, protocol: int, operation: str, job: Job) -
     column = protocol if len(table.base) > 1 else 0
     inside = (table.nvlink if _on_nvlink(job) else table.pcie)[column]
     nodes = len(job.nodes)
-    alone = job.ranks == nodes
-    between = constants.tree.network[protocol] if alone and algorithm == "ring" else table.network[column]
+    one_rank_per_node = job.ranks == nodes
+    between = constants.tree.network[protocol] if one_rank_per_node and algorithm == "ring" else table.network[column]
     if algorithm == "nvls":
         return inside
     depth = int(log2(nodes))
@@ -226,9 +225,9 @@ def _correction(choice: _AlgorithmChoice, job: Job, size: int) -> float:
 
 def _tree_share(protocol: int, size: int) -> float:
     table = [*rates().time.tree_correction[protocol], 1.0]
-    place = min(max(log2(size / 64), 0.0), len(table) - 1.0)
-    lower = min(int(place), len(table) - 2)
-    return table[lower] + (table[lower + 1] - table[lower]) * (place - lower)
+    position = min(max(log2(size / 64), 0.0), len(table) - 1.0)
+    lower = min(int(position), len(table) - 2)
+    return table[lower] + (table[lower + 1] - table[lower]) * (position - lower)
 
 
 # The same by the table that NCCL prints for a communicator (NCCL_DEBUG_SUBSYS=TUNING): latency and algorithm bandwidth of each choice,

@@ -554,7 +554,7 @@ def _row(name: str, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
     row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
     if why:
         return row.replace(flags=())
-    row = against(row, min((source.link, target.link), key=lambda link: link.known))
+    row = against(row, min((source.link, target.link), key=lambda link: link.rate))
     return row.replace(limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
@@ -614,7 +614,7 @@ def _between_interfaces(row: Channel, pair: ToolPair, links: dict[str, Link]) ->
         return row.replace(limited_by=_INSIDE)
     ends = [links[pair.source.host], links[pair.target.host]]
     unclear = next((link for link in ends if link.bytes_per_s is None), None)
-    return against(row, unclear or min(ends, key=lambda link: link.known))
+    return against(row, unclear or min(ends, key=lambda link: link.rate))
 
 
 def links_of(world: World) -> dict[str, Link]:

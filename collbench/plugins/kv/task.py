@@ -347,9 +347,9 @@ class KvTask(Task):
         links = session.ceilings.leaving(backend)
         if unknown := next((links[host] for host, n_bytes in crossing.items() if n_bytes and not links[host].bytes_per_s), None):
             return no_ceiling(unknown.name)
-        slow = max(crossing, key=lambda host: crossing[host] / links[host].known)
+        slow = max(crossing, key=lambda host: crossing[host] / links[host].rate)
         link = links[slow]
-        rate = ready.case.size_bytes / crossing[slow] * link.known
+        rate = ready.case.size_bytes / crossing[slow] * link.rate
         parts = (link.part,) if link.part else ()
         return Ceiling("network", rate, f"{link.name} on {slow}", "bound", link.source, limited_by_parts=parts)
 
