@@ -180,6 +180,7 @@ def test_without_a_librarys_constants_a_ring_on_the_wires_is_expected():
         (16, typed("8x400Gb", 450.0, each=8, nvls=False), 545.7),
         (16, typed("8x400Gb", 450.0, each=8, nvls=True), 793.75),  # Bn·2(N-1)/N
         (4, typed("4x100Gb", 300.0, each=8, nvls=None), 96.875),
+        (4, typed("2x400Gb", None, "gen4x16", each=2), 55.138),  # 31.508·2·7/8: each GPU sends its data once over its PCIe link
     ],
 )
 def test_sharp_in_the_fabric(nodes, node, bound):
@@ -282,6 +283,38 @@ def test_a_hypercube_sends_most_bytes_in_the_last_step(ranks_of_a_node, share):
     assert ceilings("hypercube", unlike).bound.bytes_per_s == pytest.approx(3 / 4 * 10e9 / (1 / 4 + 2 / 4))  # rank 3 sends to ranks 2 and 1
 
 
+def test_links_inside_do_not_limit_a_hypercube_whose_steps_all_leave_the_nodes():
+    inside = Link(1e9, "shared memory")
+    nodes = (Node(2, inside, Link(10e9, "NIC 1×80 Gb/s"), neighbours=inside),) * 2
+    across = ceilings("hypercube", Job(nodes, placement=(0, 1, 1, 0))).expected
+    assert (across.bytes_per_s, across.limited_by) == (pytest.approx(3 / 4 * 10e9 / (2 / 4 + 4 / 4)), "NIC 1×80 Gb/s")
+    cyclic = ceilings("hypercube", Job(nodes, placement=(0, 1, 0, 1))).expected  # the second step, with half of the data, stays inside
+    assert (cyclic.bytes_per_s, cyclic.limited_by) == (pytest.approx(3 / 4 / (2 / 4 / 10e9 + 2 / 4 / 1e9)), "shared memory")
+
+
+@pytest.mark.parametrize(
+    ("operation", "bound"),
+    [
+        ("allgatherv", 12.5),  # 6 of 8 GB leave the first node: 3/4·8 GB/(6 GB/12.5 GB/s)
+        ("reducescatterv", 12.5),  # 6 GB of sums come in
+        ("gatherv", 37.5),  # the root is on the first node: 2 GB come in
+        ("scatterv", 37.5),
+    ],
+)
+def test_parts_of_unequal_sizes_on_two_nodes(operation, bound):
+    job = Job((typed("1x100Gb", each=2),) * 2, traffic=[[6e9, 0.0, 1e9, 1e9]])
+    found = ceilings(operation, job).bound
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(bound * 1e9), "NIC 1×100 Gb/s")
+    assert rates(operation, job)[0] == pytest.approx(0.96 * bound)
+
+
+@pytest.mark.parametrize("operation", ["allgatherv", "reducescatterv"])
+@pytest.mark.parametrize(("largest", "ring"), [(1000.0, 12e9), (1009.0, 12e9), (1011.0, None)])
+def test_a_ring_is_a_reference_for_parts_that_are_equal_within_1_percent(operation, largest, ring):
+    found = ceilings(operation, Job((typed("1x100Gb", each=2),) * 2, traffic=[[1000.0, 1000.0, 1000.0, largest]]))
+    assert (found.expected.model, found.ring and found.ring.bytes_per_s) == ("ring" if ring else "direct", ring)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_pairs_of_each_node_are_those_that_are_measured(seed):
     random = Random(seed)
@@ -314,12 +347,17 @@ def test_jobs_without_ceilings_are_refused(operation, job, why):
         ceilings(operation, job)
 
 
+UNKNOWN_NVLINKS = wired(gpus(3, None), {(0, 1): 18})  # the model of the GPUs is unknown, and so is the rate of their NVLinks
+ONE_PCIE_LINK_KNOWN = replace(UNKNOWN_NVLINKS, pci=UNKNOWN_NVLINKS.pci[:1])
+
+
 @pytest.mark.parametrize(
     ("job", "why"),
     [
         (Job((typed(nic=None),) * 2), "the rate between nodes is unknown: the NICs are unknown: add --nic, such as --nic 4x100Gb/s"),
         (Job((typed(each=1),)), "one rank moves nothing"),
         (Job((node_from_user(8, UserOverride()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
+        (Job((node_of(ONE_PCIE_LINK_KNOWN),)), "nothing is known of the links"),
     ],
 )
 def test_what_is_unknown_is_reported_and_not_0(job, why):

@@ -64,6 +64,12 @@ def test_what_else_follows_from_links():
     assert "lead back" in node_of(INJECTION["links that a file leads back to the GPU are not counted"][0]).doubts[-1]
 
 
+def test_the_fastest_pair_of_a_mesh_is_the_one_with_most_links():
+    """Neither of the two is the last GPU, nor next to the other."""
+    node = node_of(wired(gpus(4), {(0, 1): 1, (0, 2): 4, (0, 3): 1, (2, 3): 1}))
+    assert (node.pair.bytes_per_s, node.neighbours.bytes_per_s) == (100e9, 25e9)
+
+
 def test_bridged_pairs_fall_back_to_pcie_beyond_the_pair():
     machine = wired(gpus(8), {(i, i + 1): 12 for i in range(0, 8, 2)})
     pair, box = node_of(machine, 2), node_of(machine)

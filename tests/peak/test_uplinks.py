@@ -83,17 +83,17 @@ def ported(gpus_below: int, nics_below: int, apart: bool, up: float = 16.0) -> M
 
 
 @pytest.mark.parametrize(
-    ("machine", "gigabytes", "part"),
+    ("machine", "gigabytes", "of_nccl", "part"),
     [
-        (ported(2, 2, apart=False), 100.0, NicLimit(ports=((2, 400e9),))),
-        (ported(2, 2, apart=True), 31.5, BridgeLimit(address="0000:21:00.0")),
-        (ported(1, 3, apart=False), 63.0, PcieLimit(generation=5, lanes=16)),
-        (ported(2, 2, apart=True, up=32.0), 63.0, BridgeLimit(address="0000:21:00.0")),
+        (ported(2, 2, apart=False), 100.0, 96.0, NicLimit(ports=((2, 400e9),))),
+        (ported(2, 2, apart=True), 31.5, 24.0, BridgeLimit(address="0000:21:00.0")),
+        (ported(1, 3, apart=False), 63.0, 48.0, PcieLimit(generation=5, lanes=16)),
+        (ported(2, 2, apart=True, up=32.0), 63.0, 48.0, BridgeLimit(address="0000:21:00.0")),
     ],
 )
-def test_switches_with_all_their_ports(machine, gigabytes, part):
+def test_switches_with_all_their_ports(machine, gigabytes, of_nccl, part):
     egress = node_of(machine, [gpu.key for gpu in machine.gpus], pcie=None).egress
-    assert round(egress.bytes_per_s / 1e9, 1) == gigabytes
+    assert (round(egress.bytes_per_s / 1e9, 1), egress.as_nccl_takes_it().bytes_per_s) == (gigabytes, pytest.approx(of_nccl * 1e9))
     assert egress.part.alone() == part
 
 
@@ -145,3 +145,18 @@ def test_the_functions_of_one_port_have_its_rate_once():
     assert [port.certain for port in shared_ports(machine)] == [True]
     assert node_of(machine, 1).egress.bytes_per_s == 25e9
     assert node_of(replace(machine, nics=nics[:1]), 1).egress.bytes_per_s == pytest.approx(15.75e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("card", "gigabytes", "words"),
+    [("5c25:7303:00a1:b210", 25.0, "counted as one port"), (None, 50.0, "counted as two ports")],
+    ids=["one card", "the card is unknown"],
+)
+def test_devices_that_are_or_may_be_one_port_are_named(card: str | None, gigabytes: float, words: str) -> None:
+    """Two devices with the same place in different PCI domains, by their names, with 200 Gb/s each."""
+    rate = Port(1, 200e9, state="active", link_layer="ethernet")
+    names = ("rocep1s0f0", "roceP2p1s0f0")
+    nics = tuple(Nic(name, model="ConnectX-6", rdma=True, ports=(rate,), card_guid=card) for name in names)
+    node = node_of(Machine(nics=nics), 1)
+    assert node.egress.bytes_per_s == gigabytes * 1e9
+    assert [doubt.startswith(words) for doubt in node.doubts if "rocep1s0f0 and roceP2p1s0f0" in doubt] == [True]

@@ -114,6 +114,14 @@ def test_an_unsupported_tool_beside_a_supported_one_is_named(order, tmp_path):
     assert (skipped.line, "iperf3" in skipped.reason) == (5 if order[0] == 0 else 1, True)
 
 
+def test_a_table_is_read_beside_a_line_of_nccl_that_has_the_words_of_another_tool(tmp_path):
+    file = tmp_path / "out.txt"
+    file.write_text(f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
+    (table,) = read_tables([file], UserInput(), None)
+    assert [row.size_bytes for row in table.run.rows] == [1 << 30] * 2
+    assert [skipped.line for skipped in table.skipped] == [0]  # no reader searches NCCL's log for the first line of a table
+
+
 @pytest.mark.parametrize("sample", sorted((Path(__file__).parent / "samples").iterdir()), ids=lambda sample: sample.name)
 def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample):
     assert unread_tools(lines_of(sample.read_bytes())) == {}

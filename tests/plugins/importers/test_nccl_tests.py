@@ -215,6 +215,35 @@ def test_graphs_and_what_the_log_reports_of_the_start_are_kept():
 
 
 @pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        ("mpirun -np 8 -x NCCL_ALGO=Ring", {"NCCL_ALGO": "Ring"}),
+        ("mpiexec -n 8 -genv NCCL_ALGO Ring -env NCCL_PROTO LL", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
+        ("mpiexec -n 8 -genv NCCL_IB_HCA =mlx5_0", {"NCCL_IB_HCA": "=mlx5_0"}),  # "=": this name exactly
+        ("mpiexec -genv NCCL_ALGO=Ring -n 8", {"NCCL_ALGO": "Ring"}),
+        ("srun -n 8 --export=ALL,NCCL_ALGO=Ring", {"NCCL_ALGO": "Ring"}),
+        ("srun -n 8 --export ALL,NCCL_ALGO=Ring", {"NCCL_ALGO": "Ring"}),
+    ],
+)
+def test_the_variables_that_a_launcher_sets_are_kept(command, environment):
+    assert only([f"{command} ./broadcast_perf -g 1", BROADCAST, f"{SMALL} 0.41  0.41  0"]).facts["environment"] == environment
+
+
+def test_spaces_after_the_backslash_do_not_end_a_command():
+    assert only(["mpirun -np 2 \\  ", "  ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
+
+
+def test_nccls_own_table_is_kept_without_what_it_does_not_use():
+    table = [
+        "n1:1:1 [0] NCCL INFO   Algorithm   |                            Ring                  |",
+        "n1:1:1 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |",
+        "n1:1:1 [0] NCCL INFO     AllReduce |     9.3/   1.2 |    18.0/   0.0 |    22.4/   2.4 |",
+    ]
+    used = [["AllReduce", "Ring", "LL", 9.3, 1.2], ["AllReduce", "Ring", "Simple", 22.4, 2.4]]
+    assert only([*table, *HEAD, PROGRAM, LINE]).facts["nccl_tuning"] == used
+
+
+@pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
         ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
@@ -278,6 +307,18 @@ def test_the_mode_of_each_way_of_blocking(printed, mode):
 def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title, foot, text, wrong):
     lines = [*HEAD, COLUMNS.replace("#wrong", title), PROGRAM, LINE.replace("      0", f"  {text}"), foot]
     assert {row.wrong for row in only(lines).rows if row.na is None} == {wrong}
+
+
+def test_wrong_data_that_no_column_shows_is_of_a_case_without_a_size():
+    run = only([*HEAD, COLUMNS, PROGRAM, LINE, "# Out of bounds values : 3 FAILED"])
+    assert [(row.size_bytes, row.count, row.wrong) for row in run.rows] == [(8 << 30, 2 << 30, 0), (8 << 30, 2 << 30, 0), (0, 0, 3)]
+    assert [row.time_s is None for row in run.rows] == [False, False, True]
+
+
+def test_without_validation_nothing_was_compared_whatever_the_column_shows():
+    run = only([HEAD[0].replace("validation: 1", "validation: 0"), *DEVICES, COLUMNS, PROGRAM, LINE])
+    assert [(row.wrong, row.checked) for row in run.rows] == [(None, 0), (None, 0)]
+    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
 
 
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
