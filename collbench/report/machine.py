@@ -464,7 +464,7 @@ def _matters(machine: Machine, path: str) -> bool:
     if path in _OF_GPUS:
         return bool(machine.gpus)
     if head == "pci" and path.endswith("/numa"):
-        return len(machine.numa_nodes) > 1 and any(key == part.address for part in (*machine.nics, *machine.gpus))
+        return len(machine.numa_nodes) > 1 and key in {*(nic.address for nic in machine.nics), *(gpu.address for gpu in machine.gpus)}
     nic = next((nic for nic in machine.nics if nic.key == key), None) if head == "nics" and rest else None
     return nic is None or (nic.virtual is None and (bool(nic.ports) or not path.endswith("/ports")))
 

@@ -182,7 +182,7 @@ def _samples(material: Material) -> Iterator[Sample]:
     tables = [*material.tables, *material.tables_of_kinds]
     drawn = [run for kind in kinds().values() if kind.drawn for run, _ in material.of_kind(kind.name)]
     named_runs = [(table.name, table.runs, in_print_order(table.rows)) for table in tables]
-    named_runs += [(run.path.resolve().name, [run], run.rows) for run in drawn]
+    named_runs += [(run.path.resolve().name, (run,), run.rows) for run in drawn]
     for name, runs, rows in named_runs:
         labels = {"run": short(name, _LONGEST)} if len(named_runs) > 1 else {}
         yield from _run_samples(runs, labels)
