@@ -84,7 +84,7 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     if view.columns and not view.added:
         return view.columns
     if plan.some("mode") == ["overlap"]:
-        keys = _OVERLAP
+        keys: tuple[str, ...] = _OVERLAP
         hidden: set[str] = set()
     else:
         keys = _SHOWN

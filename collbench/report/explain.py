@@ -283,8 +283,15 @@ def _finding_pages() -> Iterator[WordPage]:
     from collbench.machine.doctor import finding
 
     for code, page in finding.pages().items():
-        texts = {"title": page.title, "means": page.means, "check": page.check, "remedy": page.remedy}
-        yield WordPage(group="finding", word=code, **texts, sources=tuple(page.sources))
+        yield WordPage(
+            group="finding",
+            word=code,
+            title=page.title,
+            means=page.means,
+            check=page.check,
+            remedy=page.remedy,
+            sources=tuple(page.sources),
+        )
 
 
 def _fact_pages() -> Iterator[WordPage]:
