@@ -51,8 +51,7 @@ class CaseLimits(msgspec.Struct, frozen=True):
     """A case of a baseline: how often it was measured, and what the gate sees of it. name: what distinguishes it."""
 
     case: Annotated[
-        CaseKey,
-        column("", key="", value=lambda limits: limits.case.named(), title="case", text=lambda limits: limits.name, cut=True),
+        CaseKey, column("", key="", value=lambda limits: limits.case.named(), title="case", text=lambda limits: limits.name, cut=True)
     ]
     name: str
     allocations: Annotated[int, column("The allocations that measured it.", unit=NUMBER, title="allocations", drop=2)]
@@ -281,8 +280,7 @@ def extent(history: History) -> str:
 def by_step(series: Sequence[CaseHistory]) -> tuple[list[CaseHistory], list[CaseHistory]]:
     """Return (all cases together and groups, cases), those with the largest step first; series without one keep their order."""
     ordered = sorted(series, key=lambda member: (member.about.kind != WHOLE, -member.largest))
-    groups = [member for member in ordered if member.about.kind != CASE]
-    return groups, [member for member in ordered if member.about.kind == CASE]
+    return [member for member in ordered if member.about.kind != CASE], [member for member in ordered if member.about.kind == CASE]
 
 
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:

@@ -83,20 +83,16 @@ class WordPage(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
     @property
-    def spellings(self) -> list[str]:
-        """Return its word and its other names, as written."""
-        return [self.word, *self.names]
-
-    def has_name(self, word: str) -> bool:
-        """Return whether it is the page of a word, in any case ("-", "_" and spaces are alike)."""
-        return plain(word) in map(plain, self.spellings)
+    def spellings(self) -> dict[str, str]:
+        """Return its word and its other names as written, by their plain spelling."""
+        return {plain(name): name for name in (self.word, *self.names)}
 
 
 @cache
 def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
     all_pages = [*word_table(), *_operation_pages(), *_flag_pages(), *_finding_pages(), *_fact_pages()]
-    all_pages += _column_pages({plain(name) for page in all_pages for name in page.spellings})
+    all_pages += _column_pages({name for page in all_pages for name in page.spellings})
     return tuple(sorted(all_pages, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
@@ -106,14 +102,15 @@ def page(word: str) -> list[WordPage]:
     Texts that begin as those of a page, such as "NIC 4×100 Gb/s", have that page.
     Raises UsageError for a word without a page; it names the most similar words and topics.
     """
-    pages_of_word = [page for page in pages() if page.has_name(word)] or [page for page in pages() if word.startswith(page.beginnings)]
+    wanted = plain(word)
+    pages_of_word = [page for page in pages() if wanted in page.spellings] or [page for page in pages() if word.startswith(page.beginnings)]
     if pages_of_word:
         return pages_of_word
     from collbench.machine.readers.text import printable
 
-    spellings = {plain(name): name for page in pages() for name in page.spellings}
+    spellings = {name: written for page in pages() for name, written in page.spellings.items()}
     spellings |= {plain(topic): topic for topic in TOPICS}
-    near = [spellings[name] for name in get_close_matches(plain(word), spellings, 3)]
+    near = [spellings[name] for name in get_close_matches(wanted, spellings, 3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists the topics")
 
@@ -147,11 +144,12 @@ def topic_lines(width: int | None = None) -> Iterator[Line]:
 
 def lines_about(words: str, width: int | None = None) -> Iterator[Line]:
     """Yield the pages of a word, then the list of the words if it is a topic. Raises UsageError for an unknown word."""
-    topic = next((topic for topic in TOPICS if plain(topic) == plain(words)), None)
+    wanted = plain(words)
+    topic = next((topic for topic in TOPICS if plain(topic) == wanted), None)
     if topic is None:
         yield from _page_lines(page(words), width)
         return
-    pages_of_word = [page for page in pages() if page.has_name(words)]
+    pages_of_word = [page for page in pages() if wanted in page.spellings]
     if pages_of_word:
         yield from _page_lines(pages_of_word, width)
         yield Line("")

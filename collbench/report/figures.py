@@ -67,7 +67,8 @@ _MARKERS = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o", Ou
 _MOST_TICKS = 7
 _MOST_DATES = 5  # their labels are long
 _FURTHEST = 5.0  # powers of two to either side; larger ratios are drawn at the edge
-_LONGEST_NAME, _LONGEST_WORDS = 46, 44
+_LONGEST_NAME = 46
+_LONGEST_WORDS = 44
 # In the order of priority of their labels.
 _RATIOS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
 

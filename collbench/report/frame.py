@@ -179,11 +179,9 @@ class TextLayout(Generic[R]):
         """Yield the line of a record, and the further lines of its wrapped text."""
         instead = self.frame.instead(record)
         style = self.frame.style(record)
-        texts = [
-            column.pad(printable(column.text(record)), width)
-            for column, width in zip(self.columns, self.widths, strict=True)
-            if instead is None or not (column.drop or column.right)
-        ]
+        widths = zip(self.columns, self.widths, strict=True)
+        kept = [(column, width) for column, width in widths if instead is None or not (column.drop or column.right)]
+        texts = [column.pad(printable(column.text(record)), width) for column, width in kept]
         if instead is None and self.width is not None and self.columns[-1].wrap:
             yield from (Line(text, style) for text in self._wrapped(GAP.join(texts[:-1]), texts[-1].rstrip(), self.width))
         else:

@@ -146,15 +146,12 @@ def _series(row: Row) -> list[Any]:
 
 def _line(*placings: Row | None) -> Iterator[str]:
     """Yield the line of a row, or of two that differ in the placing only; before it a comment for each n/a row."""
-    measured: dict[bool, Row] = {}
-    for row in placings:
-        if row is None:
-            continue
-        if row.na is None:
-            measured[row.in_place] = row
-            continue
-        parts = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_extras(row)]
-        yield printable(f"# n/a: {' '.join(part for part in parts if part)}: {row.na}")
+    rows = [row for row in placings if row is not None]
+    measured = {row.in_place: row for row in rows if row.na is None}
+    for row in rows:
+        if row.na is not None:
+            parts = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_extras(row)]
+            yield printable(f"# n/a: {' '.join(part for part in parts if part)}: {row.na}")
     if measured:
         first = next(iter(measured.values()))
         dtype = printable(_TYPES.get(first.dtype, first.dtype))

@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 
 # Runs as Markdown, for wikis and pull requests: headlines, concerns, comparisons, rows.
 
-_MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
+_MOST_ROWS = 200  # a comment on GitHub has at most 65,536 characters
+_FEWEST_ROWS = 20
+_MOST_HEADLINES = 80
 
 
 def markdown_text(material: Material) -> str:

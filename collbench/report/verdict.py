@@ -72,8 +72,11 @@ def check_suite_path(path: Path) -> None:
 
 # A verdict's parts as text, the same in every output. All text is made printable and cut, since a verdict file may be hostile.
 
-LONGEST_NAME, _LONGEST = 120, 400
-_MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
+LONGEST_NAME = 120
+_LONGEST = 400
+_MOST_CANDIDATES = 6
+_MOST_FACTORS = 8
+_LEAST_MULTIPLE = 3.0  # a larger factor is not shown in percent
 Part = verdicts.Suspicion | verdicts.FloorState | verdicts.GroupState
 
 
@@ -99,7 +102,7 @@ def slower(factor: float | None) -> str:
     """Return how much longer it takes: "+12.0 %", from threefold on "×4.2"; a dash where that is unknown."""
     if factor is None:
         return NOTHING
-    return f"×{factor:.3g}" if factor >= _HUGE else f"{100 * (factor - 1):+.1f} %"
+    return f"×{factor:.3g}" if factor >= _LEAST_MULTIPLE else f"{100 * (factor - 1):+.1f} %"
 
 
 def slower_in_each(factors: Sequence[float | None]) -> str:
@@ -220,7 +223,12 @@ def _announced(announcement: verdicts.Announcement | None) -> str:
 
 # The terminal output, on one screen: result, likely cause, suspects, changes, groups.
 
-_MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
+_MOST_REASONS = 8
+_MOST_OPEN = 12
+_MOST_CHANGES = 6
+_MOST_GROUPS = 6
+_MOST_UNKNOWN = 4
+_MOST_NOTES = 5
 _COLUMNS: tuple[Column[Part], ...] = (
     Column("", "", lambda part: f"  {part.state}"),
     Column("", "", name_of, cut=True),
@@ -316,9 +324,13 @@ def html_of_verdict(verdict: Verdict) -> str:
 
 # The commands to type next.
 
-_LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
+_LAUNCHES = 5
+_DAYS = 30  # until an announcement expires
+_LONGEST_FOLDER = 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher
-_EXPECT, _MORE, _SUITE = "changes.toml", "more-changes.toml", "confirm.toml"
+_EXPECT = "changes.toml"
+_MORE = "more-changes.toml"
+_SUITE = "confirm.toml"
 _ABOUT_TEMPLATE = """\
 # Unexpected changes, for `collbench gate --expect FILE`. Remove the tables of changes that are not intended, and complete "reason" and
 # "reviewer" of the others. "kind" and "what" are patterns: * matches anything.
@@ -477,7 +489,7 @@ def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 def _fresh_names(first: str, more: int) -> list[str]:
     """Return names of folders that do not exist here."""
-    names = (f"{first[:_LONGEST_NAME]}-again-{number}" for number in count(1))
+    names = (f"{first[:_LONGEST_FOLDER]}-again-{number}" for number in count(1))
     return list(islice((name for name in names if not Path(name).exists()), more))
 
 

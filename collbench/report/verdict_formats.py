@@ -277,7 +277,10 @@ def _plain(text: str) -> str:
 # Markdown for a pull request or the summary of a GitHub step: the result, the worst 20 rows, the rest folded.
 
 LARGEST = 1_000_000  # bytes: GitHub drops a step's summary of more than 1,024 KiB
-_MOST_ROWS, _MOST_REASONS, _MOST_CHANGES, _MOST_FOLDED = 20, 10, 10, 1000
+_MOST_ROWS = 20
+_MOST_REASONS = 10
+_MOST_CHANGES = 10
+_MOST_FOLDED = 1000
 _MARKS = {PASSED: "✅", REGRESSION: "❌", WRONG_DATA: "❌", UNDECIDED: "❔"}
 _LEFT_OUT = "The rest does not fit here: `collbench gate --verdict FILE` shows what `--out FILE` wrote."
 

@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 
 # The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
 GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
-MOST_FIGURES, _MOST_ANSWERS, _MOST_RATES = 4, 6, 3
+_COLORS = {Outcome.SLOWER: BAD, Outcome.FASTER: GOOD, Outcome.NO_CHANGE: GOOD, Outcome.INCONCLUSIVE: DOUBT}
+MOST_FIGURES = 4
+_MOST_ANSWERS = 6
+_MOST_RATES = 3
 
 
 class LargeFigure(msgspec.Struct, frozen=True):
@@ -140,18 +143,14 @@ def _of_comparison(material: Material) -> FirstScreen | None:
         return None
     comparison = max(material.comparisons, key=lambda comparison: comparison.summary.outcomes.get(Outcome.SLOWER, 0))
     by_outcome = {outcome: [case for case in comparison.cases if case.outcome is outcome and not case.wrong] for outcome in Outcome}
-    slower = by_outcome[Outcome.SLOWER]
-    faster = by_outcome[Outcome.FASTER]
     same = by_outcome[Outcome.NO_CHANGE]
     unclear = by_outcome[Outcome.INCONCLUSIVE]
-    badges = (
-        ((BAD, "WRONG DATA"), comparison.summary.wrong_data), ((BAD, "SLOWER"), slower), ((GOOD, "FASTER"), faster),
-        ((GOOD, "NO CHANGE"), len(same) > len(unclear)), ((DOUBT, "INCONCLUSIVE"), True),
-    )  # fmt: skip
-    badge = next(badge for badge, holds in badges if holds)
-    changed = slower or faster
+    outcome = Outcome.NO_CHANGE if len(same) > len(unclear) else Outcome.INCONCLUSIVE
+    outcome = next((change for change in (Outcome.SLOWER, Outcome.FASTER) if by_outcome[change]), outcome)
+    badge = (BAD, "WRONG DATA") if comparison.summary.wrong_data else (_COLORS[outcome], outcome.upper())
+    changed = by_outcome[Outcome.SLOWER] or by_outcome[Outcome.FASTER]
     fallen = comparison.fallen.sentences()
-    title = _compared(comparison, changed or (same if len(same) > len(unclear) else unclear))
+    title = _compared(comparison, by_outcome[outcome])
     worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
     ends = worst if len(worst) < 2 else (worst[0], worst[-1])
     figures = [LargeFigure(f"{format_change(case.time)} time", _case(case.b)) for case in ends]
@@ -207,17 +206,16 @@ def of_check(verdict: CheckVerdict, line: str = "", rows: Sequence[Row] = ()) ->
     """Return the first screen of a check of these rows: the causes of its outcome, what decides in each operation, and the evidence."""
     decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
     decisive += [check for cause in verdict.causes if isinstance(cause, ReachesExpected) for check in cause.series]
-    figures = [
-        LargeFigure(format_percent(check.percent), f"of {format_rate(check.expected)} GB/s expected: {_series(check)}")
-        for check in decisive
-        if check.percent is not None and check.expected
-    ]
-    timed = [check for check in verdict.evidence if isinstance(check, SeriesCheck) and check.reach is Reach.LATENCY and check.time_s]
-    latencies = [(check.time_s or 0.0, check.size_bytes, f"{check.operation} over {check.backend}") for check in timed]
-    figures = _with_latency(figures, latencies)
+    figures = []
+    for check in decisive:
+        if check.percent is not None and check.expected:
+            label = f"of {format_rate(check.expected)} GB/s expected: {_series(check)} at {format_size(check.size_bytes)}"
+            figures.append(LargeFigure(format_percent(check.percent), label))
+    timed = [check for check in verdict.evidence if isinstance(check, SeriesCheck) and check.reach is Reach.LATENCY]
+    latencies = [(check.time_s, check.size_bytes, _series(check)) for check in timed if check.time_s]
     badge, doubts = _badge_of(verdict, rows)
     title = "; ".join([verdict.reasons(), *doubts])
-    return FirstScreen(title, badge, figures, line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
+    return FirstScreen(title, badge, _with_latency(figures, latencies), line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
 
 
 def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, str], list[str]]:
@@ -230,7 +228,7 @@ def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, st
         return (DOUBT, "DOUBTFUL"), [f"above the hard limit: {above} of {plural(len(measured), 'case')}; {FLAGS[_ABOVE].text}"]
     checks = [check for cause in verdict.causes if isinstance(cause, ReachesExpected) for check in cause.series]
     rates = [(answer.rate, answer.name) for answer in answers(rows) if answer.rate is not None]
-    percents = [(check.percent or 0.0, f"{check.operation} over {check.backend}") for check in checks]
+    percents = [(check.percent or 0.0, _series(check)) for check in checks]
     percents += [(rate.percent, name) for rate, name in rates if rate.percent is not None]
     lowest, name = min(percents)
     if lowest < 100 * OF_LINKS:
@@ -243,7 +241,7 @@ def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, st
 
 
 def _series(check: SeriesCheck) -> str:
-    return f"{check.operation} over {check.backend} at {format_size(check.size_bytes)}"
+    return f"{check.operation} over {check.backend}"
 
 
 def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[float, int, str]]) -> list[LargeFigure]:

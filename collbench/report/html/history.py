@@ -19,7 +19,10 @@ from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.results.row import UNDER_LOAD
 from collbench.units import plural
 
-_MOST_GROUPS, _MOST_CASES, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
+_MOST_GROUPS = 48
+_MOST_CASES = 24
+_MOST_LISTED = 300
+_MOST_NAMED = 5
 _MOST_TICKS = 6
 _FEW = 20  # allocations that a phone shows side by side
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")

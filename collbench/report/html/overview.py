@@ -17,9 +17,10 @@ from collbench.results.flags import FLAGS, explain
 from collbench.results.row import Row
 from collbench.units import format_size, plural
 
-MOST, _MOST_RUNS = 80, 8
+MOST = 80
+_MOST_RUNS = 8
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na"}
-_LEAST_OPERATIONS, _MOST_BARS, _WHOLE = 2, 24, 100.0
+_MOST_BARS = 24
 _METHOD = (
     "For each operation over each backend, the bus bandwidth at the largest size of at least 4 MiB that is not unreliable (else at the "
     "largest size), divided by the expected bandwidth; the line is the 95 % interval of the median. The vertical mark is 100 %. An open "
@@ -57,7 +58,7 @@ def _rates_chart(best: Sequence[Headline]) -> Chart | None:
     """Return the share of the expected bandwidth of each operation over each backend, the worst first; None for one operation."""
     points = [(headline, point_of(headline.row)) for headline in best if not is_shown_as_time(headline.row)]
     rated = [(headline, point.percent, bool(point.state)) for headline, point in points if point.percent is not None]
-    if len({headline.row.operation for headline, _, _ in rated}) < _LEAST_OPERATIONS:
+    if len({headline.row.operation for headline, _, _ in rated}) < 2:
         return None
     rated.sort(key=lambda entry: entry[1].value)
     backends = list(dict.fromkeys(headline.row.backend for headline in best))
@@ -70,7 +71,7 @@ def _rates_chart(best: Sequence[Headline]) -> Chart | None:
         values = [value_of(row, field) for field in fields]
         text = f"{of_ceiling(row)} at {format_size(row.size_bytes)}"
         color = backends.index(row.backend)
-        bars.append(Bar(" ".join(values), text, percent.value, interval, _WHOLE, color, is_open=is_open))
+        bars.append(Bar(" ".join(values), text, percent.value, interval, 100.0, color, is_open=is_open))
         rows.append([*values, text, remarks(row)])
     shown = bars[:_MOST_BARS]
     less = f" Drawn are the lowest {len(shown)} of {len(bars)}." if len(shown) < len(bars) else ""
