@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from collbench.analysis.launches import time_of
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, LEAST_RATE_BYTES, is_above_limit
 from collbench.reason import Fact
-from collbench.report.cases import two_modes, value_of
+from collbench.report.cases import least_percent, two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import IMPORTED, CommunicatorBytes, HeldResources, Row
-from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, listed, plural
+from collbench.units import format_bytes, format_rate, format_size, format_time, listed, plural
 
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
@@ -50,10 +50,10 @@ class HeadlineRate(Fact, frozen=True):
         if self.expected_bytes_per_s is None or self.percent is None:
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
             return f"{format_rate(self.bytes_per_s)} GB/s {where}{unknown}{larger}"
-        part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
+        percent = least_percent(self.percent)
         if self.is_above_limit:
-            part = f"{part}, {ABOVE_LIMIT}"
-        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part})"
+            percent = f"{percent}, {ABOVE_LIMIT}"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({percent})"
         limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
         return f"{rates} {where}{limit}{larger}"
 
@@ -152,12 +152,12 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in apart), []).append(row)
-    found_answers: list[Answer] = []
+    run_answers: list[Answer] = []
     for key, members in groups.items():
         similar_keys = [group_key for group_key in groups if group_key[:2] == key[:2]]  # of the same operation and backend
         varying = [name for place, name in enumerate(names, start=2) if len({similar_key[place] for similar_key in similar_keys}) > 1]
-        found_answers.append(_answer(members, varying))
-    return found_answers
+        run_answers.append(_answer(members, varying))
+    return run_answers
 
 
 def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
@@ -243,10 +243,10 @@ def _latency(rows: Sequence[Row], most_bytes: int | None) -> Latency | None:
 
 def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *, quiet: bool = False) -> Iterator[Line]:
     """Yield the answers, and unless `quiet` the quality and the command that shows the `run`; nothing without rows."""
-    all_answers = answers(rows)
-    if not all_answers:
+    run_answers = answers(rows)
+    if not run_answers:
         return
-    shown = all_answers[:_MOST]
+    shown = run_answers[:_MOST]
     longest = max(len(answer.name) for answer in shown)
     indent = GAP if width is not None and longest > width // 3 else " " * (longest + len(GAP))
     for answer in shown:
@@ -254,8 +254,8 @@ def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *
         if answer.verification is not None and answer.verification.wrong:
             style = "wrong"
         yield from text_lines(f"{answer.name.ljust(longest)}{GAP}{answer.result()}", width, style, indent)
-    if len(all_answers) > _MOST:
-        yield Line(f"and {len(all_answers) - _MOST} more in the table")
+    if len(run_answers) > _MOST:
+        yield Line(f"and {len(run_answers) - _MOST} more in the table")
     if quiet:
         return
     quality = run_quality(rows)

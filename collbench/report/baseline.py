@@ -143,7 +143,9 @@ def _word(name: str, value: object) -> str:
         return format_size(value) if isinstance(value, int) and value else NOTHING
     if name == "in_place":
         return "in place" if value else "out of place"
-    return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
+    if name in _FIRST:
+        return str(value)
+    return f"{name} {NOTHING if value is None else value}"
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.

@@ -372,9 +372,11 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
 
 
 def _group_fact(group: str) -> str:
+    if group == "all":
+        return ""
     if group.endswith((" pair", " pairs")):
         return group
-    return "" if group == "all" else f"{'pairs' if group[:1].isdigit() else 'split'} {group}"
+    return f"pairs {group}" if group[:1].isdigit() else f"split {group}"
 
 
 PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
@@ -405,14 +407,9 @@ COLUMNS: tuple[CaseColumn, ...] = (
     identity_column("root", lambda plan: plan.some("root")),
     identity_column("mode"),
     identity_column("in_place", _if_placings_differ),
-    identity_column("buffers"),
-    identity_column("window"),
-    identity_column("traffic"),
-    identity_column("streams"),
+    *map(identity_column, ("buffers", "window", "traffic", "streams")),
     identity_column("call", lambda plan: plan.some("call")),
-    identity_column("group"),
-    identity_column("ranks"),
-    identity_column("nodes"),
+    *map(identity_column, ("group", "ranks", "nodes")),
     identity_column("registration", _if_registered),
     identity_column("algorithm", lambda plan: plan.some("algorithm")),
     identity_column("protocol", lambda plan: plan.some("protocol")),

@@ -199,8 +199,7 @@ def _sizes(cases: Sequence[Case]) -> str:
     sizes = [case.size_bytes for case in cases if case.size_bytes]
     if not sizes:
         return "-"
-    least, most = format_size(min(sizes)), format_size(max(sizes))
-    return least if least == most else f"{least} to {most}"
+    return " to ".join(dict.fromkeys((format_size(min(sizes)), format_size(max(sizes)))))
 
 
 _Swept = tuple[str, str, list[Case]]  # the sweep, the backend, its cases

@@ -108,7 +108,6 @@ def fit_cases(fit: LineFit) -> list[str]:
 
 
 def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
-    """Return a value with its interval."""
     value, low, high = (text(figure) if isfinite(figure) else "?" for figure in (bounds.value, bounds.low, bounds.high))
     return f"{value} ({low}–{high})"
 

@@ -99,7 +99,9 @@ def describe_span(cases: Iterable[CaseRatio], form: Callable[[Ratio], str] = for
         return ""
     low = form(ratios[0])
     high = form(ratios[-1])
-    return low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+    if low == high:
+        return low
+    return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
 
 def _in_multiples(ratio: Ratio) -> bool:

@@ -370,11 +370,13 @@ def check_file(path: Path, option: str) -> None:
     if path == STDOUT:
         raise UsageError(f"{option} cannot write to stdout: give it a FILE")
     folder = path.parent
-    reason = "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
+    reason = ""
     if path.is_dir():
         reason = "it is a folder"
     elif not folder.is_dir():
         reason = f"the folder {folder} is missing"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "permission denied"
     if reason:
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file")
 
@@ -431,17 +433,17 @@ class OneLinePerAbsentBackend(RowWriter):
         return [*self._collapse(), *self._writer.end()]
 
     def _release(self) -> list[Line]:
-        held = self._held
+        self._mixed |= {row.backend for row in self._held}
+        lines = [line for row in self._held for line in self._writer.row(row)]
         self._held = []
-        self._mixed |= {row.backend for row in held}
-        return [line for row in held for line in self._writer.row(row)]
+        return lines
 
     def _collapse(self) -> list[Line]:
         if len(self._held) < 2:
             return self._release()
-        held = self._held
+        lines = _line_of_absent(self._held[0], len(self._held), self._writer.absent or "", self._room)
         self._held = []
-        return _line_of_absent(held[0], len(held), self._writer.absent or "", self._room)
+        return lines
 
 
 def _line_of_absent(row: Row, count: int, comment: str = "", room: int | None = None) -> list[Line]:

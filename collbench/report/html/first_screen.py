@@ -383,8 +383,8 @@ def _count(count: int, noun: str) -> LargeFigure:
 
 def _of_rows(material: Material) -> FirstScreen | None:
     rows = material.rows(material.tables[0]) if material.tables else []
-    found_answers = answers(rows)
-    if not found_answers:
+    run_answers = answers(rows)
+    if not run_answers:
         return None
     verdict = verdict_of(rows, [])
     badge, reasons = _badge_of(verdict, rows)
@@ -394,9 +394,9 @@ def _of_rows(material: Material) -> FirstScreen | None:
         badge = (PLAIN, "MEASURED")  # the run was no check
     ranks = max(row.ranks for row in rows)
     nodes = max(row.nodes or 1 for row in rows)
-    operations = {answer.operation for answer in found_answers}
-    subject = found_answers[0].operation if len(operations) == 1 else f"{len(operations)} operations"
-    title = f"{subject} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found_answers)}"
+    operations = {answer.operation for answer in run_answers}
+    subject = run_answers[0].operation if len(operations) == 1 else f"{len(operations)} operations"
+    title = f"{subject} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(run_answers)}"
     if badge[0] == PLAIN:
         title = "; ".join([title, *reasons])
         reasons = []
@@ -407,58 +407,56 @@ def _of_rows(material: Material) -> FirstScreen | None:
         if reasons == [reason]:
             reasons = []
     more = reasons
-    if len(found_answers) <= _MOST_ANSWERS:
-        more += [answer.render() for answer in found_answers]
+    if len(run_answers) <= _MOST_ANSWERS:
+        more += [answer.render() for answer in run_answers]
     quality = run_quality(rows)
     if quality.cases and quality.word != OK:
         more.append(f"quality: {quality.render()}")
-    figures = _with_latency(list(_rates(found_answers)), _latencies(rows, found_answers))
+    figures = _with_latency(list(_rates(run_answers)), _latencies(rows, run_answers))
     return FirstScreen(title, badge, figures, line_of(material.tables[0].runs[0]), more, section="overview")
 
 
-def _latencies(rows: Sequence[Row], found_answers: Sequence[Answer]) -> list[tuple[float, int, str]]:
+def _latencies(rows: Sequence[Row], run_answers: Sequence[Answer]) -> list[tuple[float, int, str]]:
     """Return (seconds, size in bytes, name) of the operations that measure a latency, such as a ping-pong; without any, of all others.
 
     The time of one of many messages on the way is no latency.
     """
     pipelined = {row.operation for row in rows if (row.window or 1) > 1}
     measuring_latency = {row.operation for row in rows if row.busbw_bytes_per_s is not None and is_shown_as_time(row)}
-    timed = [answer for answer in found_answers if answer.latency and answer.latency.size_bytes and answer.operation not in pipelined]
+    timed = [answer for answer in run_answers if answer.latency and answer.latency.size_bytes and answer.operation not in pipelined]
     chosen = [answer for answer in timed if answer.operation in measuring_latency] or timed
     return [(answer.latency.times_s[0], answer.latency.size_bytes, answer.name) for answer in chosen if answer.latency]
 
 
-def _result(found_answers: Sequence[Answer]) -> str:
+def _result(run_answers: Sequence[Answer]) -> str:
     """Return the best rate of one operation; of several the lowest and the highest percentage; without a rate the time."""
-    wrong = [answer.name for answer in found_answers if answer.verification is not None and answer.verification.wrong]
+    wrong = [answer.name for answer in run_answers if answer.verification is not None and answer.verification.wrong]
     if wrong:
         return f"WRONG DATA in {', '.join(wrong[:3])}"
-    rates = {answer.name: answer.rate for answer in found_answers if answer.rate is not None}
+    rates = {answer.name: answer.rate for answer in run_answers if answer.rate is not None}
     if not rates:
-        timed = [answer for answer in found_answers if answer.latency is not None and not answer.missing]
+        timed = [answer for answer in run_answers if answer.latency is not None and not answer.missing]
         if not timed:
-            return found_answers[0].result()
+            return run_answers[0].result()
         shortest = min(timed, key=lambda answer: answer.latency.times_s[0] if answer.latency else inf)
-        return shortest.render() if len(found_answers) > 1 else shortest.result()
+        return shortest.render() if len(run_answers) > 1 else shortest.result()
     percents = sorted(
         (rate.percent, _described(name, rate)) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate)
     )
-    if len({answer.operation for answer in found_answers}) == 1 or not percents:
+    if len({answer.operation for answer in run_answers}) == 1 or not percents:
         return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
-    (low, slowest), (high, fastest) = percents[0], percents[-1]
-    if len(percents) == 1:
-        return f"{format_percent(low)} ({slowest}) of the expected bandwidth"
-    return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
+    ends = percents if len(percents) == 1 else [percents[0], percents[-1]]
+    return f"{' to '.join(f'{format_percent(percent)} ({name})' for percent, name in ends)} of the expected bandwidth"
 
 
 def _described(name: str, rate: HeadlineRate) -> str:
     return f"{name}, {ABOVE_LIMIT}" if rate.is_above_limit else name
 
 
-def _rates(found_answers: Sequence[Answer]) -> Iterator[LargeFigure]:
+def _rates(run_answers: Sequence[Answer]) -> Iterator[LargeFigure]:
     """Yield the percentage of the fastest backend of one operation; of several the lowest two and the highest, as in the title."""
-    rated = [(answer.rate, answer) for answer in found_answers if answer.rate is not None]
-    operations = list(dict.fromkeys(answer.operation for answer in found_answers))
+    rated = [(answer.rate, answer) for answer in run_answers if answer.rate is not None]
+    operations = list(dict.fromkeys(answer.operation for answer in run_answers))
     compared = sorted((pair for pair in rated if pair[0].percent is not None), key=lambda pair: pair[0].percent or 0.0)
     if len(operations) > 1 and compared:
         ends = compared if len(compared) <= _MOST_RATES else [*compared[: _MOST_RATES - 1], compared[-1]]

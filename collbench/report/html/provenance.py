@@ -90,11 +90,12 @@ def _duration(info: dict[str, Any]) -> str:
 
 
 def _end(run: Run) -> str:
-    """Return how a run ended."""
     code = run.info.get("exit_code")
     if not run.finished:
         return "not finished"
-    return _COMPLETE if code in (0, None) else f"{'stopped, ' if code in (INTERRUPTED, TERMINATED) else ''}exit code {code}"
+    if code in (0, None):
+        return _COMPLETE
+    return f"stopped, exit code {code}" if code in (INTERRUPTED, TERMINATED) else f"exit code {code}"
 
 
 def _versions(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:

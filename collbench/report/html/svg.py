@@ -131,7 +131,6 @@ class SvgRenderer(RendererBase):
 
 
 def _steps(path: Path, transform: Transform) -> Iterator[str]:
-    """Yield the commands of a path."""
     for vertices, code in path.iter_segments(transform):
         places = " ".join(_number(min(max(float(place), -_FURTHEST), _FURTHEST)) for place in vertices)
         yield "z" if code == Path.CLOSEPOLY else f"{_LETTERS[code]}{places}"

@@ -77,7 +77,8 @@ def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[st
         look = {"color": PAGE.of_series(index), "linestyle": DASHES[index % len(DASHES)], "label": printable(name)}
         axes.plot([axis.at(place) for place, _ in points], [value for _, value in points], gid=f"line {index}", **look)
     values = [value for _, points in lines for _, value in points if isfinite(value)]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    low = min(values, default=0.0)
+    high = max(values, default=1.0)
     if low > 0 and high > _FAR * low:
         axes.set_yscale("log")
         axes.set_ylim(0.8 * low, 1.6 * high)
