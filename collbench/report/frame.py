@@ -221,13 +221,11 @@ class TextLayout(Generic[R]):
             self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
 
 
-def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = ()) -> list[Column[Any]]:
+def text_columns(titles: Sequence[str], right: Sequence[str] = (), drop: Sequence[str] = (), cut: Sequence[str] = ()) -> list[Column[Any]]:
     """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
-    right_titles = set(right)
-    cut_titles = set(cut)
-    drop_order = {title: len(drop) - place for place, title in enumerate(drop)}
+    order = {title: len(drop) - place for place, title in enumerate(drop)}
     return [
-        Column("", title, itemgetter(place), right=title in right_titles, drop=drop_order.get(title, 0), cut=title in cut_titles)
+        Column("", title, itemgetter(place), right=title in right, drop=order.get(title, 0), cut=title in cut)
         for place, title in enumerate(titles)
     ]
 

@@ -395,20 +395,15 @@ def _print_runs(
         # a lower ceiling is replaced by the one of the first table
         tables = [replace(table, rows=material.rows(table)) for table in tables]
     if format == "table":
+        from collbench.analysis.ceilings import present_percents
+
         compared = zip(material.comparisons, tables[1:], strict=False)
-        fallen = [[], *(_since(comparison, table.rows) for comparison, table in compared)]
+        fallen = [[], *([*comparison.fallen.sentences(), *present_percents(table.rows)] for comparison, table in compared)]
         room = _room(stream)
     print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
     if format == "table" and material.alternatives is not None:
         print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
     show_all(material, format, out=stream, err=err, color=color, view=view)
-
-
-def _since(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
-    """Return which links and ceilings are lower than in the first table, and what the rows reach of the lower ones."""
-    from collbench.analysis.ceilings import present_percents
-
-    return [*comparison.fallen.sentences(), *present_percents(rows)]
 
 
 def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
