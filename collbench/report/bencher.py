@@ -62,11 +62,11 @@ class BencherWriter(RowWriter):
         if times:
             bounds = {"lower_value": times.ci_low, "upper_value": times.ci_high}
             latency = {name: 1e9 * value for name, value in {"value": times.p50, **bounds}.items() if value is not None}
-            others = {
+            rates = {
                 "bus-bandwidth": row.busbw_bytes_per_s if row.ranks > 1 else None,
                 "percent-of-expected": row.comparison and row.comparison.percent,
             }
-            measures = {name: {"value": value} for name, value in others.items() if value is not None}
+            measures = {name: {"value": value} for name, value in rates.items() if value is not None}
             self._measures[short(case_name(row), _LONGEST_BMF)] = {"latency": latency, **measures}
         return []
 

@@ -158,8 +158,8 @@ class BlockLayout:
         while True:
             identity = [self._identity(name) for name in self._inside if name not in self._named]
             size = [column for column in self._columns if column.key == "size"]
-            others = [column for column in self._columns if column.key != "size"]
-            self._layout = TextLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)
+            figures = [column for column in self._columns if column.key != "size"]
+            self._layout = TextLayout(Frame([*size, *identity, *figures], self._rows, style=_style), self._room)
             lost = any(column.key in _BASE for column in self._layout.dropped)
             if not self._inside or self._room is None or not (lost or self._layout.line_width > self._room):
                 return

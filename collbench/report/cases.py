@@ -98,7 +98,7 @@ def format_groups(row: Row) -> str:
     if not (known(count) and known(ranks)):
         return ""
     rates = {"each": each_group(row), "in total": rate(group_rates(row)[1])}
-    texts = [f"{text} GB/s {what}" for what, text in rates.items() if text != NOTHING]
+    texts = [f"{text} GB/s {scope}" for scope, text in rates.items() if text != NOTHING]
     return f"{count} groups of {ranks} ranks{': ' if texts else ''}{', '.join(texts)}"
 
 

@@ -153,9 +153,9 @@ def nics_text(machine: Machine) -> str:
     management = nvlink_management(machine)
     speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in physical_nics(machine))
     if speeds:
-        (first_speed, first_count), *others = speeds.items()
+        (first_speed, first_count), *other_speeds = speeds.items()
         first = f"{first_count} {noun_of(first_count, 'NIC')} {first_speed}"
-        return ", ".join([first, *(f"{count} {speed}" for speed, count in others)])
+        return ", ".join([first, *(f"{count} {speed}" for speed, count in other_speeds)])
     if machine.nics:
         return f"no NIC, {plural(len(machine.nics), 'virtual interface')}"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"

@@ -385,8 +385,6 @@ def _print_runs(
 ) -> None:
     """Print all runs: the tables of rows, then the runs of other kinds."""
     tables = material.tables
-    fallen: list[list[str]] = []
-    room = None
     if tables:
         check_columns(view.columns)
     for _, kind in of_kinds(material.runs):
@@ -397,12 +395,14 @@ def _print_runs(
     if format == "table":
         from collbench.analysis.ceilings import present_percents
 
+        room = _room(stream)
         compared = zip(material.comparisons, tables[1:], strict=False)
         fallen = [[], *([*comparison.fallen.sentences(), *present_percents(table.rows)] for comparison, table in compared)]
-        room = _room(stream)
-    print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
-    if format == "table" and material.alternatives is not None:
-        print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
+        print_lines(_table_lines(tables, room, fallen, view=view, measured=measured), stream, color)
+        if material.alternatives is not None:
+            print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
+    else:
+        print_lines(_formatted_lines(tables, format, view), stream, color)
     show_all(material, format, out=stream, err=err, color=color, view=view)
 
 
@@ -444,27 +444,27 @@ def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
         yield from text_lines(printable(screen.title), room)
 
 
+def _formatted_lines(tables: Sequence[Launches], format: str, view: View) -> Iterator[Line]:
+    """Yield the tables of rows in a format other than the table."""
+    has_baseline = any(row.own is not None for table in tables for row in table.rows)
+    for number, table in enumerate(tables):
+        writer = CsvAgainstBaseline() if format == "csv" and has_baseline else make_writer(format, None, view)
+        if writer.one_run and len(tables) > 1:
+            raise UsageError(f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation")
+        rows = in_print_order(table.rows)
+        head = writer.start(plan_of(table, rows))
+        if not writer.for_programs or number == 0:  # one header for all
+            yield from head
+        yield from (line for row in rows for line in writer.row(row))
+        yield from writer.end()
+
+
 def _table_lines(
-    tables: Sequence[Launches], format: str, room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
+    tables: Sequence[Launches], room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
 ) -> Iterator[Line]:
     """Yield the tables of rows; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        plan = plan_of(table, rows)
-        if format != "table":
-            writer = make_writer(format, None, view)
-            if format == "csv" and any(row.own is not None for other in tables for row in other.rows):
-                writer = CsvAgainstBaseline()
-            if writer.one_run and len(tables) > 1:
-                raise UsageError(
-                    f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation"
-                )
-            head = writer.start(plan)
-            if not writer.for_programs or number == 0:  # one header for all
-                yield from head
-            yield from (line for row in rows for line in writer.row(row))
-            yield from writer.end()
-            continue
         answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
         for remark_of in () if view.quiet else hooks_of("answer_remark"):
             remark = remark_of(table)
@@ -477,7 +477,7 @@ def _table_lines(
         at_the_end = bool(measured) or room is not None
         if not at_the_end:
             yield from (*answer, Line(""))
-        yield from writer.start(plan)
+        yield from writer.start(plan_of(table, rows))
         yield from (line for row in rows for line in writer.row(row))
         yield from writer.end()
         if not view.quiet:
