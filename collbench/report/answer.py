@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from collbench.analysis.launches import time_of
 from collbench.machine.peak.ceiling import ABOVE_LIMIT, LEAST_RATE_BYTES, is_above_limit
 from collbench.reason import Fact
-from collbench.report.cases import two_modes, value_of
+from collbench.report.cases import least_percent, two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import IMPORTED, CommunicatorBytes, HeldResources, Row
-from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, listed, plural
+from collbench.units import format_bytes, format_rate, format_size, format_time, listed, plural
 
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
@@ -50,10 +50,10 @@ class HeadlineRate(Fact, frozen=True):
         if self.expected_bytes_per_s is None or self.percent is None:
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
             return f"{format_rate(self.bytes_per_s)} GB/s {where}{unknown}{larger}"
-        part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
+        percent = least_percent(self.percent)
         if self.is_above_limit:
-            part = f"{part}, {ABOVE_LIMIT}"
-        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part})"
+            percent = f"{percent}, {ABOVE_LIMIT}"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({percent})"
         limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
         return f"{rates} {where}{limit}{larger}"
 
@@ -152,17 +152,19 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in apart), []).append(row)
-    made: list[Answer] = []
+    run_answers: list[Answer] = []
     for key, members in groups.items():
-        alike = [other for other in groups if other[:2] == key[:2]]  # of the same operation and backend
-        made.append(_answer(members, [name for place, name in enumerate(names, start=2) if len({other[place] for other in alike}) > 1]))
-    return made
+        similar_keys = [group_key for group_key in groups if group_key[:2] == key[:2]]  # of the same operation and backend
+        varying = [name for place, name in enumerate(names, start=2) if len({similar_key[place] for similar_key in similar_keys}) > 1]
+        run_answers.append(_answer(members, varying))
+    return run_answers
 
 
 def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     first = rows[0]
     how = tuple(f"{name} {value_of(first, name)}" if name in ("group", "ranks", "nodes") else value_of(first, name) for name in names)
-    how += (FLAGS[_UNTRIED].name,) if any(_UNTRIED in row.flags for row in rows) else ()
+    if any(_UNTRIED in row.flags for row in rows):
+        how += (FLAGS[_UNTRIED].name,)
     measured = [row for row in rows if time_of(row) is not None]
     cases = [row for row in rows if time_of(row) is not None or row.wrong]  # wrong data may have ended a case before it had a time
     verification = verification_of(cases)
@@ -170,8 +172,8 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
         reason = printable(first.na or "no time")
         return Answer(first.operation, first.backend, how, verification=verification if verification.wrong else None, missing=reason)
     best = _rate(measured)
-    taken = [in_use for row in measured if (in_use := CommunicatorBytes.of(row.evidence))]
-    largest = max(taken, key=lambda in_use: (in_use.bytes, in_use.source), default=None)
+    taken = filter(None, (CommunicatorBytes.of(row.evidence) for row in measured))
+    largest = max(taken, key=lambda communicator: (communicator.bytes, communicator.source), default=None)
     return Answer(
         first.operation,
         first.backend,
@@ -188,7 +190,8 @@ def verification_of(rows: Sequence[Row]) -> Verification:
     checked = [row for row in rows if row.wrong is not None]
     imported = any(IMPORTED in row.flags for row in rows)
     without_data = not any(row.size_bytes or row.wrong for row in rows)
-    files_left_open = max((grown.open_files for row in rows if (grown := HeldResources.of(row.evidence))), default=None)
+    held = filter(None, (HeldResources.of(row.evidence) for row in rows))
+    files_left_open = max((resources.open_files for resources in held), default=None)
     return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), files_left_open, imported, without_data)
 
 
@@ -228,21 +231,22 @@ def _rate(rows: Sequence[Row]) -> HeadlineRate | None:
 
 def _latency(rows: Sequence[Row], most_bytes: int | None) -> Latency | None:
     """Return the shortest time of the smallest size with right data; None if that size exceeds `most_bytes`."""
-    sound = [(row.size_bytes, time, place) for place, row in enumerate(rows) if not row.wrong and (time := time_of(row)) is not None]
+    timed = [(row.size_bytes, time_of(row), place) for place, row in enumerate(rows) if not row.wrong]
+    sound = [(size, time_s, place) for size, time_s, place in timed if time_s is not None]
     if not sound:
         return None
     size, time_s, place = min(sound)
     if most_bytes is not None and size > most_bytes:
         return None
-    return Latency(tuple(mode for mode, _ in two_modes(rows[place])) or (time_s,), size)
+    return Latency(tuple(mode_s for mode_s, _ in two_modes(rows[place])) or (time_s,), size)
 
 
 def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *, quiet: bool = False) -> Iterator[Line]:
     """Yield the answers, and unless `quiet` the quality and the command that shows the `run`; nothing without rows."""
-    every = answers(rows)
-    if not every:
+    run_answers = answers(rows)
+    if not run_answers:
         return
-    shown = every[:_MOST]
+    shown = run_answers[:_MOST]
     longest = max(len(answer.name) for answer in shown)
     indent = GAP if width is not None and longest > width // 3 else " " * (longest + len(GAP))
     for answer in shown:
@@ -250,8 +254,8 @@ def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *
         if answer.verification is not None and answer.verification.wrong:
             style = "wrong"
         yield from text_lines(f"{answer.name.ljust(longest)}{GAP}{answer.result()}", width, style, indent)
-    if len(every) > _MOST:
-        yield Line(f"and {len(every) - _MOST} more in the table")
+    if len(run_answers) > _MOST:
+        yield Line(f"and {len(run_answers) - _MOST} more in the table")
     if quiet:
         return
     quality = run_quality(rows)

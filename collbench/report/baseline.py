@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log
@@ -34,9 +35,9 @@ _MOST_HOSTS = 4
 _MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor means nothing
 
 
-def _typical(case: CaseLimits) -> str:
-    figure = case.factor if case.time_s is None else case.time_s
-    return NOTHING if figure is None else _time(case.case, figure)
+def _typical(limits: CaseLimits) -> str:
+    figure = limits.factor if limits.time_s is None else limits.time_s
+    return NOTHING if figure is None else _time(limits.case, figure)
 
 
 def _visible(case: CaseLimits) -> str:
@@ -73,27 +74,27 @@ def baseline_lines(baseline: Baseline, format: str, width: int | None = None) ->
     if format == "json":
         yield from map(json_line, cases)
         return
-    held: list[Column[Allocation]] = [
-        Column("", "", lambda each: f"  {each.name}"),
-        Column("", "", lambda each: each.began_utc[:16], drop=2),
-        Column("", "", lambda each: f"{plural(len(each.cases), 'case')}, {plural(each.launches, 'launch')}", drop=1),
+    columns: list[Column[Allocation]] = [
+        Column("", "", lambda allocation: f"  {allocation.name}"),
+        Column("", "", lambda allocation: allocation.began_utc[:16], drop=2),
+        Column("", "", lambda allocation: f"{plural(len(allocation.cases), 'case')}, {plural(allocation.launches, 'launch')}", drop=1),
         Column("", "", hosts_of, wrap=True),
     ]
     title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
     foot = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
-    yield from table_lines(Frame(held, baseline.allocations, title=title, foot=foot), width)
+    yield from table_lines(Frame(columns, baseline.allocations, title=title, foot=foot), width)
     yield Line("")
     yield from table_lines(Frame(table_columns(CaseLimits), cases, names_hidden=True), width)
 
 
-def after_adding(path: Path, held: int) -> str:
+def after_adding(path: Path, allocations: int) -> str:
     """Return how many allocations the baseline has, and the next command."""
-    there = f"{path} has {plural(held, 'allocation')}"
+    contents = f"{path} has {plural(allocations, 'allocation')}"
     folder = quote(str(path))
-    if held < FEWEST:
-        return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
-    few = f" (better {ENOUGH})" if held < ENOUGH else ""
-    return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
+    if allocations < FEWEST:
+        return f"{contents}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
+    few = f" (better {ENOUGH})" if allocations < ENOUGH else ""
+    return f"{contents}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
 def _time_or_factor(case: CaseKey | None, figure: V) -> tuple[V | None, V | None]:
@@ -142,7 +143,9 @@ def _word(name: str, value: object) -> str:
         return format_size(value) if isinstance(value, int) and value else NOTHING
     if name == "in_place":
         return "in place" if value else "out of place"
-    return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
+    if name in _FIRST:
+        return str(value)
+    return f"{name} {NOTHING if value is None else value}"
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
@@ -160,13 +163,15 @@ _LEAST_COURSE = 12  # allocations
 
 def chosen(history: History, pattern: str) -> list[CaseHistory]:
     """Return the cases with names that match the pattern (`*` is anything), and their groups. Raises UsageError if none matches."""
-    cases = [each for each in history.of_kind(CASE) if fnmatchcase(each.about.name, pattern)]
-    if not cases:
-        names = ", ".join(each.about.name for each in history.of_kind(CASE)[:_MOST_NAMED])
+    cases = history.of_kind(CASE)
+    matching = [case for case in cases if fnmatchcase(case.about.name, pattern)]
+    if not matching:
+        names = ", ".join(case.about.name for case in cases[:_MOST_NAMED])
         raise UsageError(f"--only '{pattern}' matches no case: names are such as {names}; * matches anything")
-    groups = {each.about.group for each in cases}
-    whole = history.of_kind(WHOLE) if len(cases) == len(history.of_kind(CASE)) else []
-    return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cases]
+    group_names = {case.about.group for case in matching}
+    groups = [group for group in history.of_kind(GROUP) if group.about.group in group_names]
+    whole = history.of_kind(WHOLE) if len(matching) == len(cases) else []
+    return [*whole, *groups, *matching]
 
 
 def letters_for(encoding: str | None, painted: bool) -> str:
@@ -191,7 +196,8 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
     for series in shown:
         steps = []
         for step in series.steps:
-            last_before, since = history.allocations[step.before], history.allocations[step.at]
+            last_before = history.allocations[step.before]
+            since = history.allocations[step.at]
             changes = [change.sentence() for change in history.between(step.before, step.at)]
             steps.append(StepRecord(since.name, since.began_utc, last_before.name, step, history.state(step), changes))
         time_s, factor = _time_or_factor(series.about.case, list(map(exp, series.values.tolist())))
@@ -223,15 +229,18 @@ class SeriesRecord(msgspec.Struct, frozen=True):
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
     groups, cases = by_step([series for series in shown if len(series.known) > 1])  # a single allocation shows no course
-    listed, allocations = [*groups, *cases[:_MOST_CASES]], len(history.allocations)
+    listed = [*groups, *cases[:_MOST_CASES]]
+    allocations = len(history.allocations)
     columns: list[Column[CaseHistory]] = [
         Column("", "", lambda series: series.about.name, cut=True),
         Column("", "allocations", lambda series: f"{len(series.known)} of {allocations}", right=True, drop=2),
         Column("", "time µs", lambda series: _time(series.about.case, exp(series.levels[-1].value)), right=True, drop=1),
         Column("", "trend", lambda series: NOTHING if series.trend is None else f"× {series.trend:.3f}", right=True),
     ]
-    others_width = TextLayout(Frame(columns, listed), None if width is None else width - _LEAST_COURSE - len(GAP)).line_width + len(GAP)
-    most = MOST_ALLOCATIONS if width is None else min(MOST_ALLOCATIONS, max(_LEAST_COURSE, width - others_width))
+    most = MOST_ALLOCATIONS
+    if width is not None:
+        names_width = TextLayout(Frame(columns, listed), width - _LEAST_COURSE - len(GAP)).line_width
+        most = min(most, max(_LEAST_COURSE, width - names_width - len(GAP)))
     frame = Frame([*columns, Column("", "course", lambda series: course(series, letters, most))], listed)
     layout = TextLayout(frame, width)
     head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
@@ -240,10 +249,10 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
         scale = f"{letters[0]}: fastest, {letters[-1]}: slowest of the line, the middle: no relevant difference"
         course_of = f"course: one sign per allocation{last}; {scale}; {_UNKNOWN[letters]}: not measured"
         head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
-    alone = sum(series.about.kind == CASE for series in shown) - len(cases)
-    if alone:
-        what = f"not shown, since measured in one allocation only: {plural(alone, 'case')} (--format json has them)"
-        head.append(Line(what, "foot"))
+    omitted = sum(series.about.kind == CASE for series in shown) - len(cases)
+    if omitted:
+        note = f"not shown, since measured in one allocation only: {plural(omitted, 'case')} (--format json has them)"
+        head.append(Line(note, "foot"))
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
     if listed:
         yield Line(layout.heading(), "head")
@@ -257,23 +266,23 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
 
 def title(history: History) -> str:
     """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases; changes: 1 group, 12 cases"."""
-    stepped = [each for each in history.series if each.steps]
-    whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CASE))
-    changed = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "case")) if number]
+    kinds = Counter(series.about.kind for series in history.series if series.steps)
+    changed = ["all cases together"] * kinds[WHOLE]
+    changed += [plural(kinds[kind], noun) for kind, noun in ((GROUP, "group"), (CASE, "case")) if kinds[kind]]
     return f"{extent(history)}; changed: {', '.join(changed) or 'nothing'}"
 
 
 def extent(history: History) -> str:
     """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases", or "6 allocations on 2026-11-01, 336 cases"."""
-    began = [day(each.began_utc) for each in history.allocations]
-    when = f"on {began[0]}" if began[0] == began[-1] else f"from {began[0]} to {began[-1]}"
-    return f"{plural(len(began), 'allocation')} {when}, {plural(len(history.of_kind(CASE)), 'case')}"
+    days = [day(allocation.began_utc) for allocation in history.allocations]
+    span = f"on {days[0]}" if days[0] == days[-1] else f"from {days[0]} to {days[-1]}"
+    return f"{plural(len(days), 'allocation')} {span}, {plural(len(history.of_kind(CASE)), 'case')}"
 
 
 def by_step(series: Sequence[CaseHistory]) -> tuple[list[CaseHistory], list[CaseHistory]]:
     """Return (all cases together and groups, cases), those with the largest step first; series without one keep their order."""
-    ordered = sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
-    return [each for each in ordered if each.about.kind != CASE], [each for each in ordered if each.about.kind == CASE]
+    ordered = sorted(series, key=lambda member: (member.about.kind != WHOLE, -member.largest))
+    return [member for member in ordered if member.about.kind != CASE], [member for member in ordered if member.about.kind == CASE]
 
 
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:
@@ -284,8 +293,8 @@ def sentences(history: History, series: CaseHistory) -> Iterator[str]:
     for step in series.steps:
         limit = exp(step.limit if step.change > 0 else -step.limit)
         since = history.allocations[step.at]
-        way = "slower" if step.change > 0 else "faster"
-        numbers = f"{way} × {exp(step.change):.3f} ({step.low:.3f} to {step.high:.3f}; limit × {limit:.3f})"
+        direction = "slower" if step.change > 0 else "faster"
+        numbers = f"{direction} × {exp(step.change):.3f} ({step.low:.3f} to {step.high:.3f}; limit × {limit:.3f})"
         yield f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
     if history.missing(series):
         yield history.missing(series)
@@ -307,12 +316,14 @@ def day(began_utc: str) -> str:
 
 def course(series: CaseHistory, letters: str, most: int = MOST_ALLOCATIONS) -> str:
     """Return a letter for each of the last allocations, the first letter for the fastest; at least two floors high, so noise stays flat."""
-    values = [float(each) for each in series.values[-most:]]
-    there = [each for each in values if isfinite(each)]
-    low, high = min(there, default=0.0), max(there, default=0.0)
-    span, middle = max(high - low, 2 * series.floor), (low + high) / 2
+    values = [float(value) for value in series.values[-most:]]
+    measured = [value for value in values if isfinite(value)]
+    low = min(measured, default=0.0)
+    high = max(measured, default=0.0)
+    middle = (low + high) / 2
+    span = max(high - low, 2 * series.floor)
     steps = len(letters) - 1
-    return "".join(letters[round(steps * ((each - middle) / span + 0.5))] if isfinite(each) else _UNKNOWN[letters] for each in values)
+    return "".join(letters[round(steps * ((value - middle) / span + 0.5))] if isfinite(value) else _UNKNOWN[letters] for value in values)
 
 
 # `collbench baseline diff`: changes of software and machines, and cases that moved more than chance explains.
@@ -332,16 +343,16 @@ def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     beyond = sorted((shift for shift in moves.moved if shift.beyond), key=lambda shift: -abs(log(shift.factor)))
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         last = side[-1]
-        many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
-        yield Line(printable(f"{name}: {many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"), "head")
+        several = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
+        yield Line(printable(f"{name}: {several}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"), "head")
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
     yield Line(f"{plural(len(cases), 'case')}: {count_text(moves.summary, notes)}", "head")
     for shift in beyond[:_MOST]:
         limit = NOTHING
         if shift.limit is not None:
             limit = f"{100 * ((shift.limit if shift.factor > 1 else 1 / shift.limit) - 1):+.1f} %"
-        what = "factor" if shift.about.case is not None and shift.about.case.mode == UNDER_LOAD else "time"
-        change = f"{shift.about.name}: {100 * (shift.factor - 1):+.1f} % {what}"
+        quantity = "factor" if shift.about.case is not None and shift.about.case.mode == UNDER_LOAD else "time"
+        change = f"{shift.about.name}: {100 * (shift.factor - 1):+.1f} % {quantity}"
         yield Line(printable(f"  {shift.outcome}: {change}; noise limit {limit}"), "doubtful")
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")

@@ -54,21 +54,22 @@ class BencherWriter(RowWriter):
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self._found: dict[str, dict[str, dict[str, float]]] = {}
+        self._measures: dict[str, dict[str, dict[str, float]]] = {}
 
     def row(self, row: Row) -> list[Line]:
         """Return nothing: the object is complete after the last row."""
-        if times := comparable_times(row):
+        times = comparable_times(row)
+        if times:
             bounds = {"lower_value": times.ci_low, "upper_value": times.ci_high}
             latency = {name: 1e9 * value for name, value in {"value": times.p50, **bounds}.items() if value is not None}
-            others = {
+            rates = {
                 "bus-bandwidth": row.busbw_bytes_per_s if row.ranks > 1 else None,
                 "percent-of-expected": row.comparison and row.comparison.percent,
             }
-            measures = {name: {"value": value} for name, value in others.items() if value is not None}
-            self._found[short(case_name(row), _LONGEST_BMF)] = {"latency": latency, **measures}
+            measures = {name: {"value": value} for name, value in rates.items() if value is not None}
+            self._measures[short(case_name(row), _LONGEST_BMF)] = {"latency": latency, **measures}
         return []
 
     def end(self) -> list[Line]:
         """Return the object."""
-        return [Line(json.dumps(self._found))]
+        return [Line(json.dumps(self._measures))]

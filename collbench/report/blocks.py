@@ -19,14 +19,14 @@ from collbench.report.cases import (
     if_groups,
     if_messages,
     name_value,
+    not_available,
     quality_word,
     remarks,
     same_for_all,
     times,
     two_modes,
+    wrong,
 )
-from collbench.report.cases import not_available as reason_of
-from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines, without_empty
 from collbench.report.plan import PlanSummary
 from collbench.results.quality import OK
@@ -64,7 +64,8 @@ def parse_columns(text: str) -> tuple[tuple[str, ...], bool]:
 
 def check_columns(names: Iterable[str]) -> None:
     """Raise UsageError for a name that rows of cases have no column of."""
-    if unknown := [name for name in names if name not in SELECTABLE]:
+    unknown = [name for name in names if name not in SELECTABLE]
+    if unknown:
         choices = f"{', '.join(COLUMN_OF_KEY)}, or a column of `--format csv`"
         raise UsageError(f"--columns: unknown column '{printable(unknown[0])}': choose from {choices}")
 
@@ -74,7 +75,7 @@ COLUMNS = tuple(_BY_KEY[key] for key in COLUMN_OF_KEY)
 _ALWAYS = ("size", "time")
 _BASE = ("ci", "busbw", "percent", "wrong", "quality")  # a column that distinguishes rows leaves before these
 _RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
-_OF_OVERLAP = ("size", "communication", "computation", "time", "overlap", "exposed", "slowdown", "assisted", "outcome", "quality")
+_OVERLAP = ("size", "communication", "computation", "time", "overlap", "exposed", "slowdown", "assisted", "outcome", "quality")
 _SHOWN = tuple(column.key for column in COLUMNS if column.drop or column.key in _ALWAYS)
 
 
@@ -83,15 +84,18 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     if view.columns and not view.added:
         return view.columns
     if plan.some("mode") == ["overlap"]:
-        shown = [key for key in _OF_OVERLAP if plan.moves or key != "size"]
-        return tuple(dict.fromkeys([*shown[:-1], *view.columns, shown[-1]]))
-    hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
-    hidden |= {"all_groups"} if if_messages(plan) else {"message_rate"}
-    if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
-        hidden |= set(_RATES)
+        keys: tuple[str, ...] = _OVERLAP
+        hidden: set[str] = set()
+    else:
+        keys = _SHOWN
+        hidden = {"all_groups"} if if_messages(plan) else {"message_rate"}
+        if not if_groups(plan):
+            hidden |= {"each_group", "all_groups"}
+        if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
+            hidden |= set(_RATES)
     if not plan.moves:
         hidden.add("size")
-    shown = [key for key in _SHOWN if key not in hidden]
+    shown = [key for key in keys if key not in hidden]
     return tuple(dict.fromkeys([*shown[:-1], *view.columns, shown[-1]]))
 
 
@@ -154,17 +158,16 @@ class BlockLayout:
         while True:
             identity = [self._identity(name) for name in self._inside if name not in self._named]
             size = [column for column in self._columns if column.key == "size"]
-            others = [column for column in self._columns if column.key != "size"]
-            self._layout = TextLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)
-            lost = self._room is not None and any(column.key in _BASE for column in self._layout.dropped)
-            if not self._inside or not (lost or (self._room is not None and self._layout.line_width > self._room)):
+            figures = [column for column in self._columns if column.key != "size"]
+            self._layout = TextLayout(Frame([*size, *identity, *figures], self._rows, style=_style), self._room)
+            lost = any(column.key in _BASE for column in self._layout.dropped)
+            if not self._inside or self._room is None or not (lost or self._layout.line_width > self._room):
                 return
             del self._inside[0]
 
     def _identity(self, name: str) -> Column[Row]:
-        least = max([len(printable(text)) for text in self._plan.some(name)], default=0)
-        least = len("out of place") if name == "in_place" else least
-        return replace(identity_column(name), key=name, least=least)
+        texts = ["out of place"] if name == "in_place" else self._plan.some(name)
+        return replace(identity_column(name), key=name, least=max([len(printable(text)) for text in texts], default=0))
 
     def _begin(self, row: Row) -> list[Line]:
         """Return the title and the headings if the row begins a block."""
@@ -174,21 +177,23 @@ class BlockLayout:
         if block == self._block and (limit is None or self._limit is None or limit == self._limit):
             self._limit = self._limit or limit
             return []
-        of_block = (_limit(other) for other in self._rows if tuple(getattr(other, name) for name in names) == block)
+        block_limits = (_limit(block_row) for block_row in self._rows if tuple(getattr(block_row, name) for name in names) == block)
         lines = [] if self._block is None else [Line("")]
         self._block = block
-        self._limit = limit or next(filter(None, of_block), None)
-        global_facts = facts_of_all(self._plan)
-        facts = [name_value(row, name) for name in names[2:] if name not in global_facts]
-        facts.append(f"limited by {self._limit}" if self._limit else "")
-        title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
+        self._limit = limit or next(filter(None, block_limits), None)
+        facts_of_table = facts_of_all(self._plan)
+        facts = [name_value(row, name) for name in names[2:] if name not in facts_of_table]
+        if self._limit:
+            facts.append(f"limited by {self._limit}")
+        title = " · ".join([f"{row.operation} over {row.backend}", *filter(None, facts)])
         return [*lines, *text_lines(title, self._room, "head"), Line(self._layout.heading(), "head")]
 
     def _absent(self, row: Row) -> list[Line]:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
-        shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
-        cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
-        return list(text_lines(GAP.join([*cells, reason_of(row)]), self._room, "na", GAP * 2))
+        widths = zip(self._layout.columns, self._layout.widths, strict=True)
+        shown = [(column, width) for column, width in widths if column.key == "size" or column.key in self._inside]
+        texts = [column.pad(printable(column.text(row)), width) for column, width in shown]
+        return list(text_lines(GAP.join([*texts, not_available(row)]), self._room, "na", GAP * 2))
 
 
 def _limit(row: Row) -> str | None:
@@ -200,7 +205,7 @@ def _limit(row: Row) -> str | None:
 
 def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
     """Yield the lines below a row: wrong data always, its flags if they are wanted."""
-    details = [f"{wrong_elements(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
+    details = [f"{wrong(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
     if view.verbose and row.flags:
         details.append(f"flags: {remarks(row)}")
     if view.verbose and two_modes(row):

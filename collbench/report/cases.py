@@ -80,9 +80,9 @@ def rate(bytes_per_s: float | None) -> str:
 
 def group_rates(row: Row) -> tuple[list[float], float | None]:
     """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
-    of_groups = row.groups.get("busbw_bytes_per_s")
+    stored = row.groups.get("busbw_bytes_per_s")
     total = row.groups.get("total_busbw_bytes_per_s")
-    rates = [float(rate) for rate in of_groups if known(rate)] if isinstance(of_groups, list | tuple) else []
+    rates = [float(rate) for rate in stored if known(rate)] if isinstance(stored, list | tuple) else []
     return rates, float(total) if total is not None and known(total) else None
 
 
@@ -98,7 +98,7 @@ def format_groups(row: Row) -> str:
     if not (known(count) and known(ranks)):
         return ""
     rates = {"each": each_group(row), "in total": rate(group_rates(row)[1])}
-    texts = [f"{text} GB/s {what}" for what, text in rates.items() if text != NOTHING]
+    texts = [f"{text} GB/s {scope}" for scope, text in rates.items() if text != NOTHING]
     return f"{count} groups of {ranks} ranks{': ' if texts else ''}{', '.join(texts)}"
 
 
@@ -106,7 +106,7 @@ def message_rate(row: Row) -> str:
     """Return the messages per second of all pairs together, to three digits: "912", "35.2k", "22.9M"; a dash if unknown."""
     if row.message_rate is None:
         return NOTHING
-    unit, factor = next((entry for entry in (("M", 1e6), ("k", 1e3)) if row.message_rate >= entry[1]), ("", 1.0))
+    unit, factor = next(((unit, factor) for unit, factor in (("M", 1e6), ("k", 1e3)) if row.message_rate >= factor), ("", 1.0))
     text = f"{row.message_rate / factor:#.3g}".removesuffix(".")
     return f"{row.message_rate / factor:.0f}{unit}" if "e" in text else f"{text}{unit}"
 
@@ -129,8 +129,8 @@ def figure_text(case: CaseKey, figure: float) -> str:
 def two_modes(row: Row) -> list[tuple[float, float]]:
     """Return (seconds, share) of each mode of bimodal samples; nothing for one mode, or if the stored values are not numbers."""
     pairs = [(mode.get("time_s"), mode.get("share")) for mode in row.modes if isinstance(mode, dict)]
-    known = [(time, share) for time, share in pairs if isinstance(time, int | float) and isinstance(share, int | float)]
-    return known if len(known) > 1 else []
+    modes = [(time, share) for time, share in pairs if isinstance(time, int | float) and isinstance(share, int | float)]
+    return modes if len(modes) > 1 else []
 
 
 def state_of(row: Row) -> str:
@@ -150,10 +150,10 @@ def doubtful(row: Row) -> list[str]:
 
 def interval(row: Row) -> str:
     """Return the confidence interval of the median in µs: "2390–2410"; "? 2390–2410" if a flag makes it doubtful."""
-    known = row.time_s
-    if known is None or known.ci_low is None or known.ci_high is None:
+    time_s = row.time_s
+    if time_s is None or time_s.ci_low is None or time_s.ci_high is None:
         return NOTHING
-    return f"{'? ' if doubtful(row) else ''}{format_time(known.ci_low)}–{format_time(known.ci_high)}"
+    return f"{'? ' if doubtful(row) else ''}{format_time(time_s.ci_low)}–{format_time(time_s.ci_high)}"
 
 
 def of_ceiling(row: Row) -> str:
@@ -168,15 +168,14 @@ def of_ceiling(row: Row) -> str:
     if comparison is None:
         return NOTHING
     rates = f"{format_rate(comparison.busbw_bytes_per_s)} of {format_rate(comparison.expected_bytes_per_s)} GB/s"
-    hard = row.percent_of_hard_bound
+    shares = [share(comparison.percent, comparison.ceiling)]
     bound = row.hard_bound
-    limit = ""
-    if hard is not None and bound is not None and not _is_same(bound, comparison.expected_bytes_per_s):
-        limit = f", hard limit {share(hard, bound)}"
-    now = row.own.comparison if row.own is not None else None
-    if now is not None:
-        limit += f", {share(now.percent, now.ceiling)} of the {format_rate(now.expected_bytes_per_s)} GB/s expected now"
-    return f"{rates} ({share(comparison.percent, comparison.ceiling)}{limit})"
+    if row.percent_of_hard_bound is not None and bound is not None and not _is_same(bound, comparison.expected_bytes_per_s):
+        shares.append(f"hard limit {share(row.percent_of_hard_bound, bound)}")
+    present = row.own.comparison if row.own is not None else None
+    if present is not None:
+        shares.append(f"{share(present.percent, present.ceiling)} of the {format_rate(present.expected_bytes_per_s)} GB/s expected now")
+    return f"{rates} ({', '.join(shares)})"
 
 
 def _is_same(bound: Ceiling, rate: float) -> bool:
@@ -272,7 +271,7 @@ def same_for_all(plan: PlanSummary) -> str:
 def facts_of_all(plan: PlanSummary) -> dict[str, str]:
     """Return by name the facts that are the same in all rows; "" for a value that is not worth a text."""
     values = {name: plan.values.get(name, frozenset()) for name in FACTS if plan.moves or name not in PLACED}
-    return {name: FACTS[name](next(iter(found))) for name, found in values.items() if len(found) == 1 and None not in found}
+    return {name: FACTS[name](next(iter(same))) for name, same in values.items() if len(same) == 1 and None not in same}
 
 
 def name_value(row: Row, name: str) -> str:
@@ -373,9 +372,11 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
 
 
 def _group_fact(group: str) -> str:
+    if group == "all":
+        return ""
     if group.endswith((" pair", " pairs")):
         return group
-    return "" if group == "all" else f"{'pairs' if group[:1].isdigit() else 'split'} {group}"
+    return f"pairs {group}" if group[:1].isdigit() else f"split {group}"
 
 
 PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
@@ -406,14 +407,9 @@ COLUMNS: tuple[CaseColumn, ...] = (
     identity_column("root", lambda plan: plan.some("root")),
     identity_column("mode"),
     identity_column("in_place", _if_placings_differ),
-    identity_column("buffers"),
-    identity_column("window"),
-    identity_column("traffic"),
-    identity_column("streams"),
+    *map(identity_column, ("buffers", "window", "traffic", "streams")),
     identity_column("call", lambda plan: plan.some("call")),
-    identity_column("group"),
-    identity_column("ranks"),
-    identity_column("nodes"),
+    *map(identity_column, ("group", "ranks", "nodes")),
     identity_column("registration", _if_registered),
     identity_column("algorithm", lambda plan: plan.some("algorithm")),
     identity_column("protocol", lambda plan: plan.some("protocol")),
@@ -478,7 +474,7 @@ CHOICE_TITLE = "the automatic choice of algorithm and protocol"
 _CHOICE = ("algorithm", "protocol")
 _BARE = ("root", "buffers", "window", "group", "ranks", "nodes", "registration")  # values that need their name
 _MOST_SIZES = 4
-_SOMETHING = 0.0005
+_LEAST_MARGIN = 0.0005  # a smaller part is not shown
 
 
 def choice_sentences(rows: Sequence[Row]) -> list[str]:
@@ -498,22 +494,22 @@ def choice_sentences(rows: Sequence[Row]) -> list[str]:
 
 
 def _choice_texts(judged: JudgedChoice) -> list[str]:
-    losses = [_loss_text(loss) for loss in judged.losses]
+    texts = [_loss_text(loss) for loss in judged.losses]
     good = len(judged.as_good)
     unknown = judged.unknown
-    within = f", or within {format_percent(100 * judged.within)} of the best" if judged.within >= _SOMETHING else ""
+    within = f", or within {format_percent(100 * judged.within)} of the best" if judged.within >= _LEAST_MARGIN else ""
     best = f"the automatic choice is the best{within}"
-    if good and losses:
-        losses.append(f"at {plural(good, 'other size')} {best}")
+    if good and judged.losses:
+        texts.append(f"at {plural(good, 'other size')} {best}")
     elif good:
-        losses.append(f"{best}{',' if within else ''} at {'' if unknown or good == 1 else 'all '}{plural(good, 'size')}")
+        texts.append(f"{best}{',' if within else ''} at {'' if unknown or good == 1 else 'all '}{plural(good, 'size')}")
     if unknown:
-        shown = ", ".join(map(format_size, unknown[:_MOST_SIZES])) + (" …" if len(unknown) > _MOST_SIZES else "")
-        losses.append(f"inconclusive at {plural(len(unknown), 'size')} ({shown}): no reliable times with intervals to compare")
-    return losses
+        sizes = ", ".join(map(format_size, unknown[:_MOST_SIZES])) + (" …" if len(unknown) > _MOST_SIZES else "")
+        texts.append(f"inconclusive at {plural(len(unknown), 'size')} ({sizes}): no reliable times with intervals to compare")
+    return texts
 
 
 def _loss_text(loss: Loss) -> str:
     part, low, high = (format_percent(100 * ratio).removesuffix(" %") for ratio in (loss.part, loss.low, loss.high))
-    where = format_size(loss.better.size_bytes)
-    return f"the automatic choice loses {part} % ({low} to {high}) at {where}: {forced(loss.better)} is faster"
+    size = format_size(loss.better.size_bytes)
+    return f"the automatic choice loses {part} % ({low} to {high}) at {size}: {forced(loss.better)} is faster"

@@ -65,9 +65,9 @@ class Value(msgspec.Struct, frozen=True):
 
     def scaled(self, factor: float) -> Value:
         """Return the figure in another unit."""
-        return Value(
-            self.value * factor, None if self.low is None else self.low * factor, None if self.high is None else self.high * factor
-        )
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Value(self.value * factor, low, high)
 
 
 class SizePoint(msgspec.Struct, frozen=True):
@@ -335,8 +335,8 @@ def size_panel(chart: SizeChart, values: str) -> LinePanel | None:
 def _values(points: Sequence[SizePoint], values: str) -> Iterator[tuple[SizePoint, Value]]:
     """Yield the points that have such a value, with it."""
     for point in points:
-        time = point.time and point.time.scaled(_SECONDS_PER_MICROSECOND)
-        value = {BANDWIDTH: point.rate, TIME: time, PERCENT: point.percent}[values]
+        time_s = point.time and point.time.scaled(_SECONDS_PER_MICROSECOND)
+        value = {BANDWIDTH: point.rate, TIME: time_s, PERCENT: point.percent}[values]
         if value is not None and point.state != "na":
             yield point, value
 
@@ -346,8 +346,8 @@ def _expected(points: Sequence[SizePoint], values: str) -> dict[float, float]:
     if values == BANDWIDTH:
         return {float(point.size_bytes): point.expected_rate for point in points if point.expected_rate is not None}
     if values == TIME:
-        seconds = _SECONDS_PER_MICROSECOND
-        return {float(point.size_bytes): seconds * point.expected_time for point in points if point.expected_time is not None}
+        times_us = {float(point.size_bytes): point.expected_time for point in points if point.expected_time is not None}
+        return {size: _SECONDS_PER_MICROSECOND * time_us for size, time_us in times_us.items()}
     return {}
 
 
@@ -385,8 +385,8 @@ def case_line(case: CaseRatio, name: str) -> RatioLine:
     ratio = case.time
     outcome = case.outcome
     assert ratio is not None and outcome is not None
-    both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
-    tooltip = "\n".join(text for text in (name, marked_outcome(case), both, short(remarks(case), 200)) if text)
+    both_times = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
+    tooltip = "\n".join(text for text in (name, marked_outcome(case), both_times, short(remarks(case), 200)) if text)
     interval = None
     if case.across_launches and ratio.low is not None and ratio.high is not None:
         interval = (ratio.low, ratio.high)
@@ -401,13 +401,13 @@ def case_line(case: CaseRatio, name: str) -> RatioLine:
 def size_charts(material: Material) -> list[SizeChart]:
     """Return a chart for each operation that moves bytes, in print order."""
     names = distinct_names(material.drawn)
-    every = [(name, row) for name, table in zip(names, material.drawn, strict=True) for row in material.rows(table)]
-    rows = [(name, row) for name, row in every if 0 < row.size_bytes < _LARGEST]
-    backends = list(dict.fromkeys(row.backend for _, row in rows))
+    all_rows = [(name, row) for name, table in zip(names, material.drawn, strict=True) for row in material.rows(table)]
+    sized = [(name, row) for name, row in all_rows if 0 < row.size_bytes < _LARGEST]
+    backends = list(dict.fromkeys(row.backend for _, row in sized))
     charts = []
-    for number, operation in enumerate(dict.fromkeys(row.operation for _, row in rows)):
-        those = [(name, row) for name, row in rows if row.operation == operation]
-        charts.append(_chart(f"sizes-{number}", operation, those, backends, material.typical_times))
+    for number, operation in enumerate(dict.fromkeys(row.operation for _, row in sized)):
+        named_rows = [(name, row) for name, row in sized if row.operation == operation]
+        charts.append(_chart(f"sizes-{number}", operation, named_rows, backends, material.typical_times))
     return charts
 
 
@@ -425,23 +425,24 @@ def told_apart(names: Sequence[str], most: int) -> list[str]:
 
 
 def _chart(
-    key: str, operation: str, named: Sequence[tuple[str, Row]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
+    key: str, operation: str, named_rows: Sequence[tuple[str, Row]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
 ) -> SizeChart:
     """Return the chart of an operation from (run, row)."""
-    rows, runs = [row for _, row in named], list(dict.fromkeys(run for run, _ in named))
+    rows = [row for _, row in named_rows]
+    runs = {run for run, _ in named_rows}
     differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in rows}) > 1)]
     groups: dict[tuple[str, ...], dict[int, Row]] = {}
-    for run, row in named:
+    for run, row in named_rows:
         groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
     names = []
-    for (run, *_), sized in groups.items():
-        words = series_words(next(iter(sized.values())), differing)
+    for (run, *_), row_of_size in groups.items():
+        words = series_words(next(iter(row_of_size.values())), differing)
         names.append(" ".join([*words, f"({run})"] if len(runs) > 1 else words))
     lines: list[SizeLine] = []
-    for name, sized in zip(told_apart(names, LONGEST_NAME), groups.values(), strict=True):
-        first = next(iter(sized.values()))
+    for name, row_of_size in zip(told_apart(names, LONGEST_NAME), groups.values(), strict=True):
+        first = next(iter(row_of_size.values()))
         color, dash = free_look(backends.index(first.backend), {(line.color, line.dash) for line in lines})
-        lines.append(SizeLine(name, color, dash, [point_of(sized[size]) for size in sorted(sized)]))
+        lines.append(SizeLine(name, color, dash, [point_of(row_of_size[size]) for size in sorted(row_of_size)]))
     lines = [*_baseline_lines(rows, differing, baseline), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
     limits = limit_lines([(row.size_bytes, row) for row in rows], backends) if has_rate else []
@@ -450,9 +451,9 @@ def _chart(
 
 def free_look(backend: int, used: Collection[tuple[int, int]]) -> tuple[int, int]:
     """Return the color and dash of a line: the color of its backend with the first free dash, else those of another color."""
-    of_backend = [(backend % COLOR_COUNT, dash) for dash in range(DASH_COUNT)]
-    others = [((backend + shift) % COLOR_COUNT, dash) for dash in reversed(range(DASH_COUNT)) for shift in range(1, COLOR_COUNT)]
-    return next((look for look in (*of_backend, *others) if look not in used), of_backend[0])
+    own_color = [(backend % COLOR_COUNT, dash) for dash in range(DASH_COUNT)]
+    other_colors = [((backend + shift) % COLOR_COUNT, dash) for dash in reversed(range(DASH_COUNT)) for shift in range(1, COLOR_COUNT)]
+    return next((look for look in (*own_color, *other_colors) if look not in used), own_color[0])
 
 
 def series_words(row: Row, differing: Sequence[str]) -> list[str]:
@@ -465,16 +466,21 @@ def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Map
     """Return the baseline's times of the measured cases, with what chance explains as the band; [] without a baseline."""
     groups: dict[str, dict[int, SizePoint]] = {}
     for row in rows:
-        known, time_s, rate = baseline.get(case_of(row)), time_of(row), rate_of(row)
-        if known is None or time_s is None:
+        typical = baseline.get(case_of(row))
+        time_s = time_of(row)
+        if typical is None or time_s is None:
             continue
-        of_rate = None if rate is None else _banded(rate * time_s / known.time_s / 1e9, known.limit)
-        limit = "not judged" if known.limit is None else f"noise limit {100 * (known.limit - 1):+.1f} %"
-        shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
-        text = f"{shown}{format_span(known.time_s)}, {limit}"
-        point = SizePoint(row.size_bytes, of_rate, _banded(1e6 * known.time_s, known.limit), "", text)
+        rate = rate_of(row)
+        bandwidth = None if rate is None else _banded(rate * time_s / typical.time_s / 1e9, typical.limit)
+        limit = "not judged" if typical.limit is None else f"noise limit {100 * (typical.limit - 1):+.1f} %"
+        rate_text = "" if bandwidth is None else f"{format_rate(1e9 * bandwidth.value)} GB/s, "
+        text = f"{rate_text}{format_span(typical.time_s)}, {limit}"
+        point = SizePoint(row.size_bytes, bandwidth, _banded(1e6 * typical.time_s, typical.limit), "", text)
         groups.setdefault(short(" ".join(series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
-    return [SizeLine(name, -1, place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
+    return [
+        SizeLine(name, -1, place, [point_of_size[size] for size in sorted(point_of_size)])
+        for place, (name, point_of_size) in enumerate(groups.items())
+    ]
 
 
 def _banded(value: float, limit: float | None) -> Value:
@@ -483,52 +489,51 @@ def _banded(value: float, limit: float | None) -> Value:
 
 def point_of(row: Row) -> SizePoint:
     """Return what a row shows at its size: figures with intervals, how far they can be trusted, and as text."""
-    time_s, rate = time_of(row), rate_of(row)
-    low, high = sound_interval(row)
-    time = None if time_s is None else Value(1e6 * time_s, low and 1e6 * low, high and 1e6 * high)
-    of_rate = None
+    time_s = time_of(row)
+    rate = rate_of(row)
+    low_s, high_s = sound_interval(row)
+    time = None if time_s is None else Value(1e6 * time_s, low_s and 1e6 * low_s, high_s and 1e6 * high_s)
+    bandwidth = None
     if rate is not None and time_s is not None:
-        of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
+        bandwidth = Value(rate / 1e9, *(rate * time_s / end_s / 1e9 if end_s else None for end_s in (high_s, low_s)))
     percent = None
     if row.comparison is not None and time_s is not None:
-        of_percent = row.comparison.percent * time_s
-        percent = Value(row.comparison.percent, high and of_percent / high, low and of_percent / low)
+        percent_seconds = row.comparison.percent * time_s
+        percent = Value(row.comparison.percent, high_s and percent_seconds / high_s, low_s and percent_seconds / low_s)
     text = short("; ".join([figures_of(row), *remarks_of(row)]), 400)
     state = state_of(row)
     expected_s = row.expectation.expected_time_s if row.expectation is not None else None
     if time_s is None or not expected_s:
-        return SizePoint(row.size_bytes, of_rate, time, state, text, row, percent=percent)
+        return SizePoint(row.size_bytes, bandwidth, time, state, text, row, percent=percent)
     expected_rate = None if rate is None else rate * time_s / expected_s / 1e9
-    return SizePoint(row.size_bytes, of_rate, time, state, text, row, expected_rate, 1e6 * expected_s, percent)
+    return SizePoint(row.size_bytes, bandwidth, time, state, text, row, expected_rate, 1e6 * expected_s, percent)
 
 
 def figures_of(row: Row) -> str:
     """Return the exact figures: "42.0 of 50.0 GB/s (84 %), 398.1 µs [391.0, 402.2]", or why there are none."""
     if row.na is not None:
         return short(not_available(row), 160)
-    share, rate = of_ceiling(row), rate_of(row)
-    shown = share
-    if share == NOTHING:
-        shown = f"{format_rate(rate)} GB/s" if rate is not None else ""
-    low, high = sound_interval(row)
+    rate_text = of_ceiling(row)
+    if rate_text == NOTHING:
+        rate = rate_of(row)
+        rate_text = f"{format_rate(rate)} GB/s" if rate is not None else ""
+    low_s, high_s = sound_interval(row)
     time_s = time_of(row)
-    if time_s is None:
-        time = "no time"
-    elif two_modes(row):  # the interval is that of the median, which neither value is
-        values = " / ".join(f"{format_span(value_s)} {format_percent(100 * share)}" for value_s, share in two_modes(row))
-        time = f"median {format_span(time_s, low, high)}; two values: {values}"
-    else:
-        time = format_span(time_s, low, high)
-    return ", ".join(part for part in (shown, time, _of_expectation(row)) if part)
+    time = "no time" if time_s is None else format_span(time_s, low_s, high_s)
+    modes = two_modes(row)
+    if modes and time_s is not None:  # the interval is that of the median, which neither value is
+        values = " / ".join(f"{format_span(value_s)} {format_percent(100 * share)}" for value_s, share in modes)
+        time = f"median {time}; two values: {values}"
+    return ", ".join(part for part in (rate_text, time, _of_expectation(row)) if part)
 
 
 def _of_expectation(row: Row) -> str:
     """Return "84 % of the expected time 334.1 µs"; only the expected time for a row that is not compared with it."""
     if expected_time(row) == NOTHING:
         return ""
-    share = of_expected_time(row)
+    percent = of_expected_time(row)
     expected = format_span(row.expectation.expected_time_s) if row.expectation and row.expectation.expected_time_s else NOTHING
-    return f"expected {expected}" if share == NOTHING else f"{share} of the expected time {expected}"
+    return f"expected {expected}" if percent == NOTHING else f"{percent} of the expected time {expected}"
 
 
 def remarks_of(row: Row) -> list[str]:
@@ -548,28 +553,30 @@ def rate_of(row: Row) -> float | None:
 
 def sound_interval(row: Row) -> tuple[float | None, float | None]:
     """Return the interval of the time in seconds; (None, None) if there is none that contains the time."""
-    time_s, found = time_of(row), row.time_s
-    if time_s is None or found is None or not (is_time(found.ci_low) and is_time(found.ci_high)):
+    time_s = time_of(row)
+    stored = row.time_s
+    if time_s is None or stored is None or not (is_time(stored.ci_low) and is_time(stored.ci_high)):
         return None, None
-    low, high = found.ci_low or 0.0, found.ci_high or 0.0
-    return (low, high) if low <= time_s <= high else (None, None)
+    low_s = stored.ci_low or 0.0
+    high_s = stored.ci_high or 0.0
+    return (low_s, high_s) if low_s <= time_s <= high_s else (None, None)
 
 
 def limit_lines(placed: Iterable[tuple[int, Row]], backends: Sequence[str]) -> list[LimitLine]:
     """Return the expected rates and the hard limits of rows with their places, each rate once, with the text of its first row."""
-    found: list[LimitLine] = []
+    limits: list[LimitLine] = []
     for place, row in placed:
+        is_compared = row.comparison is not None or "above_bound" in row.flags
         for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
             rate = None if ceiling is None else ceiling.bytes_per_s
-            is_compared = row.comparison is not None or "above_bound" in row.flags
             if ceiling is not None and rate and is_compared and known(rate) and rate < _FASTEST:
-                what = _what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by
-                shown_what = "" if ceiling.kind == "given" else short(what, 80)
+                limiter = _limiter(row, ceiling) if kind == "expected" else ceiling.limited_by
+                text = "" if ceiling.kind == "given" else short(limiter, 80)
                 colors = {backends.index(row.backend): short(row.backend, 40)}
-                _add_limit(found, LimitLine(kind, shown_what, {place: rate / 1e9}, colors))
+                _add_limit(limits, LimitLine(kind, text, {place: rate / 1e9}, colors))
     shown: list[LimitLine] = []
-    for limit in sorted(found, key=lambda each: each.kind != "expected"):
-        same = next((each for each in shown if _is_equal(limit.rates, each.rates)), None)
+    for limit in sorted(limits, key=lambda limit: limit.kind != "expected"):
+        same = next((line for line in shown if _is_equal(limit.rates, line.rates)), None)
         if same is None:
             shown.append(limit)
         elif same.kind == limit.kind:
@@ -590,12 +597,12 @@ def _add_limit(limits: list[LimitLine], new: LimitLine) -> None:
         same.colors |= new.colors
 
 
-def _what_limits(row: Row, ceiling: Ceiling) -> str:
+def _limiter(row: Row, ceiling: Ceiling) -> str:
     """Return what limits, with the kind of figure; without the range of its measurements, which differs from size to size."""
     return limited_by(row.compared_with(replace(ceiling, low_bytes_per_s=None, high_bytes_per_s=None), row.hard_bound, 0.0))
 
 
-def _is_equal(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
+def _is_equal(a: Mapping[int, float], b: Mapping[int, float]) -> bool:
     """Return whether two limits have equal rates at the sizes that both have, of which there are some."""
-    common = one.keys() & other.keys()
-    return bool(common) and all(max(one[s], other[s]) <= _EQUAL * min(one[s], other[s]) for s in common)
+    common = a.keys() & b.keys()
+    return bool(common) and all(max(a[size], b[size]) <= _EQUAL * min(a[size], b[size]) for size in common)

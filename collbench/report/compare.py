@@ -36,7 +36,7 @@ from collbench.results.store import to_page
 from collbench.stats.launches import Ratio
 from collbench.units import format_size, plural
 
-_OF_CASE = {
+_CASE_COLUMNS = {
     "doubt": column("Why it is inconclusive; unknown for any other outcome."),
     "within": column("The largest difference that the interval allows: 0.017 is 1.7 %."),
     "across_launches": column("Whether the interval is over launches.", key="interval_over_launches",
@@ -48,7 +48,7 @@ _OF_CASE = {
     "bandwidth": column("The bus bandwidth of B over that of A.", key="busbw_ratio", parts=columns_of(Ratio),
                         value=lambda compared: getattr(compared.case, "bandwidth", None) or {}),
 }  # fmt: skip
-_OF_ROW = {
+_ROW_COLUMNS = {
     "time_s": column("", key="", parts={
         "p50": column("The median time.", key="p50_s"),
         "ci_low": column("The lower end of its 95 % confidence interval.", key="ci_low_s"),
@@ -56,7 +56,7 @@ _OF_ROW = {
     }),
     **columns_of(Row, "busbw_bytes_per_s", "launches", "wrong", "na"),
 }  # fmt: skip
-_UNDER_LOAD = {
+_LOAD_COLUMNS = {
     "factor": column("Of a row under load, its time over that without load."),
     "low": column("The lower end of its interval.", key="factor_low"),
     "high": column("The upper end of its interval.", key="factor_high"),
@@ -66,17 +66,17 @@ _UNDER_LOAD = {
 class SideFigures(msgspec.Struct, frozen=True):
     """The figures of a case on one side, which may lack it."""
 
-    row: Annotated[Row | None, column("", key="", parts=_OF_ROW)]
+    row: Annotated[Row | None, column("", key="", parts=_ROW_COLUMNS)]
     canary_s: Annotated[float | None, column("The median of the state probe.")]
     flags: Annotated[tuple[str, ...], column("Codes of what makes the row less reliable.")]
-    interference: Annotated[dict[str, Any] | None, column("", key="", parts=_UNDER_LOAD, optional=True)]
+    interference: Annotated[dict[str, Any] | None, column("", key="", parts=_LOAD_COLUMNS, optional=True)]
 
 
 class ComparedCase(msgspec.Struct, frozen=True):
     """A case of both sides, or of one: a record of CSV, and an object of JSON."""
 
     outcome: Annotated[str, column('"slower", "faster", "no change", "inconclusive", "n/a", "only in A" or "only in B".')]
-    case: Annotated[CaseRatio | None, column("", key="", parts=_OF_CASE)]
+    case: Annotated[CaseRatio | None, column("", key="", parts=_CASE_COLUMNS)]
     a: Annotated[SideFigures, column("The figures of A.")]
     b: Annotated[SideFigures, column("The figures of B.")]
 
@@ -101,39 +101,41 @@ class ComparisonObject:
     differences: Annotated[list[Difference], column("What else differs.")]
 
 
-def csv_lines(found: Comparison) -> Iterator[Line]:
+def csv_lines(comparison: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
-    return csv_of([flat_document(case) for case in _compared_cases(found)])
+    return csv_of([flat_document(case) for case in _compared_cases(comparison)])
 
 
-def json_lines(found: Comparison) -> Iterator[Line]:
+def json_lines(comparison: Comparison) -> Iterator[Line]:
     """Yield one object."""
-    cases = list(_compared_cases(found))
-    page = ComparisonObject(found.a, found.b, found.margin, found.summary, found.fallen, cases, found.differences)
+    cases = list(_compared_cases(comparison))
+    page = ComparisonObject(
+        comparison.a, comparison.b, comparison.margin, comparison.summary, comparison.fallen, cases, comparison.differences
+    )
     yield from (Line(text) for text in to_page(document(page)).splitlines())
 
 
-def in_order(found: Comparison) -> list[CaseRatio]:
+def in_order(comparison: Comparison) -> list[CaseRatio]:
     """Return the cases series by series, ascending in size; if no ratio has an interval, the largest change first."""
-    if found.without_intervals:
-        return largest_first(found.cases)
-    by_row = {id(case.a): case for case in found.cases}
-    return [by_row[id(row)] for row in in_print_order(case.a for case in found.cases)]
+    if comparison.without_intervals:
+        return largest_first(comparison.cases)
+    by_row = {id(case.a): case for case in comparison.cases}
+    return [by_row[id(row)] for row in in_print_order(case.a for case in comparison.cases)]
 
 
-def _compared_cases(found: Comparison) -> Iterator[ComparedCase]:
+def _compared_cases(comparison: Comparison) -> Iterator[ComparedCase]:
     """Yield each case, and each row of one side only."""
-    under_load = any(row.interference for side in (found.a, found.b) for row in side.rows)
+    under_load = any(row.interference for side in (comparison.a, comparison.b) for row in side.rows)
 
     def side(row: Row | None, probe_s: float | None = None) -> SideFigures:
         interference = row.interference if row else {}
         return SideFigures(row, probe_s, row.flags if row else (), interference if under_load else None)
 
-    for case in in_order(found):
+    for case in in_order(comparison):
         probe_a, probe_b = case.probe_s
         yield ComparedCase(case.outcome or "n/a", case, side(case.a, probe_a), side(case.b, probe_b))
-    yield from (ComparedCase("only in A", None, side(row), side(None)) for row in in_print_order(found.only_a))
-    yield from (ComparedCase("only in B", None, side(None), side(row)) for row in in_print_order(found.only_b))
+    yield from (ComparedCase("only in A", None, side(row), side(None)) for row in in_print_order(comparison.only_a))
+    yield from (ComparedCase("only in B", None, side(None), side(row)) for row in in_print_order(comparison.only_b))
 
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -156,43 +158,46 @@ def compare_runs(
     Raises UsageError for an unknown format, and for what `analysis.compare.compare` rejects.
     """
     check_format(format, FORMATS)
-    found = compare(a, b, margin)
-    for warning in found.warnings:
+    comparison = compare(a, b, margin)
+    for warning in comparison.warnings:
         write_line(err or sys.stderr, printable(warning))
     forms = {"csv": csv_lines, "json": json_lines, "markdown": markdown_lines}
-    lines = table_lines(found, width_of(stream)) if format == "table" else forms[format](found)
+    lines = table_lines(comparison, width_of(stream)) if format == "table" else forms[format](comparison)
     print_lines(lines, stream, wants_color(stream, color))
     return FINE
 
 
-def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
+def table_lines(comparison: Comparison, width: int | None = None) -> Iterator[Line]:
     """Yield the table within `width` columns: the summary, a line per case, cases of one side only, other differences."""
-    head = [Line(f"A: {side_title(found.a)}   B: {side_title(found.b)}", "head"), Line(describe_comparison(found), "head")]
-    head += [Line(text, "wrong") for text in found.fallen.sentences()]
+    head = [Line(f"A: {side_title(comparison.a)}   B: {side_title(comparison.b)}", "head"), Line(describe_comparison(comparison), "head")]
+    head += [Line(text, "wrong") for text in comparison.fallen.sentences()]
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
-    yield from _case_lines(case_frame(in_order(found)), width)
-    yield from wrapped([Line(printable(text), "foot") for text in foot(found)], width)
+    yield from _case_lines(case_frame(in_order(comparison)), width)
+    yield from wrapped([Line(printable(text), "foot") for text in foot(comparison)], width)
     yield Line("")
-    yield from text_of(_differences(found), width)
+    yield from text_of(_differences(comparison), width)
 
 
-def markdown_lines(found: Comparison) -> Iterator[Line]:
+def markdown_lines(comparison: Comparison) -> Iterator[Line]:
     """Yield the comparison as Markdown: a title, a table, the foot and the differences as lists."""
-    frame = case_frame(in_order(found))
-    title = f"A: {side_title(found.a)} · B: {side_title(found.b)}"
-    head = [line for text in (title, describe_comparison(found), *found.fallen.sentences(), frame.title) for line in (text, "")]
+    frame = case_frame(in_order(comparison))
+    title = f"A: {side_title(comparison.a)} · B: {side_title(comparison.b)}"
+    head = [line for text in (title, describe_comparison(comparison), *comparison.fallen.sentences(), frame.title) for line in (text, "")]
     rows = [line.text for line in markdown_of(replace(frame, title=""))]
-    feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
-    lists = [line for texts in feet for line in ("", *items(texts))]
-    yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
+    differences = [f"A → B: {difference.sentence()}" for difference in comparison.differences] or [NO_DIFFERENCE]
+    lists = [line for texts in (foot(comparison), differences) for line in ("", *items(texts))]
+    yield from map(Line, (*map(escaped_line, head), *rows, *lists))
 
 
-def html_of_comparison(found: Comparison) -> str:
+def html_of_comparison(comparison: Comparison) -> str:
     """Return the comparison as HTML for a notebook: the summary, a line per case, the foot and the other differences."""
-    head = [f"A: {side_title(found.a)} · B: {side_title(found.b)}", describe_comparison(found), *found.fallen.sentences()]
-    frame = case_frame(in_order(found))
-    table = Frame(frame.columns, frame.records, title=frame.title, head=head, foot=foot(found))
-    return "\n".join((html_of(table), html_of(_differences(found))))
+    head = [
+        f"A: {side_title(comparison.a)} · B: {side_title(comparison.b)}",
+        describe_comparison(comparison),
+        *comparison.fallen.sentences(),
+    ]
+    table = replace(case_frame(in_order(comparison)), head=head, foot=foot(comparison))
+    return "\n".join((html_of(table), html_of(_differences(comparison))))
 
 
 def side_title(side: Launches) -> str:
@@ -205,10 +210,10 @@ def case_frame(cases: Sequence[CaseRatio]) -> Frame[CaseRatio]:
     """Return the table of cases: what distinguishes them, both times, and the outcome; its title is what is the same for all."""
     plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
 
-    def of_a(text: Callable[[Row], str]) -> Callable[[CaseRatio], str]:
+    def text_of_a(text: Callable[[Row], str]) -> Callable[[CaseRatio], str]:
         return lambda case: text(case.a)
 
-    identity = [Column("", column.title, of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
+    identity = [Column("", column.title, text_of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
     return Frame([*identity, *_OUTCOME], cases, title=same_for_all(plan), style=_style, names_hidden=True)
 
 
@@ -227,11 +232,11 @@ def _case_lines(frame: Frame[CaseRatio], width: int | None) -> Iterator[Line]:
     identity = frame.columns[: -len(_OUTCOME)]
     blocks: dict[str, list[CaseRatio]] = {}
     for case in frame.records:
-        title = " · ".join(text for each in identity if each.title != "size" and (text := each.text(case)) != NOTHING)
-        blocks.setdefault(title, []).append(case)
-    columns = [*(each for each in identity if each.title == "size"), *_OUTCOME]
-    for number, (title, those) in enumerate(blocks.items(), start=1):
-        yield from text_of(Frame(columns, those, title=title, style=_style, names_hidden=number == len(blocks)), width)
+        texts = [column.text(case) for column in identity if column.title != "size"]
+        blocks.setdefault(" · ".join(text for text in texts if text != NOTHING), []).append(case)
+    columns = [*(column for column in identity if column.title == "size"), *_OUTCOME]
+    for number, (title, cases) in enumerate(blocks.items(), start=1):
+        yield from text_of(Frame(columns, cases, title=title, style=_style, names_hidden=number == len(blocks)), width)
 
 
 def marked_outcome(case: CaseRatio) -> str:
@@ -264,41 +269,43 @@ def ratio_doubtful(case: CaseRatio) -> bool:
     return case.time is not None and (case.state_differs or bool(doubtful(case.a)) or bool(doubtful(case.b)))
 
 
-def foot(found: Comparison) -> list[str]:
+def foot(comparison: Comparison) -> list[str]:
     """Return how intervals were made, how to read them, what the flags mean, and the cases of one side only."""
-    compared = [case for case in found.cases if case.time]
+    compared = [case for case in comparison.cases if case.time]
     texts = []
     if any(case.launches for case in compared):
-        texts.append(f"intervals: over the medians of {len(found.a.runs)} launches of A and {len(found.b.runs)} of B")
+        texts.append(f"intervals: over the medians of {len(comparison.a.runs)} launches of A and {len(comparison.b.runs)} of B")
     scattered = sorted({case.scatter for case in compared if case.scatter})
     if scattered:
-        where = "each" if len(found.a.runs) == len(found.b.runs) else "on a side"
+        where = "each" if len(comparison.a.runs) == len(comparison.b.runs) else "on a side"
         number = f"{scattered[0]} to {scattered[-1]} launches" if len(scattered) > 1 else plural(scattered[0], "launch")
         texts.append(_BY_SCATTER.format(where=where, launches=number))
     if any(not case.across_launches for case in compared):
         loaded = any(case.a.mode == UNDER_LOAD for case in compared)
         several = "several times, with one --allocation NAME each" if loaded else "with --launches 5"
-        texts.append(_ONE_EACH.format(first=", the largest first" if found.without_intervals else "", several=several))
+        texts.append(_ONE_EACH.format(first=", the largest first" if comparison.without_intervals else "", several=several))
     if any(case.across_launches for case in compared):
         texts += [_READING, _BY_CHANCE]
     if any(ratio_doubtful(case) for case in compared):
         texts.append("?: unreliable; the flags on the line give the reason")
-    if any(case.state_differs for case in found.cases):
+    if any(case.state_differs for case in comparison.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
-    texts += named(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
-    overlap = measurement_mode("overlap") if any(case.a.overlap and case.b.overlap for case in found.cases) else None
+    texts += named(flag for case in comparison.cases for flag in (*case.a.flags, *case.b.flags))
+    overlap = measurement_mode("overlap") if any(case.a.overlap and case.b.overlap for case in comparison.cases) else None
     if overlap:
-        texts += overlap.compared(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
-    if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in found.cases):
-        texts += [text for compared in hooks_of("compared_load") for text in compared(found.cases)]
-    texts += compared_consistency(found.a.rows, found.b.rows)
-    for side, rows in (("A", found.only_a), ("B", found.only_b)):
-        texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []
+        texts += overlap.compared(*([row for run in side.runs for row in run.rows] for side in (comparison.a, comparison.b)))
+    if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in comparison.cases):
+        texts += [text for compared in hooks_of("compared_load") for text in compared(comparison.cases)]
+    texts += compared_consistency(comparison.a.rows, comparison.b.rows)
+    for side, rows in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if rows:
+            texts.append(f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}")
     return texts
 
 
 def _name(row: Row) -> str:
-    size, ranks = format_size(row.size_bytes), plural(row.ranks, "rank")
+    size = format_size(row.size_bytes)
+    ranks = plural(row.ranks, "rank")
     parts = (operation_name(row.operation), size, row.backend, row.dtype, row.redop, row.mode, row.buffers, row.traffic, forced(row), ranks)
     return " ".join(filter(None, parts))
 
@@ -318,10 +325,10 @@ _OUTCOME: tuple[Column[CaseRatio], ...] = (
 )
 
 
-def _differences(found: Comparison) -> Frame[Difference]:
+def _differences(comparison: Comparison) -> Frame[Difference]:
     columns: list[Column[Difference]] = [
-        Column("", "kind", lambda each: each.kind, drop=1),
-        Column("", "what", lambda each: each.what),
-        Column("", "A → B", lambda each: each.change(), wrap=True),
+        Column("", "kind", lambda difference: difference.kind, drop=1),
+        Column("", "what", lambda difference: difference.what),
+        Column("", "A → B", lambda difference: difference.change(), wrap=True),
     ]
-    return Frame(columns, found.differences, title="other differences" if found.differences else NO_DIFFERENCE)
+    return Frame(columns, comparison.differences, title="other differences" if comparison.differences else NO_DIFFERENCE)

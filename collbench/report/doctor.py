@@ -45,21 +45,23 @@ def write_launch(explanation: Explanation, format: str, stream: TextIO, *, color
 
 def _launch_lines(explanation: Explanation, width: int | None) -> Iterator[Line]:
     """Yield where this shell is and what it has, then a line for each problem, then the commands to use."""
-    loaded = explanation.library
-    file = f" ({loaded.path})" if loaded.path else ""
-    names = [f"{each.name} {', '.join(each.addresses) or 'does not resolve'}" for each in explanation.names]
-    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    library = explanation.library
+    file = f" ({library.path})" if library.path else ""
+    names = [f"{name.name} {', '.join(name.addresses) or 'does not resolve'}" for name in explanation.names]
+    names[0] += " (this host)"
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES:] = [f"{len(names) - _MOST_NAMES} more"]
     records = [
         *(("this shell", place) for place in explanation.places),
-        ("names", "; ".join([f"{names[0]} (this host)", *names[1:_MOST_NAMES], *more])),
-        ("MPI", f"mpi4py {loaded.mpi4py} loads {loaded.name}{file}" if loaded.name else "no library"),
+        ("names", "; ".join(names)),
+        ("MPI", f"mpi4py {library.mpi4py} loads {library.name}{file}" if library.name else "no library"),
     ]
     yield from text_of(Frame([_LABEL, _TEXT], records), width)
     yield from text_of(_launchers(explanation.launchers), width)
-    yield from text_of(Frame([_LABEL, _TEXT], [*_hosts(explanation.hosts)]), width)
-    problems = [Line(printable(f"{each.severity}: {each.what}"), _STYLES[each.severity]) for each in explanation.problems]
+    yield from text_of(Frame([_LABEL, _TEXT], list(_hosts(explanation.hosts))), width)
+    problems = [Line(printable(f"{problem.severity}: {problem.what}"), _STYLES[problem.severity]) for problem in explanation.problems]
     yield from wrapped(problems, width)
-    commands = [(f"  {each.purpose}", each.line) for each in explanation.commands]
+    commands = [(f"  {command.purpose}", command.line) for command in explanation.commands]
     frame = Frame([_PURPOSE, _TEXT], commands, title="what to type")
     if width is None or TextLayout(frame, None).line_width <= width:
         yield from text_of(frame, width)
@@ -69,10 +71,12 @@ def _launch_lines(explanation: Explanation, width: int | None) -> Iterator[Line]
         yield from (*wrapped([Line(printable(f"{purpose}:"))], width), Line(printable(f"    {command}")))  # whole, to be copied
 
 
-def _launchers(found: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
-    if not found:
+def _launchers(programs: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
+    if not programs:
         return Frame([_LABEL, _TEXT], [("launchers", "none found: collbench starts ranks on this host by itself")])
-    records = [("" if number else "launchers", each.name, str(each.path), _what(each)) for number, each in enumerate(found)]
+    records = [
+        ("" if number else "launchers", program.name, str(program.path), _version(program)) for number, program in enumerate(programs)
+    ]
     return Frame([_LABEL, Column("", "", itemgetter(1)), Column("", "", itemgetter(2)), Column("", "", itemgetter(3), wrap=True)], records)
 
 
@@ -85,15 +89,15 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
         yield "" if number else "software", f"{names}{more}: {versions}"
 
 
-def _what(found: LauncherProgram) -> str:
-    what = f"{found.family} {found.version}".rstrip() if found.family else f"does not report its version: {found.trouble}"
-    plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
-    return f"{what}{plugins}{'' if found.first else ' (not the first in PATH)'}"
+def _version(program: LauncherProgram) -> str:
+    version = f"{program.family} {program.version}".rstrip() if program.family else f"does not report its version: {program.trouble}"
+    plugins = f", --mpi={'|'.join(program.plugins)}" if program.plugins else ""
+    return f"{version}{plugins}{'' if program.first else ' (not the first in PATH)'}"
 
 
 def _launch_json(explanation: Explanation) -> dict[str, Any]:
     """Return one object: schema, places, the MPI library, launchers, problems, commands."""
-    loaded = explanation.library
+    library = explanation.library
     fields = {
         "name": "name", "path": "path", "family": "family", "version": "version", "first_in_path": "first", "mpi_plugins": "plugins",
         "trouble": "trouble",
@@ -104,8 +108,8 @@ def _launch_json(explanation: Explanation) -> dict[str, Any]:
         "schema": SCHEMA,
         "places": explanation.places,
         "names": names,
-        "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
-        "hosts": [dict(one) for one in explanation.hosts],
+        "mpi": {"library": library.name, "path": library.path, "mpi4py": library.mpi4py, "problem": library.problem},
+        "hosts": list(map(dict, explanation.hosts)),
         "launchers": launchers,
         "problems": msgspec.to_builtins(explanation.problems),
         "type": msgspec.to_builtins(explanation.commands),
@@ -144,23 +148,25 @@ def table_lines(
     several = len({machine.hostname for machine in machines}) > 1
 
     def on_hosts(names: Sequence[str | None]) -> str:
-        known = [name or "unnamed host" for name in names]
-        return f"{listed(known, len(known) if verbose else _MOST_HOSTS)}: " if several and [*names] != [None] else ""
+        if not several or [*names] == [None]:
+            return ""
+        return f"{listed([name or 'unnamed host' for name in names], len(names) if verbose else _MOST_HOSTS)}: "
 
     hosts: dict[Finding, list[str | None]] = {}  # findings that differ only in the host are combined
     for finding in findings:
         hosts.setdefault(replace(finding, hostname=None), []).append(finding.hostname)
     columns: list[Column[Finding]] = [
-        Column("", "", lambda each: each.severity, least=len("warning")),
-        Column("", "", lambda each: each.code),
-        Column("", "", lambda each: f"{on_hosts(hosts[each])}{each.what}", wrap=True),
+        Column("", "", lambda finding: finding.severity, least=len("warning")),
+        Column("", "", lambda finding: finding.code),
+        Column("", "", lambda finding: f"{on_hosts(hosts[finding])}{finding.what}", wrap=True),
     ]
-    layout = TextLayout(Frame(columns, list(hosts), style=lambda each: _STYLES[each.severity]), width)
+    layout = TextLayout(Frame(columns, list(hosts), style=lambda finding: _STYLES[finding.severity]), width)
     for finding in hosts:
         yield from layout.lines(finding)
         yield Line(printable(f"  evidence: {finding.evidence}"))
         yield Line(printable(f"  remedy:   {finding.remedy}"))
-        if verbose and (page := pages().get(finding.code)):
+        page = pages().get(finding.code) if verbose else None
+        if page:
             yield Line(f"  means:    {' '.join(page.means.split())}")
             yield Line("  check:")
             yield from (Line(f"    {text}") for text in page.check.strip().splitlines())
@@ -173,9 +179,9 @@ def table_lines(
     foot = [text for examined in logs for text in examined.lines]
     foot += [*states(machines, [examined.log for examined in logs]), sentence(machines, logs)]
     if not machines:
-        wrote = listed(list(dict.fromkeys(host for examined in logs for host in examined.log.hosts)), _MOST_HOSTS)
-        where = f"the log was not written here, but on {wrote}" if wrote else "the log does not name the host that wrote it"
-        foot.append(f"no machine was looked at, as {where}: --from adds its files")
+        log_hosts = listed(list(dict.fromkeys(host for examined in logs for host in examined.log.hosts)), _MOST_HOSTS)
+        reason = f"the log was not written here, but on {log_hosts}" if log_hosts else "the log does not name the host that wrote it"
+        foot.append(f"no machine was looked at, as {reason}: --from adds its files")
     yield from (Line(printable(text), "foot") for text in foot)
 
 

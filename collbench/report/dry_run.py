@@ -80,8 +80,8 @@ class Planned(PlannedWork):
     @property
     def at_most_s(self) -> float:
         """Return the time of all samples in seconds, if no case ends before --max-time."""
-        each = len(self.cases) * self.max_time_s
-        return self.launches * (each if self.total_s is None else min(each, self.total_s))
+        launch_s = len(self.cases) * self.max_time_s
+        return self.launches * (launch_s if self.total_s is None else min(launch_s, self.total_s))
 
     def write(self, format: str, out: TextIO, talk: TextIO | None) -> None:
         """Print the sweeps as a table, or each case."""
@@ -95,10 +95,11 @@ class Planned(PlannedWork):
 
 def _write_facts(facts: Sequence[Mapping[str, Any]], remarks: Iterable[str], format: str, out: TextIO, talk: TextIO | None) -> None:
     """Print an object or a CSV line for each record, and the remarks on `talk`."""
-    texts = [{name: _text(value) if isinstance(value, bool | list) else value for name, value in each.items()} for each in facts]
-    print_lines(csv_of(texts) if format == "csv" else [Line(json.dumps(each)) for each in facts], out)
-    for text in remarks if talk else ():
-        write_line(talk, printable(text))  # type: ignore[arg-type]
+    texts = [{name: _text(value) if isinstance(value, bool | list) else value for name, value in record.items()} for record in facts]
+    print_lines(csv_of(texts) if format == "csv" else [Line(json.dumps(record)) for record in facts], out)
+    if talk:
+        for remark in remarks:
+            write_line(talk, printable(remark))
 
 
 def _text(value: Any) -> str:
@@ -172,18 +173,19 @@ def sentences(planned: Planned) -> Iterator[str]:
 
 def case_facts(label: str, case: Case) -> dict[str, Any]:
     """Return a case as one flat object, with the names that rows have."""
-    names = (name for name in Case.__struct_fields__ if name not in ("flags", "seed"))
-    values = {name: getattr(case, name) for name in names}
-    shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
-    return {"sweep": label, **shown, "flags": case.flags}
+    facts = {name: getattr(case, name) for name in Case.__struct_fields__ if name not in ("flags", "seed")}
+    for name in _AS_TEXT:
+        if facts[name]:
+            facts[name] = getattr(facts[name], "name", None) or str(facts[name])
+    return {"sweep": label, **facts, "flags": case.flags}
 
 
 def _frame(planned: Planned) -> Frame[_Swept]:
     """Return the table of sweeps and backends, with the sentences below; without records if no case is left."""
-    found: dict[tuple[str, str], list[Case]] = {}
+    groups: dict[tuple[str, str], list[Case]] = {}
     for label, case in planned.cases:
-        found.setdefault((label, case.backend), []).append(case)
-    swept = [(label, backend, cases) for (label, backend), cases in found.items()]
+        groups.setdefault((label, case.backend), []).append(case)
+    swept = [(label, backend, cases) for (label, backend), cases in groups.items()]
     return Frame(_COLUMNS, swept, foot=_below(swept, sentences(planned)))
 
 
@@ -197,15 +199,14 @@ def _sizes(cases: Sequence[Case]) -> str:
     sizes = [case.size_bytes for case in cases if case.size_bytes]
     if not sizes:
         return "-"
-    least, most = format_size(min(sizes)), format_size(max(sizes))
-    return least if least == most else f"{least} to {most}"
+    return " to ".join(dict.fromkeys((format_size(min(sizes)), format_size(max(sizes)))))
 
 
 _Swept = tuple[str, str, list[Case]]  # the sweep, the backend, its cases
 _COLUMNS: tuple[Column[_Swept], ...] = (
-    Column("", "sweep", lambda each: each[0], cut=True),
-    Column("", "backend", lambda each: each[1]),
-    Column("", "cases", lambda each: str(len(each[2])), right=True),
-    Column("", "operations", lambda each: ", ".join(dict.fromkeys(operation_name(case.operation) for case in each[2])), cut=True),
-    Column("", "sizes", lambda each: _sizes(each[2])),
+    Column("", "sweep", lambda swept: swept[0], cut=True),
+    Column("", "backend", lambda swept: swept[1]),
+    Column("", "cases", lambda swept: str(len(swept[2])), right=True),
+    Column("", "operations", lambda swept: ", ".join(dict.fromkeys(operation_name(case.operation) for case in swept[2])), cut=True),
+    Column("", "sizes", lambda swept: _sizes(swept[2])),
 )

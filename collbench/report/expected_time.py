@@ -27,8 +27,8 @@ from collbench.units import first_of, format_percent, format_size, plural
 
 _ALWAYS = ("operation", "backend")
 _MOST_SIZES = 2
-_OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
-_OF_SIZES = "a line through the run's own sizes does not show whether the largest size is fast: see % of expected"
+_NCCL_NOTE = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
+_SIZES_NOTE = "a line through the run's own sizes does not show whether the largest size is fast: see % of expected"
 
 
 class SeriesExpectation(msgspec.Struct, frozen=True):
@@ -75,11 +75,11 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
     sentences = [fact.render() for fact in not_saturated(rows)]
     if not series and not sentences:
         return None
-    origins = {type(row.expectation.origin) for of_series in series for row in of_series.rows if row.expectation is not None}
+    origins = {type(row.expectation.origin) for member in series for row in member.rows if row.expectation is not None}
     if origins & {FromNcclLog, FromNcclConstants}:
-        sentences.append(_OF_NCCL)
+        sentences.append(_NCCL_NOTE)
     if origins & {FromRunSizes}:
-        sentences.append(_OF_SIZES)
+        sentences.append(_SIZES_NOTE)
     if OffTheLine in origins:
         sentences.append(
             f"no model: times that differ from the line by more than a factor of {HOLDS_WITHIN:g}, as after a switch of algorithm"
@@ -88,15 +88,15 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
         sentences.append("no model: sizes below the smallest or above the largest reliable size")
     columns = [
         Column[SeriesExpectation]("", identity_column(name).title, partial(_value_of_series, name=name))
-        for name in _names([of_series.first for of_series in series])
+        for name in _names([member.first for member in series])
     ]
-    return Frame([*columns, *_OF_SERIES], series, foot=sentences, names_hidden=True)
+    return Frame([*columns, *_SERIES_COLUMNS], series, foot=sentences, names_hidden=True)
 
 
 def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
     """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
-    shown = [row for of_series in _series(rows) for row in of_series.rows if row.expectation is not None]
-    columns = [*map(identity_column, _names(shown)), *(COLUMN_OF_KEY[key] for key in _OF_ROWS)]
+    shown = [row for series in _series(rows) for row in series.rows if row.expectation is not None]
+    columns = [*map(identity_column, _names(shown)), *(COLUMN_OF_KEY[key] for key in _ROW_COLUMNS)]
     return Frame(columns, shown) if shown else None
 
 
@@ -107,9 +107,9 @@ def slow_sizes_sentence(rows: Sequence[Row]) -> list[str]:
         expectation = row.expectation
         if expectation is None or not isinstance(expectation.origin, FromRunSizes):
             continue
-        at_most = expectation.percent_of_expected_time_high or expectation.percent_of_expected_time
-        if at_most is not None and at_most < 100 / HOLDS_WITHIN:
-            slow.append((at_most, row))
+        percent = expectation.percent_of_expected_time_high or expectation.percent_of_expected_time
+        if percent is not None and percent < 100 / HOLDS_WITHIN:
+            slow.append((percent, row))
     if not slow:
         return []
     _, worst = min(slow, key=lambda pair: pair[0])
@@ -142,10 +142,10 @@ def _range(series: SeriesExpectation) -> str:
     return low if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
-_OF_SERIES: tuple[Column[SeriesExpectation], ...] = (
+_SERIES_COLUMNS: tuple[Column[SeriesExpectation], ...] = (
     Column("", COLUMN_OF_KEY["percent_of_time"].title, _range, right=True),
     Column("", "lowest at", lambda series: format_size(min(series.percents)[1]) if series.percents else NOTHING, right=True, drop=1),
     Column("", "no model", lambda series: first_of(map(format_size, series.unmodelled), _MOST_SIZES) or NOTHING, drop=2),
     Column("", COLUMN_OF_KEY["expected_from"].title, lambda series: printable(series.origin), drop=3),
 )
-_OF_ROWS = ("size", "time", "expected_time", "percent_of_time", "expected_from")
+_ROW_COLUMNS = ("size", "time", "expected_time", "percent_of_time", "expected_from")

@@ -74,17 +74,26 @@ class WordPage(msgspec.Struct, frozen=True, kw_only=True):
         if not (self.check or self.remedy):
             return [head, "", *self.means.strip().splitlines()]
         parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
-        body = [line for name, text in parts if text for line in ("", f"{name}:", *(f"  {each}" for each in text.strip().splitlines()))]
-        sources = [f"source: {url}" for url in self.sources]
-        return [head, *body, "", *sources] if sources else [head, *body]
+        lines = [head]
+        for name, text in parts:
+            if text:
+                lines += ["", f"{name}:", *(f"  {line}" for line in text.strip().splitlines())]
+        if self.sources:
+            lines += ["", *(f"source: {url}" for url in self.sources)]
+        return lines
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """Return its word and its other names as written, by their plain spelling."""
+        return {plain(name): name for name in (self.word, *self.names)}
 
 
 @cache
 def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
-    found = [*word_table(), *_of_operations(), *_of_flags(), *_of_findings(), *_of_facts()]
-    found += _of_columns({plain(name) for each in found for name in (each.word, *each.names)})
-    return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
+    all_pages = [*word_table(), *_operation_pages(), *_flag_pages(), *_finding_pages(), *_fact_pages()]
+    all_pages += _column_pages({name for page in all_pages for name in page.spellings})
+    return tuple(sorted(all_pages, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
 def page(word: str) -> list[WordPage]:
@@ -94,25 +103,22 @@ def page(word: str) -> list[WordPage]:
     Raises UsageError for a word without a page; it names the most similar words and topics.
     """
     wanted = plain(word)
-    if found := [each for each in pages() if wanted in map(plain, (each.word, *each.names))]:
-        return found
-    if found := [each for each in pages() if word.startswith(each.beginnings)]:
-        return found
+    pages_of_word = [page for page in pages() if wanted in page.spellings] or [page for page in pages() if word.startswith(page.beginnings)]
+    if pages_of_word:
+        return pages_of_word
     from collbench.machine.readers.text import printable
 
-    spelled = {plain(name): name for each in pages() for name in (each.word, *each.names)}
-    spelled |= {plain(topic): topic for topic in TOPICS}
-    near = [spelled[each] for each in get_close_matches(wanted, spelled, 3)]
+    spellings = {name: written for page in pages() for name, written in page.spellings.items()}
+    spellings |= {plain(topic): topic for topic in TOPICS}
+    near = [spellings[name] for name in get_close_matches(wanted, spellings, 3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists the topics")
 
 
 _COLUMNS: tuple[Column[WordPage], ...] = (
-    Column("", "", lambda each: f"  {each.word}"),
-    Column("", "", lambda each: each.title or _first_sentence(each.means), wrap=True),
+    Column("", "", lambda page: f"  {page.word}"),
+    Column("", "", lambda page: page.title or _first_sentence(page.means), wrap=True),
 )
-
-
 _EXAMPLES = {
     "columns": "busbw, expected, quality",
     "flags": "few_samples, drift",
@@ -138,26 +144,28 @@ def topic_lines(width: int | None = None) -> Iterator[Line]:
 
 def lines_about(words: str, width: int | None = None) -> Iterator[Line]:
     """Yield the pages of a word, then the list of the words if it is a topic. Raises UsageError for an unknown word."""
-    topic = next((topic for topic in TOPICS if plain(topic) == plain(words)), None)
+    wanted = plain(words)
+    topic = next((topic for topic in TOPICS if plain(topic) == wanted), None)
     if topic is None:
         yield from _page_lines(page(words), width)
         return
-    same_word = [each for each in pages() if plain(words) in map(plain, (each.word, *each.names))]
-    if same_word:
-        yield from _page_lines(same_word, width)
+    pages_of_word = [page for page in pages() if wanted in page.spellings]
+    if pages_of_word:
+        yield from _page_lines(pages_of_word, width)
         yield Line("")
     yield from table_lines(Frame(_COLUMNS, _words_of(topic), title=f"{GROUPS[TOPICS[topic]]}:"), width)
 
 
 def _words_of(topic: str) -> list[WordPage]:
-    return [each for each in pages() if each.group == TOPICS[topic]]
+    return [page for page in pages() if page.group == TOPICS[topic]]
 
 
-def _page_lines(found: Sequence[WordPage], width: int | None) -> Iterator[Line]:
+def _page_lines(pages_of_word: Sequence[WordPage], width: int | None) -> Iterator[Line]:
     """Yield the pages of a word, with an empty line between them."""
-    for number, each in enumerate(found):
-        yield from [Line("")] if number else []
-        texts = list(each.lines())
+    for number, page in enumerate(pages_of_word):
+        if number:
+            yield Line("")
+        texts = page.lines()
         if width is not None and max(map(len, texts), default=0) > width:
             texts = list(_paragraphs(texts))
         yield from wrapped(map(Line, texts), width)
@@ -168,7 +176,9 @@ _SOURCE_WIDTH = 90  # shorter lines of a page end a paragraph
 
 def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
     """Yield the lines of prose joined, so that a terminal of another width can break them; lists and commands stay."""
-    paragraph, last, is_prose = "", "", True
+    paragraph = ""
+    last = ""
+    is_prose = True
     for text in texts:
         if text.endswith(":") and not text.startswith(" "):
             is_prose = text == "what it means:"
@@ -213,14 +223,14 @@ def word_table() -> Iterator[WordPage]:
                 yield replace(declared[word], names=(*declared[word].names, *fields["names"]))
 
 
-def _of_operations() -> Iterator[WordPage]:
+def _operation_pages() -> Iterator[WordPage]:
     """Yield a page for each command that measures operations, with the names that rows have."""
     from collbench.operations.registry import commands
 
-    for command, measured in commands().items():
-        several = len(measured) > 1
-        means = "\n".join(f"{f'{each.name}: ' if several else ''}{each.summary[:1].upper()}{each.summary[1:]}." for each in measured)
-        yield WordPage(group="operation", word=command, names=tuple(each.name for each in measured), means=means)
+    for command, operations in commands().items():
+        sentences = [(operation.name, f"{operation.summary[:1].upper()}{operation.summary[1:]}.") for operation in operations]
+        means = "\n".join(f"{name}: {sentence}" if len(operations) > 1 else sentence for name, sentence in sentences)
+        yield WordPage(group="operation", word=command, names=tuple(name for name, _ in sentences), means=means)
 
 
 def _declared_columns() -> dict[str, WordPage]:
@@ -237,12 +247,13 @@ def _declared_columns() -> dict[str, WordPage]:
     pages: dict[str, WordPage] = {}
 
     def add(value: ValueColumn, means: str, word: str) -> None:
-        found = pages.get(value.name) or WordPage(group="column", word=word, means="", names=(value.name,))
+        page = pages.get(value.name) or WordPage(group="column", word=word, means="", names=(value.name,))
         headings = [value.title, value.title.removesuffix(" GB/s").removesuffix(" µs")] if value.title else []
-        pages[value.name] = replace(found, means=f"{found.means}\n{means}".strip(), names=(*found.names, *headings))
+        pages[value.name] = replace(page, means=f"{page.means}\n{means}".strip(), names=(*page.names, *headings))
 
-    others = [kind for kinds_of in hooks_of("record_kinds") for kind in kinds_of()]
-    for kind in [*(kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)), *others]:
+    record_kinds = [kind.declared for kind in kinds().values() if isinstance(kind, ResultKind)]
+    record_kinds += [kind for kinds_of_plugin in hooks_of("record_kinds") for kind in kinds_of_plugin()]
+    for kind in record_kinds:
         for value in kind.values:
             add(value, f"`collbench {kind.name}`: {described(value.about, value.unit)}", value.name)
     for value in value_columns(Row):
@@ -251,39 +262,37 @@ def _declared_columns() -> dict[str, WordPage]:
     return pages | {name: WordPage(group="column", word=name, means=spec.about) for name, spec in RUN_COLUMN.items()}
 
 
-def _of_columns(explained: Collection[str]) -> Iterator[WordPage]:
+def _column_pages(explained: Collection[str]) -> Iterator[WordPage]:
     """Yield a page for each declared column that no other page explains, with the names that no other page has."""
-    for name, page_of_column in _declared_columns().items():
-        if plain(name) not in explained:
-            names = [other for other in page_of_column.names if plain(other) not in explained]
-            yield replace(page_of_column, names=tuple(names))
+    for column, page in _declared_columns().items():
+        if plain(column) not in explained:
+            yield replace(page, names=tuple(name for name in page.names if plain(name) not in explained))
 
 
-def _of_flags() -> Iterator[WordPage]:
+def _flag_pages() -> Iterator[WordPage]:
     from collbench.results.flags import FLAGS
 
     for flag in FLAGS.values():
-        yield WordPage(
-            group="flag", word=flag.code, names=(flag.name,), means=f"{flag.text[0].upper()}{flag.text[1:]}.", remedy=flag.action
-        )
+        means = f"{flag.text[0].upper()}{flag.text[1:]}."
+        yield WordPage(group="flag", word=flag.code, names=(flag.name,), means=means, remedy=flag.action)
 
 
-def _of_findings() -> Iterator[WordPage]:
-    from collbench.machine.doctor.finding import pages as of_doctor
+def _finding_pages() -> Iterator[WordPage]:
+    from collbench.machine.doctor import finding
 
-    for code, each in of_doctor().items():
+    for code, page in finding.pages().items():
         yield WordPage(
             group="finding",
             word=code,
-            title=each.title,
-            means=each.means,
-            check=each.check,
-            remedy=each.remedy,
-            sources=tuple(each.sources),
+            title=page.title,
+            means=page.means,
+            check=page.check,
+            remedy=page.remedy,
+            sources=tuple(page.sources),
         )
 
 
-def _of_facts() -> Iterator[WordPage]:
+def _fact_pages() -> Iterator[WordPage]:
     """Yield a page for each kind of fact, from its docstring."""
     from collbench.plugin import plugins
     from collbench.reason import Fact, Text

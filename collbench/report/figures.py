@@ -60,14 +60,15 @@ PAPER = Look(
     interval=(0.8, 0.7), turned=30.0,
 )  # fmt: skip
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 2, 2, 2, 2, 2)))
-_OF_EXPECTED: Any = (0, (9, 5))
-_OF_BOUND: Any = (0, (9, 3, 1, 3))
-_OF_MODEL: Any = (0, (1, 3))
+_EXPECTED_DASHES: Any = (0, (9, 5))
+_BOUND_DASHES: Any = (0, (9, 3, 1, 3))
+_MODEL_DASHES: Any = (0, (1, 3))
 _MARKERS = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o", Outcome.INCONCLUSIVE: "D"}
 _MOST_TICKS = 7
 _MOST_DATES = 5  # their labels are long
 _FURTHEST = 5.0  # powers of two to either side; larger ratios are drawn at the edge
-_LONGEST_NAME, _LONGEST_WORDS = 46, 44
+_LONGEST_NAME = 46
+_LONGEST_WORDS = 44
 # In the order of priority of their labels.
 _RATIOS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
 
@@ -108,7 +109,7 @@ def _draw_lines(panel: LinePanel, axes: Axes, look: Look, has_legend: bool) -> d
         color = look.bound if limit.is_bound else look.expected
         if limit.color is not None:
             color = look.of_series(limit.color)
-        dashes = _OF_BOUND if limit.is_bound else _OF_EXPECTED
+        dashes = _BOUND_DASHES if limit.is_bound else _EXPECTED_DASHES
         is_level = len(set(limit.values.values())) == 1
         far = FAR if panel.over == SIZES and not is_level else inf
         places, rates = _interrupted(list(limit.values.items()), far)
@@ -126,8 +127,8 @@ def _draw_lines(panel: LinePanel, axes: Axes, look: Look, has_legend: bool) -> d
         axes.set_ylim(bottom=0)
         axes.set_ylabel(panel.values)
     if has_legend and len(artists) > 1:
-        rates_of = {limit.name: f"{limit.name} {limit.rates}" for limit in panel.limits if panel.values == BANDWIDTH}
-        axes.legend(artists.values(), [printable(rates_of.get(name, name)) for name in artists], loc="best")
+        with_rates = {limit.name: f"{limit.name} {limit.rates}" for limit in panel.limits if panel.values == BANDWIDTH}
+        axes.legend(artists.values(), [printable(with_rates.get(name, name)) for name in artists], loc="best")
     return artists
 
 
@@ -136,14 +137,14 @@ def _draw_line(axes: Axes, line: MarkedLine, number: int, over: str, look: Look)
     color = look.of_series(line.color)
     far = FAR if over == SIZES else inf
     if line.is_joined:
-        points = sorted([*((mark.at, mark.value.value) for mark in line.marks), *((at, nan) for at in line.missing)])
+        points = sorted([*((mark.at, mark.value.value) for mark in line.marks), *((place, nan) for place in line.missing)])
         dashes = DASHES[line.dash % len(DASHES)]
         (drawn,) = axes.plot(*_interrupted(points, far), color=color, linestyle=dashes, zorder=2, gid=f"line {number}")
     else:  # the legend shows a point
         (drawn,) = axes.plot([], [], color=color, linestyle="none", marker="o", gid=f"points {number}")
     if line.expected:
         places, values = _interrupted(list(line.expected.items()), far)
-        axes.plot(places, values, color=color, linestyle=_OF_MODEL, linewidth=1.2, zorder=1, gid=f"expected {number}")
+        axes.plot(places, values, color=color, linestyle=_MODEL_DASHES, linewidth=1.2, zorder=1, gid=f"expected {number}")
     draw_intervals(axes, [(mark.at, mark.value.low, mark.value.high) for mark in line.marks], color, look, f"interval {number}")
     draw_marks(axes, line.marks, color, look, str(number))
     return drawn
@@ -154,13 +155,13 @@ def _interrupted(points: Sequence[tuple[float, float]], far: float) -> tuple[lis
     places: list[float] = []
     values: list[float] = []
     before = 0.0
-    for at, value in points:
-        if before and at > far * before:
-            places.append(at / 2)
+    for place, value in points:
+        if before and place > far * before:
+            places.append(place / 2)
             values.append(nan)
-        places.append(at)
+        places.append(place)
         values.append(value)
-        before = at
+        before = place
     return places, values
 
 
@@ -168,9 +169,9 @@ def draw_intervals(axes: Axes, intervals: Iterable[tuple[float, float | None, fl
     """Draw a bar from low to high at each place where both are known."""
     places: list[float] = []
     ends: list[float] = []
-    for at, low, high in intervals:
+    for place, low, high in intervals:
         if low is not None and high is not None:
-            places += [at, at, nan]
+            places += [place, place, nan]
             ends += [low, high, nan]
     width, alpha = look.interval
     if places:
@@ -184,11 +185,11 @@ def draw_marks(axes: Axes, marks: Sequence[FigureMark], color: str, look: Look, 
         "doubtful": {"marker": "o", "color": color, "markerfacecolor": look.paper},
         "wrong": {"marker": "x", "color": look.wrong, "markeredgewidth": 1.6},
     }
-    for state, of_state in looks.items():
+    for state, style in looks.items():
         places = [mark.at for mark in marks if mark.state == state]
         values = [mark.value.value for mark in marks if mark.state == state]
         if places:
-            axes.plot(places, values, linestyle="none", zorder=3, gid=f"{state or 'sound'} {name}", **of_state)
+            axes.plot(places, values, linestyle="none", zorder=3, gid=f"{state or 'sound'} {name}", **style)
 
 
 def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
@@ -202,7 +203,7 @@ def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
         return
     places = sorted({mark.at for line in panel.lines for mark in line.marks if mark.at > 0})  # a damaged file has 0 ranks
     shown = _ticks(places)
-    axes.set_xticks(shown, [format_size(int(at)) if panel.over == SIZES else f"{at:g}" for at in shown])
+    axes.set_xticks(shown, [format_size(int(place)) if panel.over == SIZES else f"{place:g}" for place in shown])
     axes.set_xticks([], minor=True)
     if panel.over == SIZES:
         axes.tick_params(axis="x", labelrotation=look.turned)
@@ -211,13 +212,13 @@ def _set_places(panel: LinePanel, axes: Axes, look: Look) -> None:
 
 def _ticks(places: Sequence[float]) -> list[float]:
     """Return at most 8 of the ascending places of a logarithmic axis, the largest always: regular ones, or if these crowd spread ones."""
-    every = ceil(len(places) / _MOST_TICKS)
-    regular = list(places[::-1][::every])
+    descending = places[::-1]
+    regular = list(descending[:: ceil(len(places) / _MOST_TICKS)])
     factor = (places[-1] / places[0]) ** (1 / _MOST_TICKS)
     if all(large >= small * sqrt(factor) for large, small in pairwise(regular)):
         return regular[::-1]
     spread = [places[-1]]
-    for place in places[::-1]:
+    for place in descending:
         if spread[-1] >= place * factor:
             spread.append(place)
     return spread[::-1]
@@ -246,16 +247,16 @@ def time_text(seconds: float) -> str:
 
 def set_names(axes: Axes, names: Sequence[str], most: int) -> None:
     """Label the places 0, 1, … of the x axis with names, of which at most `most` are shown."""
-    every = max(1, ceil(len(names) / most))
+    step = max(1, ceil(len(names) / most))
     axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_xticks(range(0, len(names), every), [printable(name) for name in names[::every]])
+    axes.set_xticks(range(0, len(names), step), [printable(name) for name in names[::step]])
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
     """Return round ratios between `low` and `high` (both above 0), at least an eighth of the axis apart, ascending."""
     chosen: list[float] = []
     for ratio in _RATIOS:
-        if low <= ratio <= high and all(abs(log2(ratio / other)) >= log2(high / low) / 8 for other in chosen):
+        if low <= ratio <= high and all(abs(log2(ratio / tick)) >= log2(high / low) / 8 for tick in chosen):
             chosen.append(ratio)
     return sorted(chosen)
 
@@ -263,7 +264,8 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 def set_ratio_axis(axes: Axes, ratios: Iterable[float], least: float) -> None:
     """Give the x axis a logarithmic scale of ratios that includes these, and at least `least` to both sides of 1."""
     levels = [max(-_FURTHEST, min(_FURTHEST, log2(ratio))) for ratio in ratios if 0 < ratio < inf]
-    low, high = min([-log2(least), *levels]), max([log2(least), *levels])
+    low = min([-log2(least), *levels])
+    high = max([log2(least), *levels])
     spare = 0.06 * (high - low)
     ends = (2 ** (low - spare), 2 ** (high + spare))
     axes.set_xscale("log", base=2)
@@ -299,9 +301,9 @@ def _draw_ratios(panel: RatioPanel, axes: Axes, look: Look) -> None:
         for mark in reversed(line.marks):
             color = getattr(look, mark.role)
             face = look.paper if mark.is_open else color
-            at = within(axes, mark.ratio)
+            ratio = within(axes, mark.ratio)
             gid = f"{mark.outcome} {place}"
-            axes.plot(at, place, marker=_MARKERS[mark.outcome], linestyle="none", color=color, markerfacecolor=face, zorder=3, gid=gid)
+            axes.plot(ratio, place, marker=_MARKERS[mark.outcome], linestyle="none", color=color, markerfacecolor=face, zorder=3, gid=gid)
         if line.words:
             words = printable(short(line.words, _LONGEST_WORDS))
             axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center", color=look.ink)
@@ -338,8 +340,7 @@ def _draw_matrix(panel: MatrixPanel, axes: Axes, look: Look) -> None:
         for color, width in ((look.paper, 3.0), (look.wrong, 1.4)):  # the ring can be seen on dark and on bright cells
             (ring,) = axes.plot(column, row, color=color, marker="o", markerfacecolor="none", gid=f"marked {row} {column}")
             ring.set(markersize=9, markeredgewidth=width)
-    every = ceil(sqrt(len(panel.names)) / 4)
-    shown = range(0, len(panel.names), every)
+    shown = range(0, len(panel.names), ceil(sqrt(len(panel.names)) / 4))
     axes.set_xticks(shown, [printable(panel.names[place]) for place in shown], rotation=90)
     axes.set_yticks(shown, [printable(panel.names[place]) for place in shown])
     axes.set_xlabel("receives")

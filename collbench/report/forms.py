@@ -29,9 +29,9 @@ def with_columns(kind: RecordKind[R], names: Sequence[str], added: bool) -> Reco
     if not names:
         return kind
     values = {value.name: value for value in kind.values}
-    usual = (kind.columns or table_columns(kind.record)) if added else ()
+    usual_columns = (kind.columns or table_columns(kind.record)) if added else ()
     chosen: list[Column[R]] = [replace(Column.of(values[name]), title=values[name].heading, drop=0) for name in names]
-    return replace(kind, columns=(*usual, *chosen))
+    return replace(kind, columns=(*usual_columns, *chosen))
 
 
 def json_line(record: Any) -> Line:
@@ -80,8 +80,8 @@ def lines(kind: RecordKind[R], records: Any, display: Display) -> Iterator[Line]
         return
     yield Line(printable(kind.title(records)), "head")
     yield from table_lines(frame_of(kind, records), display.width)
-    kept = kind.kept(records)
-    yield from (Line(printable(sentence), kept.get(sentence, "foot")) for sentence in kind.remarks(records))
+    styles = kind.kept(records)
+    yield from (Line(printable(sentence), styles.get(sentence, "foot")) for sentence in kind.remarks(records))
 
 
 def write(

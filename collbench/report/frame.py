@@ -102,6 +102,10 @@ class Column(msgspec.Struct, Generic[R], frozen=True):
         """Return the column of a declared field; without `text`, with its value in its unit. others: further fields of the column."""
         return cls(title=declared.title, text=text or declared.text, right=declared.right, drop=declared.drop, **{"key": "", **others})
 
+    def value_of(self, record: R) -> Any:
+        """Return a record's value for programs."""
+        return self.value(record) if self.value else self.text(record)
+
     def pad(self, text: str, width: int) -> str:
         """Return the text padded to `width` characters; a longer one is cut with "…" if the column may be cut."""
         shown = f"{text[: max(width - 1, 0)]}…" if self.cut and len(text) > width else text
@@ -135,13 +139,16 @@ class TextLayout(Generic[R]):
     """The columns of a frame that fit into a width, and their widths in characters."""
 
     def __init__(self, frame: Frame[R], width: int | None) -> None:
-        self.frame, self.width = frame, width
-        whole = [record for record in frame.records if frame.instead(record) is None]
+        self.frame = frame
+        self.width = width
         self.columns = list(frame.columns)
-        of = [(c, whole if c.drop or c.right else frame.records) for c in self.columns]
-        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in records)]) for c, records in of]
+        self.widths: list[int] = []
+        with_figures = [record for record in frame.records if frame.instead(record) is None]
+        for column in self.columns:
+            records = with_figures if column.drop or column.right else frame.records
+            longest = max([len(column.title), column.least, *(len(printable(column.text(record))) for record in records)])
+            self.widths.append(min(longest, _WRAPPED) if column.wrap and width is not None else longest)
         if width is not None:
-            self.widths = [min(each, _WRAPPED) if c.wrap else each for c, each in zip(self.columns, self.widths, strict=True)]
             self._drop(width)
             self._cut(width)
 
@@ -170,8 +177,10 @@ class TextLayout(Generic[R]):
 
     def lines(self, record: R) -> Iterator[Line]:
         """Yield the line of a record, and the further lines of its wrapped text."""
-        instead, style = self.frame.instead(record), self.frame.style(record)
-        kept = [(c, width) for c, width in zip(self.columns, self.widths, strict=True) if instead is None or not (c.drop or c.right)]
+        instead = self.frame.instead(record)
+        style = self.frame.style(record)
+        widths = zip(self.columns, self.widths, strict=True)
+        kept = [(column, width) for column, width in widths if instead is None or not (column.drop or column.right)]
         texts = [column.pad(printable(column.text(record)), width) for column, width in kept]
         if instead is None and self.width is not None and self.columns[-1].wrap:
             yield from (Line(text, style) for text in self._wrapped(GAP.join(texts[:-1]), texts[-1].rstrip(), self.width))
@@ -184,7 +193,7 @@ class TextLayout(Generic[R]):
             return [f"{start}{text}".rstrip()]
         if width - len(start) >= _WRAPPED:
             first, *rest = textwrap.wrap(text, width - len(start), break_on_hyphens=False)
-            return [f"{start}{first}", *(f"{'':{len(start)}}{each}" for each in rest)]
+            return [f"{start}{first}", *(f"{'':{len(start)}}{part}" for part in rest)]
         start = " " * (self.widths[0] + len(GAP))
         below = start if len(start) <= width - _WRAPPED else _BELOW
         return [
@@ -212,12 +221,12 @@ class TextLayout(Generic[R]):
             self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
 
 
-def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = ()) -> list[Column[Any]]:
+def text_columns(titles: Sequence[str], right: Sequence[str] = (), drop: Sequence[str] = (), cut: Sequence[str] = ()) -> list[Column[Any]]:
     """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
-    ends, cuts, order = set(right), set(cut), {title: len(drop) - place for place, title in enumerate(drop)}
+    order = {title: len(drop) - place for place, title in enumerate(drop)}
     return [
-        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts)
-        for place, each in enumerate(titles)
+        Column("", title, itemgetter(place), right=title in right, drop=order.get(title, 0), cut=title in cut)
+        for place, title in enumerate(titles)
     ]
 
 
@@ -240,7 +249,8 @@ def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
         yield from text_lines(frame.title, width, "head")
     if frame.records:
         heading = layout.heading()
-        yield from [Line(heading, "head")] if heading else []
+        if heading:
+            yield Line(heading, "head")
         yield from (line for record in frame.records for line in layout.lines(record))
     for sentence in (*(layout.hidden() if frame.names_hidden else ()), *frame.foot):
         yield from text_lines(sentence, width, "foot")
@@ -249,7 +259,7 @@ def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
 def csv_lines(frame: Frame[Any], headed: bool = False) -> Iterator[Line]:
     """Yield the frame as CSV: a header of keys, unless there is one already, and a record per line. Unknown values are empty."""
     columns = [column for column in frame.columns if column.key]
-    records = ([column.value(each) if column.value else column.text(each) for column in columns] for each in frame.records)
+    records = ([column.value_of(record) for column in columns] for record in frame.records)
     return csv_table([column.key for column in columns], records, headed)
 
 
@@ -257,13 +267,13 @@ def csv_table(keys: Iterable[str], records: Iterable[Iterable[Any]], headed: boo
     """Yield CSV (RFC 4180): a header of `keys`, unless there is one already, and a line for each record."""
     if not headed:
         yield csv_record(keys)
-    for each in records:
-        yield csv_record(map(csv_text, each))
+    for record in records:
+        yield csv_record(map(csv_text, record))
 
 
 def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterator[Line]:
     """Yield objects with the same keys as CSV; nothing without objects."""
-    return csv_table(records[0], (each.values() for each in records), headed) if records else iter(())
+    return csv_table(records[0], (record.values() for record in records), headed) if records else iter(())
 
 
 def csv_record(values: Iterable[str]) -> Line:
@@ -290,8 +300,8 @@ def csv_text(value: Any) -> str:
 
 def json_lines(frame: Frame[Any]) -> Iterator[Line]:
     """Yield an object per record, with the columns' keys."""
-    for each in frame.records:
-        values = {column.key: column.value(each) if column.value else column.text(each) for column in frame.columns if column.key}
+    for record in frame.records:
+        values = {column.key: column.value_of(record) for column in frame.columns if column.key}
         yield Line(json.dumps(plain(values), allow_nan=False, ensure_ascii=False))
 
 
@@ -308,14 +318,14 @@ _OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
 def escaped(text: str) -> str:
     """Return `text` escaped for a line or a table field of Markdown."""
     text = printable(text)
-    for letters, instead in _LETTERS:
-        text = text.replace(letters, instead)
+    for letters, replacement in _LETTERS:
+        text = text.replace(letters, replacement)
     return text
 
 
 def escaped_line(text: str) -> str:
     """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
-    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
+    return _OPENS_A_BLOCK.sub(lambda start: f"\\{start[1]}" if start[1] else f"{start[2]}\\", escaped(text.strip()))
 
 
 def _markdown_record(texts: Iterable[str]) -> str:
@@ -324,7 +334,7 @@ def _markdown_record(texts: Iterable[str]) -> str:
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
     """Return the lines of a Markdown table; `right` has True for each right-aligned column."""
-    return [_markdown_record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(_markdown_record, rows)]
+    return [_markdown_record(head), f"|{'|'.join('---:' if is_right else '---' for is_right in right)}|", *map(_markdown_record, rows)]
 
 
 def items(texts: Iterable[str]) -> list[str]:
@@ -339,7 +349,8 @@ def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
     rows = ([column.text(record) for column in frame.columns] for record in frame.records)
     titles = [column.title for column in frame.columns]
     yield from map(Line, markdown_table(titles, rows, [column.right for column in frame.columns]))
-    yield from map(Line, ["", *items(frame.foot)] if frame.foot else [])
+    if frame.foot:
+        yield from map(Line, ["", *items(frame.foot)])
 
 
 # HTML of a notebook: a fragment, which the notebook styles. All text is escaped.
@@ -352,7 +363,7 @@ def html_text(frame: Frame[Any]) -> str:
         parts.append(f"<p><b>{_html(frame.title)}</b></p>")
     if frame.records:
         head = "".join(_html_field("th", column, column.title) for column in frame.columns)
-        rows = ("".join(_html_field("td", column, column.text(each)) for column in frame.columns) for each in frame.records)
+        rows = ("".join(_html_field("td", column, column.text(record)) for column in frame.columns) for record in frame.records)
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     return "\n".join([*parts, *map(html_paragraph, frame.foot)])

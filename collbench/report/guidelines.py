@@ -43,10 +43,10 @@ def compared_consistency(before: Sequence[Row], after: Sequence[Row]) -> list[st
     checks_before = {check.guideline: check for check in guideline_checks(before)}
     checks_after = {check.guideline: check for check in guideline_checks(after)}
     texts: list[str] = []
-    for name, checks, others in (("A", checks_before, checks_after), ("B", checks_after, checks_before)):
+    for name, checks, other_checks in (("A", checks_before, checks_after), ("B", checks_after, checks_before)):
         for guideline, check in checks.items():
-            other = others.get(guideline)
-            if check.is_violated and other is not None and other.high < check.low:
+            other_check = other_checks.get(guideline)
+            if check.is_violated and other_check is not None and other_check.high < check.low:
                 texts.append(f"self-consistency, only in {name}: {_sentence(check)}")
     return texts[:_MOST]
 

@@ -73,11 +73,11 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     fits = line_fits(rows)
     if not fits:
         return []
-    off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
     table = _plain(fit_frame(fits), width)
-    if FIT_TITLES[-1] not in table[0].text:
-        off = []
-    return [*table, *sentences([*off, *left_out(fits)], width)]
+    remarks = left_out(fits)
+    if FIT_TITLES[-1] in table[0].text and any(fit.fit.off for fit in fits):
+        remarks.insert(0, "more than 10 % off: possibly a bad choice of algorithm at that size")
+    return [*table, *sentences(remarks, width)]
 
 
 def fit_frame(fits: Sequence[LineFit]) -> Frame[Sequence[str]]:
@@ -108,8 +108,7 @@ def fit_cases(fit: LineFit) -> list[str]:
 
 
 def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
-    """Return a value with its interval."""
-    value, low, high = (text(end) if isfinite(end) else "?" for end in (bounds.value, bounds.low, bounds.high))
+    value, low, high = (text(figure) if isfinite(figure) else "?" for figure in (bounds.value, bounds.low, bounds.high))
     return f"{value} ({low}–{high})"
 
 
@@ -141,13 +140,16 @@ def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
     from collbench.analysis.launches import allocation_of, grouped
     from collbench.analysis.stragglers import hosts_of
 
-    groups = grouped(enumerate(runs), lambda run: (allocation_of(run[1]) or run[0], frozenset(hosts_of(run[1]).items())))
+    groups = grouped(
+        enumerate(runs), lambda numbered: (allocation_of(numbered[1]) or numbered[0], frozenset(hosts_of(numbered[1]).items()))
+    )
     lines: list[Line] = []
-    for group in ([run for _, run in members] for members in groups.values()):
-        head = sentences([f"{first_of((run.path.resolve().name for run in group), 1)}:"], width) if len(groups) > 1 else []
-        texts = _ranks(group, width)
-        if texts:
-            lines += [line for line in (*head, *texts) if line.text]
+    for members in groups.values():
+        group = [run for _, run in members]
+        rank_lines = _ranks(group, width)
+        if rank_lines and len(groups) > 1:
+            lines += sentences([f"{first_of((run.path.resolve().name for run in group), 1)}:"], width)
+        lines += [line for line in rank_lines if line.text]
     return lines
 
 
@@ -160,8 +162,8 @@ def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
     backends = list(dict.fromkeys(row.backend for row in rows))
     spreads = [text for backend in backends for text in (_spread(backend, cases), _start_skew(backend, rows)) if text]
     links = slow_links(runs[0]) if cases else []
-    named = [*(link.sentence() for link in links), *(straggler.sentence() for straggler in stragglers_in(cases, hosts, links))]
-    return [*sentences(named, width), *_histogram(hosts, cases, width), *sentences(spreads, width)]
+    slow = [*(link.sentence() for link in links), *(straggler.sentence() for straggler in stragglers_in(cases, hosts, links))]
+    return [*sentences(slow, width), *_histogram(hosts, cases, width), *sentences(spreads, width)]
 
 
 def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | None) -> list[Line]:
@@ -175,38 +177,39 @@ def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | Non
         [str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {'█' * max(1, round(_BAR * part))}"]
         for rank, part in ranks[:_MOST_RANKS]
     ]
-    rest = len(ranks) - _MOST_RANKS
-    equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
-    more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
+    hidden = len(ranks) - _MOST_RANKS
+    equal_share = format_percent(100 * sum(case.expected for case in cases) / len(cases))
+    more = f"and {plural(hidden, 'more rank')}; " if hidden > 0 else ""
     table = _plain(_frame(("rank", "host", "finishes last in"), shown, ["host"]), width)
-    return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
+    return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal_share}"], width)]
 
 
 def _spread(backend: str, cases: list[Compared]) -> str:
     """Return by how much the medians of the ranks differ, and where they differ most."""
-    here = [case for case in cases if case.row.backend == backend]
-    if not here:
+    backend_cases = [case for case in cases if case.row.backend == backend]
+    if not backend_cases:
         return ""
-    by = sorted((float(case.medians_s.max() / case.medians_s.min()) - 1, place) for place, case in enumerate(here))
-    worst = here[by[-1][1]]
+    spreads = sorted((float(case.medians_s.max() / case.medians_s.min()) - 1, place) for place, case in enumerate(backend_cases))
+    largest, place = spreads[-1]
+    worst = backend_cases[place]
     ordered = sorted(worst.medians_s.tolist())
     least, middle, most = map(format_time, (ordered[0], median(ordered), ordered[-1]))
-    typical, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
     where = f"{row_texts.name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
-    return f"{backend}: the medians of the ranks differ by {typical}, at most by {most_differ} ({where})"
+    typical = format_percent(100 * spreads[len(spreads) // 2][0])
+    return f"{backend}: the medians of the ranks differ by {typical}, at most by {format_percent(100 * largest)} ({where})"
 
 
 def _start_skew(backend: str, rows: Iterable[Row]) -> str:
     """Return the start skew, and where it is the largest part of the time of a sample."""
-    timed = [row for row in rows if row.backend == backend and row.time_s and row.time_s.p50]
-    known = [(skew, row) for row in timed if (skew := StartSkew.of(row.evidence))]
-    if not known:
+    timed = [(row, row.time_s.p50, StartSkew.of(row.evidence)) for row in rows if row.backend == backend and row.time_s and row.time_s.p50]
+    skewed = [(row, time_s, skew) for row, time_s, skew in timed if skew]
+    if not skewed:
         return ""
-    shares = [(skew.p50 / (row.time_s.p50 * skew.messages), place) for place, (skew, row) in enumerate(known) if row.time_s]
-    worst, place = max(shares)
+    worst, place = max((skew.p50 / (time_s * skew.messages), place) for place, (_, time_s, skew) in enumerate(skewed))
     worst_share = row_texts.least_percent(100 * worst)
-    p50, p95 = (format_time(median(of_rows)) for of_rows in zip(*((skew.p50, skew.p95) for skew, _ in known), strict=True))
-    where = row_texts.name_of(known[place][1])
+    p50 = format_time(median(skew.p50 for _, _, skew in skewed))
+    p95 = format_time(median(skew.p95 for _, _, skew in skewed))
+    where = row_texts.name_of(skewed[place][0])
     return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({where})"
 
 
@@ -229,9 +232,9 @@ def subject(table: Launches) -> dict[str, str]:
     operations, backends = (_several(sorted({getattr(row, name) for row in table.rows})) for name in ("operation", "backend"))
     sizes = sorted(size for size in plan.sizes if size > 0)
     span = f", {' to '.join(dict.fromkeys((format_size(sizes[0]), format_size(sizes[-1]))))}" if sizes else ""
-    what = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
+    measured = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
     return {
-        "measured": short(what),
+        "measured": short(measured),
         "how": short(row_texts.same_for_all(plan)),
         **circumstances(table.runs[0]),
         "launches": _launches(table),
@@ -275,14 +278,16 @@ def speed(row: Row) -> str:
         return row_texts.not_available(row)
     if row.wrong:
         return row_texts.wrong(row)
-    alone = times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
-    return f"{'? ' if doubtful(row) else ''}{of_ceiling(row) if has_share(row) else alone}"
+    mark = "? " if doubtful(row) else ""
+    if has_share(row):
+        return f"{mark}{of_ceiling(row)}"
+    return f"{mark}{times(row, ' µs')}" if is_shown_as_time(row) else f"{mark}{rate(row.busbw_bytes_per_s)} GB/s"
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:
     """Return the size of a headline, and what distinguishes it from rows of the same operation and backend: "64 MiB, in place, tree"."""
-    alike = [other for other in rows if (other.operation, other.backend) == (row.operation, row.backend)]
-    differing = [name for name in _AT if len({getattr(other, name) for other in alike}) > 1 and getattr(row, name) is not None]
+    similar = [candidate for candidate in rows if (candidate.operation, candidate.backend) == (row.operation, row.backend)]
+    differing = [name for name in _AT if len({getattr(candidate, name) for candidate in similar}) > 1 and getattr(row, name) is not None]
     values = [row_texts.size_of(row), *(f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name) for name in differing)]
     return short(", ".join(value for value in values if value != NOTHING) or NOTHING)
 
@@ -350,8 +355,8 @@ def _machine(run: Run) -> str:
     """Return "AMD EPYC, 2 CPUs, Debian GNU/Linux 12 (bookworm), kernel 6.1", the host that wrote the run."""
     facts = dict_of(run.info.get("host"))
     patterns = {"cpu_model": "{}", "cpus_online": "{} CPUs", "system": "{}", "kernel": "kernel {}"}
-    known = {name: facts.get(name) for name in patterns}
-    return ", ".join(patterns[name].format(value) for name, value in known.items() if isinstance(value, str | int) and value)
+    values = {name: facts.get(name) for name in patterns}
+    return ", ".join(patterns[name].format(value) for name, value in values.items() if isinstance(value, str | int) and value)
 
 
 def _software(info: Mapping[str, Any]) -> str:
@@ -368,16 +373,19 @@ def _imported(run: Run) -> str:
     """Return "nccl-tests 2.17.6: allreduce.log, broadcast.log (a time is the mean over 20 iterations)", for each tool and statistic."""
     files: dict[tuple[str, str], list[str]] = {}
     for table in list_of(dict_of(run.info.get("imported")).get("tables"), dict):
-        file, tool, version, statistic = (short(value, 120) if isinstance(value := table.get(name), str) else "" for name in _IMPORTED)
+        values = [table.get(name) for name in _IMPORTED]
+        file, tool, version, statistic = (short(value, 120) if isinstance(value, str) else "" for value in values)
         files.setdefault((f"{tool} {version}".strip(), statistic), []).append(file)
-    return "; ".join(f"{tool}: {_several(list(dict.fromkeys(names)))} (a time is {what})" for (tool, what), names in files.items())
+    return "; ".join(f"{tool}: {_several(list(dict.fromkeys(names)))} (a time is {meaning})" for (tool, meaning), names in files.items())
 
 
 def _when(info: Mapping[str, Any]) -> str:
     """Return when the run began, or was imported (when the other tool measured is unknown)."""
     started = info.get("started_utc")
     version = info.get("collbench")
-    how = "imported " if "imported" in info else ""
-    when = f"{how}{started[:10]} {started[11:16]} UTC" if isinstance(started, str) and len(started) >= 16 else ""
-    by = f"collbench {version}" if isinstance(version, str) else ""
-    return ", ".join(text for text in (when, by) if text)
+    texts = []
+    if isinstance(started, str) and len(started) >= 16:
+        texts.append(f"{'imported ' if 'imported' in info else ''}{started[:10]} {started[11:16]} UTC")
+    if isinstance(version, str):
+        texts.append(f"collbench {version}")
+    return ", ".join(texts)

@@ -68,10 +68,11 @@ def _lines(answer: CheckAnswer, width: int | None, quiet: bool) -> Iterator[Line
     verdict = answer.verdict
     where = f"; run folder: {answer.run}" if answer.run else ""
     end = f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(answer.next_command)}"
-    evidence = [(f"  {text}", "", "    ") for text in (*verdict.backend_lines(), *map(str, verdict.evidence))]
-    last = () if quiet else ((end, "foot", "  "),)
-    for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, *last):
-        yield from text_lines(text, width, style, indent)
+    yield from text_lines(str(verdict), width, _STYLES[verdict.outcome])
+    for text in (*verdict.backend_lines(), *map(str, verdict.evidence)):
+        yield from text_lines(f"  {text}", width, "", "    ")
+    if not quiet:
+        yield from text_lines(end, width, "foot")
 
 
 # check.json in the run's folder: the verdict, for the pages of the run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
 
@@ -141,11 +141,12 @@ class ResultKind(RunKind):
 
     def check_columns(self, names: Sequence[str]) -> None:
         """Raise UsageError for a name that the records have no column of, and for any name if their lines are no single table."""
-        known = [value.name for value in self.declared.values]
+        columns = [value.name for value in self.declared.values]
         if names and self.declared.lines:
-            raise UsageError(f"--columns: the tables of {self.what} have fixed columns: use `--format csv` for {', '.join(known)}")
-        if unknown := [name for name in names if name not in known]:
-            raise UsageError(f"--columns: unknown column '{printable(unknown[0])}' of {self.what}: choose from {', '.join(known)}")
+            raise UsageError(f"--columns: the tables of {self.what} have fixed columns: use `--format csv` for {', '.join(columns)}")
+        unknown = [name for name in names if name not in columns]
+        if unknown:
+            raise UsageError(f"--columns: unknown column '{printable(unknown[0])}' of {self.what}: choose from {', '.join(columns)}")
 
     def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the result; a CSV without rows has no header."""
@@ -197,8 +198,8 @@ class DeclaredKind(ResultKind):
 @cache
 def kinds() -> dict[str, RunKind]:
     """Return the kinds of runs that the plug-ins bring, by name, in the order in which they answer a page."""
-    found: list[RunKind] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.kinds))
-    return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.answers_last)}
+    parts: Iterable[RunKind] = loaded_parts(place for plugin in plugins().values() for place in plugin.kinds)
+    return {kind.name: kind for kind in sorted(parts, key=lambda kind: kind.answers_last)}
 
 
 def kind_of(run: Run) -> RunKind | None:
@@ -208,8 +209,8 @@ def kind_of(run: Run) -> RunKind | None:
 
 def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
     """Yield the runs of these kinds, those that Markdown has first, else in their order."""
-    found = [(run, kind) for run in runs if (kind := kind_of(run))]
-    yield from sorted(found, key=lambda each: not each[1].drawn)
+    with_kinds = [(run, kind_of(run)) for run in runs]
+    yield from sorted(((run, kind) for run, kind in with_kinds if kind), key=lambda pair: not pair[1].drawn)
 
 
 def not_drawn(runs: Sequence[Run]) -> list[str]:

@@ -31,7 +31,7 @@ from collbench.report.frame import Frame, Line, table_lines, text_columns
 from collbench.report.frame import printable as clean
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
 from collbench.results.store import plain
-from collbench.units import first_of, format_bytes, format_size, plural
+from collbench.units import first_of, format_bytes, format_size, noun_of, plural
 
 Part = Gpu | Nic
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
@@ -51,8 +51,8 @@ def safe(text: str, most: int = 200) -> str:
 
 def unknown(machine: Machine, path: str) -> str:
     """Return "unknown (reason)", or "unknown" where no source gave a reason for this fact."""
-    why = machine.unknown.get(path)
-    return f"unknown ({safe(why)})" if why else "unknown"
+    reason = machine.unknown.get(path)
+    return f"unknown ({safe(reason)})" if reason else "unknown"
 
 
 def pcie(link: PcieLink, gpu: bool = False, both_ends: bool = True) -> str:
@@ -60,14 +60,14 @@ def pcie(link: PcieLink, gpu: bool = False, both_ends: bool = True) -> str:
 
     both_ends    False: the maximum is that of the card alone, and its slot may have less
     """
-    now, most = pcie_short(link)
-    if not now:
-        return f"unknown, at most {most}" if most else "unknown"
+    present, maximum = pcie_short(link)
+    if not present:
+        return f"unknown, at most {maximum}" if maximum else "unknown"
     if not slower(link):
-        return now
+        return present
     if idle(link, gpu):
-        return f"{now} of {most} (idle GPUs slow down)"
-    return f"{now} of {most} ({'downtrained' if both_ends else 'downtrained, or its slot has less'})"
+        return f"{present} of {maximum} (idle GPUs slow down)"
+    return f"{present} of {maximum} ({'downtrained' if both_ends else 'downtrained, or its slot has less'})"
 
 
 def pcie_short(link: PcieLink) -> tuple[str, str]:
@@ -78,13 +78,13 @@ def pcie_short(link: PcieLink) -> tuple[str, str]:
 def slower(link: PcieLink) -> bool:
     """Return whether the link runs with fewer or slower lanes than the device's maximum."""
     pairs = ((link.speed_gt_per_s, link.max_speed_gt_per_s), (link.width, link.max_width))
-    return any(now is not None and most is not None and now < most for now, most in pairs)
+    return any(present is not None and maximum is not None and present < maximum for present, maximum in pairs)
 
 
 def idle(link: PcieLink, gpu: bool) -> bool:
     """Return whether the link is slower without a fault: a GPU that saves power, with all its lanes."""
-    full = link.width is None or link.max_width is None or link.width >= link.max_width
-    return gpu and full and link.speed_gt_per_s == _IDLE_GT
+    has_all_lanes = link.width is None or link.max_width is None or link.width >= link.max_width
+    return gpu and has_all_lanes and link.speed_gt_per_s == _IDLE_GT
 
 
 def gigatransfers_in_all(link: PcieLink) -> float | None:
@@ -130,9 +130,11 @@ def port_rate(port: Port) -> str:
 def port_text(port: Port) -> str:
     """Return "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the printed rate only if it is another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
-    match = _PRINTED_RATE.fullmatch(port.rate_text or "")
-    same = match and port.rate_bits_per_s is not None and float(match[1]) * 1e9 == port.rate_bits_per_s
-    printed = f" [{safe(match[2] if match and same else port.rate_text)}]" if port.rate_text else ""
+    rate_text = port.rate_text or ""
+    match = _PRINTED_RATE.fullmatch(rate_text)
+    if match and port.rate_bits_per_s is not None and float(match[1]) * 1e9 == port.rate_bits_per_s:
+        rate_text = match[2]
+    printed = f" [{safe(rate_text)}]" if port.rate_text else ""
     manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
     return f"port {port.number}: {port_rate(port)}, {port_state(port)}{mtu}{manager}{printed}"
 
@@ -151,9 +153,9 @@ def nics_text(machine: Machine) -> str:
     management = nvlink_management(machine)
     speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in physical_nics(machine))
     if speeds:
-        first, *others = (f"{count} {speed}" for speed, count in speeds.items())
-        count, _, speed = first.partition(" ")
-        return ", ".join([f"{count} {'NIC' if count == '1' else 'NICs'} {speed}", *others])
+        (first_speed, first_count), *other_speeds = speeds.items()
+        first = f"{first_count} {noun_of(first_count, 'NIC')} {first_speed}"
+        return ", ".join([first, *(f"{count} {speed}" for speed, count in other_speeds)])
     if machine.nics:
         return f"no NIC, {plural(len(machine.nics), 'virtual interface')}"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
@@ -179,29 +181,30 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
     """
     links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
     off = f", {gpu.links_off} off" if gpu.links_off else ""
-    names = {each.key: gpu_name(each) for each in machine.gpus}
-    texts = [f"NVLink: {gpu.cpu_links} to its processor{each_rate(gpu.cpu_link_bytes_per_s)}"] if gpu.cpu_links else []
+    names = {device.key: gpu_name(device) for device in machine.gpus}
+    peers = [names[b].removeprefix("GPU ") for (a, b), path in machine.paths.items() if a == gpu.key and path == "XGMI" and b in names]
+    texts: list[str] = []
     if links:
         rates = {link.bytes_per_s for link in links}
-        rate = next(iter(rates)) if len(rates) == 1 else None
+        rate = rates.pop() if len(rates) == 1 else None
         far_ends = {None: "(far end unknown)", SWITCH: "to a switch"}
         ends = ", ".join(f"{link.count} {far_ends.get(link.b, f'to {names.get(str(link.b)) or safe(str(link.b))}')}" for link in links)
         clique = f", multi-node NVLink domain {safe(gpu.clique)}" if gpu.clique else ""
-        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate(rate)}{off}{clique}")
+        texts.append(f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate(rate)}{off}{clique}")
     elif off:
-        texts.insert(0, f"NVLink: none up{off}")
-    elif peers := [
-        names[b].removeprefix("GPU ") for (a, b), path in machine.paths.items() if a == gpu.key and path == "XGMI" and b in names
-    ]:
-        texts.insert(0, f"xGMI: to GPU {first_of(peers, _MOST_PEERS)} (number of links unknown)")
+        texts.append(f"NVLink: none up{off}")
+    elif peers:
+        texts.append(f"xGMI: to GPU {first_of(peers, _MOST_PEERS)} (number of links unknown)")
+    if gpu.cpu_links:
+        texts.append(f"NVLink: {gpu.cpu_links} to its processor{each_rate(gpu.cpu_link_bytes_per_s)}")
     return "; ".join(texts)
 
 
 def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
     """Return "NUMA node 0", its CPUs, and its memory where it is known; None is the place of parts with unknown node."""
     if node is None:
-        known = machine.numa_nodes or machine.gpus or machine.nics
-        return ["NUMA node unknown" if known else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
+        has_parts = machine.numa_nodes or machine.gpus or machine.nics
+        return ["NUMA node unknown" if has_parts else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
     cpus = "no CPUs" if node.cpus == "" else "CPUs unknown"
     facts = [f"NUMA node {node.id}", f"CPUs {safe(node.cpus)}" if node.cpus else cpus]
     if node.memory_bytes is not None:
@@ -229,12 +232,16 @@ def nic_name(nic: Nic) -> str:
 def system_text(system: System) -> list[str]:
     """Return the machine in up to two lines: its processor; counts, memory, kernel. Unknown facts are left out."""
     counts = ((system.sockets, "socket"), (system.cores, "core"), (system.threads, "thread"))
-    words = [plural(number, word) for number, word in counts if number is not None]
-    words += [format_bytes(system.memory_bytes)] if system.memory_bytes is not None else []
-    words += [f"kernel {safe(system.kernel)}"] if system.kernel else []
-    words += [f"virtual machine ({safe(system.virtualization)})"] if system.virtualization else []
-    words += [f"container ({safe(system.container)})"] if system.container else []
-    return [line for line in (safe(system.cpu_model or system.architecture or ""), ", ".join(words)) if line]
+    facts = [plural(number, word) for number, word in counts if number is not None]
+    if system.memory_bytes is not None:
+        facts.append(format_bytes(system.memory_bytes))
+    if system.kernel:
+        facts.append(f"kernel {safe(system.kernel)}")
+    if system.virtualization:
+        facts.append(f"virtual machine ({safe(system.virtualization)})")
+    if system.container:
+        facts.append(f"container ({safe(system.container)})")
+    return [line for line in (safe(system.cpu_model or system.architecture or ""), ", ".join(facts)) if line]
 
 
 def memory(memory_bytes: int | None) -> str:
@@ -269,15 +276,13 @@ _LEGEND = (
     ("SYS", "SYS: between NUMA nodes"),
     ("PCIE", "PCIE: PCIe, the distance unknown"),
 )
-
-
 _AFFINITY = ("CPU affinity", "NUMA")
 
 
 def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown."""
-    everything = shown_parts(machine)
-    parts = everything[:MOST_PARTS]
+    all_parts = shown_parts(machine)
+    parts = all_parts[:MOST_PARTS]
     if not parts:
         yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
         return
@@ -285,31 +290,31 @@ def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     gpus = [part for part in parts if isinstance(part, Gpu)]  # they come first
     names = [f"GPU{place if gpu.index is None else gpu.index}" for place, gpu in enumerate(gpus)]
     names += [f"NIC{number}" for number in range(len(parts) - len(gpus))]
-    cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
+    paths = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
     cpus = {node.id: node.cpus for node in machine.numa_nodes}
     table = []
-    for name, part, row in zip(names, parts, cases, strict=True):
+    for name, part, row in zip(names, parts, paths, strict=True):
         node = distances.numa_of(part.key)
-        of_node = None if node is None else cpus.get(node)
-        text = NOTHING if of_node == "" else UNKNOWN
-        table.append([name, *row, safe(of_node) if of_node else text, UNKNOWN if node is None else str(node)])
+        affinity = None if node is None else cpus.get(node)
+        no_affinity = NOTHING if affinity == "" else UNKNOWN
+        table.append([name, *row, safe(affinity) if affinity else no_affinity, UNKNOWN if node is None else str(node)])
     columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
-    foot = [*_foot(distances, parts, names, cases, len(everything))]
+    foot = list(_foot(distances, parts, names, paths, len(all_parts)))
     yield from table_lines(Frame(columns, table, foot=foot, names_hidden=True), width)
 
 
-def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
-    words = {case[:2] if case[:2] in ("NV", "XG") and case != "XGMI" else case for row in cases for case in row}
+def _foot(distances: Distances, parts: list[Part], names: list[str], paths: list[list[str]], part_count: int) -> Iterator[str]:
+    words = {path[:2] if path[:2] in ("NV", "XG") and path != "XGMI" else path for row in paths for path in row}
     yield "; ".join(text for word, text in _LEGEND if word in words)
     nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
     if nics:
         yield first_of(nics, MOST_PARTS)
     if UNKNOWN in words:  # one reason for each part, so that a missing fact is not repeated for every pair
-        ends = [(row, parts[found.index(UNKNOWN)]) for row, found in zip(parts, cases, strict=True) if UNKNOWN in found]
-        whys = dict.fromkeys(safe(why) for a, b in ends if (why := distances.why_unknown(a.key, b.key)))
-        yield f"{UNKNOWN}: unknown ({'; '.join(list(whys)[:4])})"
-    if in_all > len(parts):
-        yield f"{in_all - len(parts)} more parts are not shown: see --format json"
+        ends = [(part, parts[row.index(UNKNOWN)]) for part, row in zip(parts, paths, strict=True) if UNKNOWN in row]
+        reasons = list(dict.fromkeys(safe(distances.why_unknown(a.key, b.key) or "") for a, b in ends))
+        yield f"{UNKNOWN}: unknown ({'; '.join([reason for reason in reasons if reason][:4])})"
+    if part_count > len(parts):
+        yield f"{part_count - len(parts)} more parts are not shown: see --format json"
 
 
 # The arrangement of a machine's parts for text and picture: NUMA nodes, then PCIe switches, then GPUs and NICs.
@@ -335,11 +340,10 @@ def arrange(machine: Machine, distances: Distances, virtual: Collection[str] = (
     virtual    names of the virtual interfaces that are shown, too; the others are left out
     """
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
-    known = {node.id for node in machine.numa_nodes}
     for part in shown_parts(machine, virtual):
         by_node[distances.numa_of(part.key)].append(part)
-    others = sorted(number for number in by_node if number is not None and number not in known)
-    nodes = [*machine.numa_nodes, *map(NumaNode, others)]
+    unlisted = by_node.keys() - {node.id for node in machine.numa_nodes}
+    nodes = [*machine.numa_nodes, *map(NumaNode, sorted(number for number in unlisted if number is not None))]
     domains = [Domain(node, _branches(by_node.get(node.id, []), distances)) for node in nodes]
     if by_node.get(None) or not domains:
         domains.append(Domain(None, _branches(by_node.get(None, []), distances)))
@@ -360,20 +364,20 @@ def _below(parts: list[tuple[Part, list[PciDevice]]], depth: int, distances: Dis
     groups: dict[str, list[tuple[Part, list[PciDevice]]]] = {}
     for part, bridges in parts:
         groups.setdefault(bridges[depth].address if depth < len(bridges) else f" {part.key}", []).append((part, bridges))
-    found: list[Switch | Part] = []
+    branches: list[Switch | Part] = []
     for group in groups.values():
         part, bridges = group[0]
-        found += _joined(bridges[depth], _below(group, depth + 1, distances), distances) if depth < len(bridges) else [part]
-    return tuple(found)
+        branches += _joined(bridges[depth], _below(group, depth + 1, distances), distances) if depth < len(bridges) else [part]
+    return tuple(branches)
 
 
 def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Distances) -> tuple[Switch | Part, ...]:
     """Return the bridge with what is below it; without the bridge if that is one device, unless the bridge's own link is slower."""
-    devices = [each.device if isinstance(each, Switch) else distances.device(each.address) for each in below]
-    slots = {each.address.rpartition(".")[0] if each else None for each in devices}
-    above = gigatransfers_in_all(device.link)
-    inside = gigatransfers_in_all(devices[0].link) if devices[0] else None
-    slower = device.parent is not None and above is not None and inside is not None and above < inside
+    devices = [entry.device if isinstance(entry, Switch) else distances.device(entry.address) for entry in below]
+    slots = {child.address.rpartition(".")[0] if child else None for child in devices}
+    above_rate = gigatransfers_in_all(device.link)
+    inside_rate = gigatransfers_in_all(devices[0].link) if devices[0] else None
+    slower = device.parent is not None and above_rate is not None and inside_rate is not None and above_rate < inside_rate
     return (Switch(device, below),) if slower or len(slots) > 1 else below
 
 
@@ -389,21 +393,22 @@ def unknown_lines(machine: Machine) -> Iterator[str]:
     """Yield "facts of parts: reason", each reason once; without what the tree shows itself, and what affects no drawn part."""
     names = _part_names(machine)
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
-    for path, why in machine.unknown.items():
+    for path, reason in machine.unknown.items():
         if _matters(machine, path):
             fact, part = _split(path, names)
-            facts[why][fact][part] = None
-    for why, found in facts.items():
-        yield f"{'; '.join(_describe_fact(fact, list(filter(None, parts))) for fact, parts in found.items())}: {safe(why)}"
+            facts[reason][fact][part] = None
+    for reason, parts_by_fact in facts.items():
+        yield f"{'; '.join(_describe_fact(fact, list(filter(None, parts))) for fact, parts in parts_by_fact.items())}: {safe(reason)}"
 
 
 def disagreement_lines(machine: Machine) -> Iterator[str]:
     """Yield "fact of a part: what was taken (source) taken, not the other (source)"."""
     names = _part_names(machine)
-    for each in machine.disagreements:
-        fact, part = _split(each.path, names)
-        fact_text = _describe_fact(fact, [part] if part else [])
-        yield f"{fact_text}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
+    for disagreement in machine.disagreements:
+        fact, part = _split(disagreement.path, names)
+        taken = f"{safe(disagreement.taken)} ({safe(disagreement.taken_from)}) taken"
+        rejected = f"{safe(disagreement.other)} ({safe(disagreement.other_from)})"
+        yield f"{_describe_fact(fact, [part] if part else [])}: {taken}, not {rejected}"
 
 
 def _part_names(machine: Machine) -> dict[str, str]:
@@ -454,8 +459,10 @@ def _matters(machine: Machine, path: str) -> bool:
     key = rest.partition("/")[0]
     if path in _ELSEWHERE:
         return False
-    if path in _OF_GPUS or path == "gpu_links":
-        return len(machine.gpus) > (path == "gpu_links")
+    if path == "gpu_links":
+        return len(machine.gpus) > 1
+    if path in _OF_GPUS:
+        return bool(machine.gpus)
     if head == "pci" and path.endswith("/numa"):
         return len(machine.numa_nodes) > 1 and key in {*(nic.address for nic in machine.nics), *(gpu.address for gpu in machine.gpus)}
     nic = next((nic for nic in machine.nics if nic.key == key), None) if head == "nics" and rest else None
@@ -472,14 +479,16 @@ def tree_lines(machine: Machine) -> Iterator[Line]:
     """Yield the machine line by line, never cut. Names from outside are made printable; figures keep their units."""
     distances = Distances(machine)
     yield Line(title(machine), "head")
-    yield from (Line(f"  {', '.join(text)}") for text in [system_text(machine.system)] if text)
+    system = system_text(machine.system)
+    if system:
+        yield Line(f"  {', '.join(system)}")
     domains = arrange(machine, distances)
     for domain in domains:
-        last = domain is domains[-1]
-        name, *about = numa_facts(domain.node, machine)
-        yield Line(f"{'└─' if last else '├─'} {name}{': ' if about else ''}{', '.join(about)}")
-        yield from map(Line, _branch_lines(machine, domain.below, distances, "   " if last else "│  "))
-    yield from (Line(text) for text in _virtual(machine))
+        is_last = domain is domains[-1]
+        name, *facts = numa_facts(domain.node, machine)
+        yield Line(f"{'└─' if is_last else '├─'} {name}{': ' if facts else ''}{', '.join(facts)}")
+        yield from map(Line, _branch_lines(machine, domain.below, distances, "   " if is_last else "│  "))
+    yield from map(Line, _virtual(machine))
     yield from _section("GPUDirect RDMA (a GPU and its nearest NICs)", _gpudirect(machine, distances))
     yield from _section("unknown", unknown_lines(machine))
     yield from _section("doubts", [safe(doubt, 1000) for doubt in machine.doubts])
@@ -500,22 +509,22 @@ def part_texts(machine: Machine, virtual: Collection[str] = ()) -> dict[str, Par
 
 def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
     """Yield the parts below a node or a switch. Equal parts without an address are combined, with all their names."""
-    described = [(each, _described(machine, each, distances)) for each in below]
+    described = [(branch, _described(machine, branch, distances)) for branch in below]
 
-    def shown_with(one: tuple[Switch | Part, PartText]) -> object:
+    def shared(described_branch: tuple[Switch | Part, PartText]) -> object:
         """Return what parts must have in common to be shown in one line."""
-        each, text = one
-        return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
+        branch, text = described_branch
+        return id(branch) if isinstance(branch, Switch) or branch.address else (type(branch), text.facts, text.lines)
 
-    groups = [list(group) for _, group in groupby(described, shown_with)]
-    for place, ((each, first), *others) in enumerate(groups):
-        last = place == len(groups) - 1
-        inner = indent + ("   " if last else "│  ")
-        names = first_of([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
-        yield f"{indent}{'└─' if last else '├─'} {'  '.join([names, *first.facts])}"
-        yield from (f"{inner}   {text}" for text in first.lines)
-        if isinstance(each, Switch):
-            yield from _branch_lines(machine, each.below, distances, inner)
+    groups = [list(group) for _, group in groupby(described, shared)]
+    for place, ((branch, text), *equal_parts) in enumerate(groups):
+        is_last = place == len(groups) - 1
+        inner = indent + ("   " if is_last else "│  ")
+        names = first_of([text.title, *(equal_text.name for _, equal_text in equal_parts)], _MOST_ALIKE)
+        yield f"{indent}{'└─' if is_last else '├─'} {'  '.join([names, *text.facts])}"
+        yield from (f"{inner}   {line}" for line in text.lines)
+        if isinstance(branch, Switch):
+            yield from _branch_lines(machine, branch.below, distances, inner)
 
 
 class PartText(msgspec.Struct, frozen=True):
@@ -545,26 +554,37 @@ class PartText(msgspec.Struct, frozen=True):
         return "; ".join(["  ".join([self.title, *self.facts]), *self.lines])
 
 
-def _described(machine: Machine, each: Switch | Part, distances: Distances) -> PartText:
-    if isinstance(each, Switch):
-        return PartText("", switch_text(each.device), ())
-    slot = _slot(machine, each, distances)
-    if isinstance(each, Gpu):
-        address = [safe(each.address)] if each.address and each.index is not None else []
-        c2c = f"C2C: {each.c2c_links} to its CPU{each_rate(each.c2c_bytes_per_s)}" if each.c2c_links else ""
-        links = [text for text in (links_text(machine, each), c2c) if text]
-        return PartText("GPU", gpu_number(each), (*address, f"{gpu_model(each)}, {memory(each.memory_bytes)}", slot), tuple(links))
-    address = [safe(each.address)] if each.address and each.address != each.name else []
-    rdma = "no RDMA" if each.model or each.ports else "RDMA unknown"
-    if each.rdma or each.rdma_missing:
-        rdma = "RDMA" if each.rdma else "no RDMA device (driver not loaded)"
-    kind = f"{safe(each.model or 'model unknown')}, {rdma}"
-    interfaces = f" ({first_of(map(safe, each.interfaces), 12)})" if each.interfaces not in ((), (each.name,)) else ""
-    ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
-    ports += ["leads to the NVLink switches, not to the network"] if each.name in nvlink_management(machine) else []
-    shared = next((port.names[0] for port in shared_ports(machine) if port.certain and each.name in port.names[1:]), None)
-    ports += [f"another function of the port of {safe(shared)}"] if shared else []
-    return PartText("NIC", f"{nic_name(each)}{interfaces}", (*address, kind, slot), tuple(ports))
+def _described(machine: Machine, branch: Switch | Part, distances: Distances) -> PartText:
+    if isinstance(branch, Switch):
+        return PartText("", switch_text(branch.device), ())
+    slot = _slot(machine, branch, distances)
+    return _gpu_text(machine, branch, slot) if isinstance(branch, Gpu) else _nic_text(machine, branch, slot)
+
+
+def _gpu_text(machine: Machine, gpu: Gpu, slot: str) -> PartText:
+    facts = [f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", slot]
+    if gpu.address and gpu.index is not None:
+        facts.insert(0, safe(gpu.address))
+    c2c = f"C2C: {gpu.c2c_links} to its CPU{each_rate(gpu.c2c_bytes_per_s)}" if gpu.c2c_links else ""
+    links = [text for text in (links_text(machine, gpu), c2c) if text]
+    return PartText("GPU", gpu_number(gpu), tuple(facts), tuple(links))
+
+
+def _nic_text(machine: Machine, nic: Nic, slot: str) -> PartText:
+    rdma = "no RDMA" if nic.model or nic.ports else "RDMA unknown"
+    if nic.rdma or nic.rdma_missing:
+        rdma = "RDMA" if nic.rdma else "no RDMA device (driver not loaded)"
+    facts = [f"{safe(nic.model or _NO_MODEL)}, {rdma}", slot]
+    if nic.address and nic.address != nic.name:
+        facts.insert(0, safe(nic.address))
+    interfaces = f" ({first_of(map(safe, nic.interfaces), 12)})" if nic.interfaces not in ((), (nic.name,)) else ""
+    ports = [port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"]
+    if nic.name in nvlink_management(machine):
+        ports.append("leads to the NVLink switches, not to the network")
+    owner = next((port.names[0] for port in shared_ports(machine) if port.certain and nic.name in port.names[1:]), None)
+    if owner:
+        ports.append(f"another function of the port of {safe(owner)}")
+    return PartText("NIC", f"{nic_name(nic)}{interfaces}", tuple(facts), tuple(ports))
 
 
 def _slot(machine: Machine, part: Part, distances: Distances) -> str:
@@ -581,17 +601,19 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
 
 def _virtual(machine: Machine) -> list[str]:
     """Return interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
-    kinds: dict[str, defaultdict[str, list[str]]] = {
-        "interfaces without a speed": defaultdict(list),
-        "interfaces made of others": defaultdict(list),
-    }
-    without, made = kinds.values()
+    without_speed: defaultdict[str, list[str]] = defaultdict(list)
+    made_of_others: defaultdict[str, list[str]] = defaultdict(list)
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
-        known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
+        rates = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
-        (made if known else without)[", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    texts = {title: [f"{first_of(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for title, found in kinds.items()}
-    return [f"{title}: {', '.join(found)}" for title, found in texts.items() if found]
+        names_by_kind = made_of_others if rates else without_speed
+        names_by_kind[", ".join([safe(nic.virtual or ""), *rates, *shaped])].append(nic_name(nic))
+    sections = {"interfaces without a speed": without_speed, "interfaces made of others": made_of_others}
+    return [
+        f"{title}: {', '.join(f'{first_of(names, _MOST_VIRTUAL)} ({kind})' for kind, names in names_by_kind.items())}"
+        for title, names_by_kind in sections.items()
+        if names_by_kind
+    ]
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
@@ -604,23 +626,23 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
             near[capability(machine, gpu, nic, distances=distances)].append(nic_name(nic))
         if not near:
             near[Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nics[0].key)})")] = []
-        for found, names in near.items():
-            groups[found][first_of(names, 12)].append(gpu_name(gpu))
-    pairs = {
-        found: "; ".join(f"{_gpus(gpus, 32)} with {names}" if names else _gpus(gpus, 32) for names, gpus in of.items())
-        for found, of in groups.items()
-    }
-    return [f"{found.state}: {safe(found.why)}: {text}" for found, text in pairs.items()]
+        for state, names in near.items():
+            groups[state][first_of(names, 12)].append(gpu_name(gpu))
+    lines = []
+    for state, gpus_by_nics in groups.items():
+        pairs = [f"{_gpus(gpus, 32)} with {nics}" if nics else _gpus(gpus, 32) for nics, gpus in gpus_by_nics.items()]
+        lines.append(f"{state.state}: {safe(state.why)}: {'; '.join(pairs)}")
+    return lines
 
 
 def _gpus(names: list[str], most: int) -> str:
-    short = [name.removeprefix("GPU ") if names[0].startswith("GPU ") else name for name in names[1:]]
-    return first_of([*names[:1], *short], most)
+    numbers = [name.removeprefix("GPU ") if names[0].startswith("GPU ") else name for name in names[1:]]
+    return first_of([*names[:1], *numbers], most)
 
 
 def _section(title: str, texts: Iterable[str]) -> list[Line]:
-    found = [Line(f"  {text}") for text in texts]
-    return [Line(f"{title}:", "head"), *found] if found else []
+    lines = [Line(f"  {text}") for text in texts]
+    return [Line(f"{title}:", "head"), *lines] if lines else []
 
 
 # Several machines: their number, their differences, a tree of each common kind, and the differences of the others from it.
@@ -647,10 +669,10 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
     """Yield several machines; with `matrix` their distances, within `width` columns, instead of their trees."""
     kinds = _kinds(machines, partial(matrix_lines, width=width) if matrix else tree_lines)
     drawn = [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * len(machines))]
-    yield Line(_summary(kinds, len(machines), show_one=bool(differences)), "head")
+    yield Line(_summary(kinds, len(machines), has_differences=bool(differences)), "head")
     if differences:
         yield Line("differences between nodes:", "head")
-        yield from (Line(f"  {safe(each, 1000)}") for each in differences)
+        yield from (Line(f"  {safe(difference, 1000)}") for difference in differences)
     odd = [kind for kind in kinds if kind not in drawn]
     for kind in odd[:_MOST_ODD]:
         yield from _odd(kind, drawn[0])
@@ -673,32 +695,33 @@ def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]
     return sorted(kinds.values(), key=lambda kind: -len(kind.machines))
 
 
-def _summary(kinds: Sequence[_Kind], in_all: int, *, show_one: bool) -> str:
+def _summary(kinds: Sequence[_Kind], nodes: int, *, has_differences: bool) -> str:
     alike = len(kinds[0].machines)
     if len(kinds) == 1:
-        return f"{in_all} nodes with the same parts" if show_one else f"{in_all} nodes, all alike"
+        return f"{nodes} nodes with the same parts" if has_differences else f"{nodes} nodes, all alike"
     if alike == 1:
-        return f"{in_all} nodes, no two alike"
-    return f"{in_all} nodes: {alike} alike, {in_all - alike} {'differs' if in_all - alike == 1 else 'differ'}"
+        return f"{nodes} nodes, no two alike"
+    return f"{nodes} nodes: {alike} alike, {nodes - alike} {'differs' if nodes - alike == 1 else 'differ'}"
 
 
 def _odd(kind: _Kind, common: _Kind) -> Iterator[Line]:
     """Yield the parts of an unusual machine that differ from the common one; nothing if its parts are equal."""
     parts = part_texts(kind.machines[0])
-    usual = part_texts(common.machines[0])
-    texts = [f"without {text}" for key, text in usual.items() if key not in parts]
-    texts += [str(text) if key in usual else f"also {text}" for key, text in parts.items() if usual.get(key) != text]
+    common_parts = part_texts(common.machines[0])
+    texts = [f"without {text}" for key, text in common_parts.items() if key not in parts]
+    texts += [str(text) if key in common_parts else f"also {text}" for key, text in parts.items() if common_parts.get(key) != text]
     if texts:
         yield Line(f"{kind.names}, unlike {safe(common.machines[0].hostname or 'the others')}:")
         yield from (Line(f"  {text}") for text in texts[:_MOST_ODD_PARTS])
-        yield from [Line(f"  and {len(texts) - _MOST_ODD_PARTS} more parts")] if len(texts) > _MOST_ODD_PARTS else []
+    if len(texts) > _MOST_ODD_PARTS:
+        yield Line(f"  and {len(texts) - _MOST_ODD_PARTS} more parts")
 
 
 # `collbench probe`: a tree per machine, the matrix of distances, or one JSON document.
 
 FORMATS = ("table", "matrix", "json")
 SCHEMA = 1
-_OF_FINDINGS = ("code", "severity", "what", "evidence", "remedy")
+_FINDING_FIELDS = ("code", "severity", "what", "evidence", "remedy")
 
 
 def probe_text(
@@ -731,14 +754,15 @@ def document(machines: Sequence[Machine], differences: Sequence[str], findings: 
     names = {machine.hostname for machine in machines}
     entries = []
     for place, machine in enumerate(machines):
-        between = [each for each in findings if each.hostname not in names] if not place else []
-        listed = [*(each for each in findings if each.hostname == machine.hostname), *between]
+        listed = [finding for finding in findings if finding.hostname == machine.hostname]
+        if place == 0:
+            listed += [finding for finding in findings if finding.hostname not in names]
         cpus = {"model": machine.system.cpu_model, "vendor": machine.system.cpu_vendor}
         cpus |= {name: getattr(machine.system, name) for name in ("architecture", "sockets", "cores", "threads")}
-        of_machine = [{name: getattr(each, name) for name in _OF_FINDINGS} for each in listed]
-        entries.append({**to_json(machine), "cpus": cpus, "links": [*_links(machine)], "findings": of_machine})
-    found: dict[str, Any] = plain({"schema": SCHEMA, "machines": entries, "differences": differences})
-    return found
+        finding_entries = [{name: getattr(finding, name) for name in _FINDING_FIELDS} for finding in listed]
+        entries.append({**to_json(machine), "cpus": cpus, "links": list(_links(machine)), "findings": finding_entries})
+    page: dict[str, Any] = plain({"schema": SCHEMA, "machines": entries, "differences": differences})
+    return page
 
 
 def _lines(
@@ -753,7 +777,7 @@ def _lines(
     else:
         yield from (line for machine in machines for line in (matrix_lines(machine, width) if matrix else tree_lines(machine)))
     if not matrix:
-        counts = Counter(each.severity for each in findings)
+        counts = Counter(finding.severity for finding in findings)
         words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
         summary = f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none"
         yield from (Line(""), Line(summary, "head"))

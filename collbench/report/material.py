@@ -153,8 +153,11 @@ class Material(msgspec.Struct, frozen=True, dict=True):
         """The tables as alternatives, if one of them has no case in common with the first one; None for a gate, and without any."""
         if self.verdict is not None or all(comparison.cases for comparison in self.comparisons):
             return None
-        tables = [replace(table, rows=self.rows(table)) for table in self.tables]
-        return next(filter(None, (compared(tables) for compared in hooks_of("alternatives"))), None)
+        return next(filter(None, (compared(self._ordered_tables) for compared in hooks_of("alternatives"))), None)
+
+    @property
+    def _ordered_tables(self) -> list[Launches]:
+        return [replace(table, rows=self.rows(table)) for table in self.tables]
 
     @property
     def _compared_tables(self) -> list[tuple[Launches, Launches]]:
@@ -170,7 +173,7 @@ class Material(msgspec.Struct, frozen=True, dict=True):
 
         if self.verdict is not None and self.verdict.ceilings:
             return [(", ".join(self.verdict.candidates), CeilingDrops((), self.verdict.ceilings, True))]
-        return [(found.b.name, found.fallen) for found in self.comparisons]
+        return [(comparison.b.name, comparison.fallen) for comparison in self.comparisons]
 
     @cached_property
     def concerns(self) -> list[Concern]:
@@ -178,11 +181,12 @@ class Material(msgspec.Struct, frozen=True, dict=True):
         from collbench.analysis.concerns import SEVERITIES, concerns
 
         findings = [concern for kind in kinds().values() for concern in kind.findings(self)]
-        ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        found = concerns(self.runs, ordered, self.compared, findings, [*self.warnings, *self.apart], fallen=self._fallen)
-        yielding = loaded_parts(place for plugin in plugins().values() for place in plugin.concerns)
-        more = [concern for part in (*(kind.concerns for kind in kinds().values()), *yielding) for concern in part(self)]
-        return sorted([*found, *more], key=lambda each: SEVERITIES.index(each.severity))
+        warnings = [*self.warnings, *self.apart]
+        core_concerns = concerns(self.runs, self._ordered_tables, self.compared, findings, warnings, fallen=self._fallen)
+        parts = [kind.concerns for kind in kinds().values()]
+        parts += loaded_parts(place for plugin in plugins().values() for place in plugin.concerns)
+        more = [concern for concerns_of in parts for concern in concerns_of(self)]
+        return sorted([*core_concerns, *more], key=lambda concern: SEVERITIES.index(concern.severity))
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

@@ -73,7 +73,8 @@ class NcclTestsWriter(RowWriter):
         return [Line(text) for text in self._close()]
 
     def _paired(self, row: Row) -> Iterator[str]:
-        before, self._waiting = self._waiting, None
+        before = self._waiting
+        self._waiting = None
         if before is not None and before.size_bytes == row.size_bytes and before.in_place != row.in_place:
             yield from _line(before, row)
             return
@@ -101,17 +102,20 @@ class NcclTestsWriter(RowWriter):
     def _requested(self, row: Row) -> list[Any]:
         """Return the smallest and largest size, and the numbers of warm-ups and iterations, as requested; run.json may be damaged."""
         sizes = self._plan.sizes or {row.size_bytes}
-        options, span = (self._plan.requested.get(name) for name in ("options", "span"))
+        options = self._plan.requested.get("options")
+        span = self._plan.requested.get("span")
         counts = [options.get(name) for name in ("--warmup", "--iterations")] if isinstance(options, dict) else [None, None]
         ends = span if isinstance(span, list) and len(span) == 2 else [None, None]
         defaults = (min(sizes), max(sizes), "adaptive", "adaptive")
         return [value if isinstance(value, int) else default for value, default in zip([*ends, *counts], defaults, strict=True)]
 
     def _close(self) -> list[str]:
-        rows, self._block = self._block, []
+        rows = self._block
+        waiting = self._waiting
+        self._block = []
+        self._waiting = None
         if not rows:
             return []
-        waiting, self._waiting = self._waiting, None
         bad = sum(1 for row in rows if row.wrong)
         rates = [row.busbw_bytes_per_s / 1e9 for row in rows if row.busbw_bytes_per_s is not None and row.ranks > 1 and row.na is None]
         average = f"{sum(rates) / len(rates):g}" if rates else "N/A"
@@ -140,18 +144,20 @@ def _series(row: Row) -> list[Any]:
     return [getattr(row, name) for name in SERIES if name != "in_place"]
 
 
-def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
-    rows = [each for each in (row, other) if each is not None]
-    measured = {each.in_place: each for each in rows if each.na is None}
-    for each in rows:
-        if each.na is not None:
-            parts = [name_of(each), each.backend, each.dtype, each.redop, "in place" if each.in_place else "", *_extras(each)]
-            yield printable(f"# n/a: {' '.join(part for part in parts if part)}: {each.na}")
+def _line(*placings: Row | None) -> Iterator[str]:
+    """Yield the line of a row, or of two that differ in the placing only; before it a comment for each n/a row."""
+    rows = [row for row in placings if row is not None]
+    measured = {row.in_place: row for row in rows if row.na is None}
+    for row in rows:
+        if row.na is not None:
+            parts = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_extras(row)]
+            yield printable(f"# n/a: {' '.join(part for part in parts if part)}: {row.na}")
     if measured:
         first = next(iter(measured.values()))
-        kind, redop = printable(_TYPES.get(first.dtype, first.dtype)), printable(first.redop or _REDOPS.get(first.operation, "none"))
+        dtype = printable(_TYPES.get(first.dtype, first.dtype))
+        redop = printable(first.redop or _REDOPS.get(first.operation, "none"))
         root = -1 if first.root is None else first.root
-        head = f"{first.size_bytes:>12}  {first.count:>12}  {kind:>8}  {redop:>6}  {root:>6}"
+        head = f"{first.size_bytes:>12}  {first.count:>12}  {dtype:>8}  {redop:>6}  {root:>6}"
         yield head + "".join(_body(measured.get(in_place)) for in_place in (False, True))
 
 
@@ -183,8 +189,10 @@ def _extras(row: Row) -> list[str]:
 
 
 def _device(place: Mapping[str, Any], row: Row) -> str:
-    rank, pid, local = (value if isinstance(value := place.get(name), int) else 0 for name in ("rank", "pid", "local_rank"))
-    host, gpu = place.get("host") or "?", str(place.get("gpu") or row.device).removesuffix(".0")
+    numbers = (place.get(name) for name in ("rank", "pid", "local_rank"))
+    rank, pid, local = (number if isinstance(number, int) else 0 for number in numbers)
+    host = place.get("host") or "?"
+    gpu = str(place.get("gpu") or row.device).removesuffix(".0")
     try:
         group = parse_split(row.group).colour(rank)  # as nccl-tests numbers groups
     except UsageError:

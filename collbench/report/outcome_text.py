@@ -14,18 +14,18 @@ from collbench.units import plural
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
 _LEAST = 0.01  # and one that is shorter by this factor, since "-100.0 %" would be wrong
 _COARSE = 0.1  # an interval that is wider supports whole percentages only
-_WHY = {"cores": "ranks share cores", "blocks": "fewer than 4 pairs of blocks"}
+_REASONS = {"cores": "ranks share cores", "blocks": "fewer than 4 pairs of blocks"}
 _ORDER = (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE)
 
 
 def describe(case: CaseRatio) -> str:
     """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive (one launch each): +12 %" or "n/a (reason) in B"."""
-    if case.time is None or case.outcome is None:
-        if case.outcome is not None:
-            reasons = [f"{_WHY[why]} in {name}" for name, row in (("A", case.a), ("B", case.b)) if (why := why_inconclusive(row))]
-            return f"{case.outcome} ({'; '.join(reasons)})"
-        missing = [f"{not_available(row)} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.na is not None]
-        return "; ".join(missing) or "no time"
+    sides = (("A", case.a), ("B", case.b))
+    if case.outcome is None:
+        return "; ".join(f"{not_available(row)} in {name}" for name, row in sides if row.na is not None) or "no time"
+    if case.time is None:
+        reasons = [(name, why_inconclusive(row)) for name, row in sides]
+        return f"{case.outcome} ({'; '.join(f'{_REASONS[reason]} in {name}' for name, reason in reasons if reason)})"
     if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
         return f"{case.outcome} ({case.doubt}): {format_roughly(case.time)}"
     change = format_change(case.time)
@@ -66,13 +66,14 @@ def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio]
     number = sum(summary.outcomes.values()) + summary.not_available + summary.wrong_data
     notes = {Outcome.NO_CHANGE: f" ({format_margin(margin)})"}
     for outcome in (Outcome.SLOWER, Outcome.FASTER):
-        if span := describe_span(case for case in cases if case.outcome is outcome and not case.wrong):
+        span = describe_span(case for case in cases if case.outcome is outcome and not case.wrong)
+        if span:
             notes[outcome] = f" ({span})"
     if summary.one_run_each:
         span = describe_span((case for case in cases if case.doubt is Doubt.ONE_RUN_EACH), format_roughly)
-        all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
-        which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
-        notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
+        has_all = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
+        doubt = str(Doubt.ONE_RUN_EACH) if has_all else f"{summary.one_run_each} with {Doubt.ONE_RUN_EACH}"
+        notes[Outcome.INCONCLUSIVE] = f" ({doubt}; {span})" if span else f" ({doubt})"
     counts = [count_text(summary.outcomes, notes)]
     if summary.wrong_data:
         counts.append(f"{summary.wrong_data} with wrong data")
@@ -83,21 +84,24 @@ def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio]
 
 def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> str:
     """Return "7 slower, 0 faster, 0 no change (±5 %), 1 inconclusive"; `notes` follow the outcome that they belong to."""
-    return ", ".join(f"{counts.get(each, 0)} {each}{notes.get(each, '')}" for each in _ORDER)
+    return ", ".join(f"{counts.get(outcome, 0)} {outcome}{notes.get(outcome, '')}" for outcome in _ORDER)
 
 
-def describe_comparison(found: Comparison) -> str:
+def describe_comparison(comparison: Comparison) -> str:
     """Return the summary of a comparison as one sentence without a full stop."""
-    return describe_summary(found.summary, found.margin, found.cases)
+    return describe_summary(comparison.summary, comparison.margin, comparison.cases)
 
 
 def describe_span(cases: Iterable[CaseRatio], form: Callable[[Ratio], str] = format_change) -> str:
     """Return "+21.1 to +25.7 %", the smallest and the largest change; "" without cases."""
-    known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
-    if not known:
+    ratios = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
+    if not ratios:
         return ""
-    low, high = form(known[0]), form(known[-1])
-    return low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+    low = form(ratios[0])
+    high = form(ratios[-1])
+    if low == high:
+        return low
+    return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
 
 def _in_multiples(ratio: Ratio) -> bool:

@@ -48,18 +48,18 @@ class PlanSummary(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, cases: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
+        cls, cases: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **common: Any
     ) -> PlanSummary:
-        """Return the summary of cases or rows; `known` has what cases do not have and is the same for all: ranks=4, nodes=1."""
+        """Return the summary of cases or rows; `common` has what cases do not have and is the same for all: ranks=4, nodes=1."""
         planned = list(cases)
-        values = {name: frozenset(_value(case, name, known) for case in planned) for name in SERIES}
+        values = {name: frozenset(_value(case, name, common) for case in planned) for name in SERIES}
         blocks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
         for case in planned:
-            fields = tuple(_value(case, name, known) for name in SERIES)
+            fields = tuple(_value(case, name, common) for name in SERIES)
             blocks.setdefault(fields[:2], []).append(fields)
         columns = (zip(SERIES, zip(*rows, strict=True), strict=True) for rows in blocks.values())
-        within = {name for block in columns for name, of_block in block if len(set(of_block)) > 1}
-        by_backend = Counter(str(_value(case, "backend", known)) for case in planned)
+        within = {name for block in columns for name, block_values in block if len(set(block_values)) > 1}
+        by_backend = Counter(str(_value(case, "backend", common)) for case in planned)
         sizes = frozenset(case.size_bytes for case in planned)
         return cls(len(planned), values, sizes, tuple(rank_map), run, launches, by_backend, frozenset(within))
 
@@ -108,11 +108,11 @@ def is_several(group: str) -> bool:
     return " " in group or "," in group or "…" in group
 
 
-def _value(case: Any, name: str, known: Mapping[str, Any]) -> Any:
+def _value(case: Any, name: str, common: Mapping[str, Any]) -> Any:
     """Return a field of a row or case; the groups of a case follow from its split and the number of ranks."""
     if name == "group" and not hasattr(case, name):
-        return _group(case, known.get("ranks"))
-    value = getattr(case, name, known.get(name))
+        return _group(case, common.get("ranks"))
+    value = getattr(case, name, common.get(name))
     return getattr(value, "name", value)
 
 

@@ -16,7 +16,7 @@ def _brings(plugin: Plugin) -> str:
         "Python": plugin.api,
         "backends": plugin.backends,
     }
-    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names) or plugin.summary
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in parts.items() if names) or plugin.summary
 
 
 _COLUMNS: tuple[Column[Plugin], ...] = (

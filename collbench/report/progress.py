@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -129,9 +129,6 @@ class Output(msgspec.Struct, frozen=True):
     view: View = DEFAULT_VIEW
 
 
-# Progress of a sweep: the runner's events as rank 0 prints them.
-
-
 class ProgressPrinter(Reporter):
     """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends.
 
@@ -140,10 +137,11 @@ class ProgressPrinter(Reporter):
 
     def __init__(self, output: Output, request: Any = None) -> None:
         super().__init__(output.format, color=output.color, quiet=output.quiet, view=output.view)
-        self._output, self._request = output, request
+        self._output = output
+        self._request = request
         self._began_s = time.monotonic()
-        self._folder, self._ended = "", ""
-        self._about: Mapping[str, Any] = {}
+        self._folder = ""
+        self._ended_folder = ""
 
     @cached_property
     def _live(self) -> bool:
@@ -152,16 +150,17 @@ class ProgressPrinter(Reporter):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
-        self._began_s, self._folder = time.monotonic(), folder
+        self._began_s = time.monotonic()
+        self._folder = folder
         summary = PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes)
         self.start(replace(summary, requested=plan.facts.get("asked", {})))
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
-        spent_s, total = time.monotonic() - self._began_s, total or 0
+        cases = total or 0
         if eta_s is None and done:
-            eta_s = spent_s / done * (total - done)
-        super().progress(text, done, total, eta_s)
+            eta_s = (time.monotonic() - self._began_s) / done * (cases - done)
+        super().progress(text, done, cases, eta_s)
 
     def record(self, record: Any, place: int | None) -> None:
         """Print a finished case as soon as all before it are printed."""
@@ -188,38 +187,41 @@ class ProgressPrinter(Reporter):
     def _name_folder(self) -> None:
         if self._folder:
             self.note(f"run folder: {self._folder}")
-            self._folder, self._ended = "", self._folder
+            self._ended_folder = self._folder
+            self._folder = ""
 
     def write_trace(self, path: Path | None) -> None:
         """Write the file of --trace (None: without it), once the run has ended. Raises UsageError if it cannot be written.
 
         Of several launches `--launches` writes it, with all of them.
         """
-        if path is None or not self._ended:
+        if path is None or not self._ended_folder:
             return
         from collbench.report.trace import write_trace
         from collbench.report.writers import confirm_written
         from collbench.results.reader import read_run
 
-        for sentence in write_trace([read_run(Path(self._ended))], path):
+        for sentence in write_trace([read_run(Path(self._ended_folder))], path):
             self.note(sentence)
         if not self._output.quiet:
             confirm_written((path,), sys.stderr)
 
 
-# Progress of a run without printed rows: of one launch of several (the rows wait for the others), and of a check.
-
-
 class QuietProgressPrinter(ProgressPrinter):
-    """A listener that shows only what is measured now, and the runner's notes if wanted; it keeps the run's folder."""
+    """A listener that shows only what is measured now, and the runner's notes if wanted; it keeps the run's folder.
+
+    It is that of a run without printed rows: of one launch of several (the rows wait for the others), and of a check.
+    """
 
     def __init__(self, output: Output, request: Any = None, notes: bool = False) -> None:
         super().__init__(output, request)
-        self.folder, self._notes = Path(), notes
+        self.folder = Path()
+        self._notes = notes
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Store the folder."""
-        self._began_s, self.folder = time.monotonic(), Path(folder)
+        self._began_s = time.monotonic()
+        self.folder = Path(folder)
 
     def record(self, record: Any, place: int | None) -> None:
         """Print nothing: the row is in the run's folder."""
@@ -228,9 +230,6 @@ class QuietProgressPrinter(ProgressPrinter):
         """Print the sentence if notes are wanted. They are equal in all launches, and in the run's folder."""
         if self._notes:
             super().note(sentence)
-
-
-# Progress of a run with records of its own.
 
 
 class RecordsProgressPrinter(ProgressPrinter):
@@ -249,8 +248,8 @@ class RecordsProgressPrinter(ProgressPrinter):
         if self._live:
             super().progress(text, done, total, eta_s)
         elif total and done * 10 // total != (done - 1) * 10 // total:
-            left = "" if eta_s is None else f", {format_duration(eta_s)} left"
-            self.note(f"{done + 1} of {total}: {text}{left}")
+            remaining = "" if eta_s is None else f", {format_duration(eta_s)} left"
+            self.note(f"{done + 1} of {total}: {text}{remaining}")
 
     def record(self, record: Any, place: int | None) -> None:
         """Keep the row for the table."""

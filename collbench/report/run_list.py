@@ -88,10 +88,11 @@ def newest_first(runs: Iterable[ListedRun]) -> list[ListedRun]:
 
 def newest_run(folder: Path = RUNS) -> Path:
     """Return the folder of the newest run below `folder`, by the time of its run.json. Raises UsageError without one."""
-    dated = [(changed, path) for path in run_folders(folder) if (changed := changed_s(path)) is not None]
-    if not dated:
+    dated = [(changed_s(path), path) for path in run_folders(folder)]
+    written = [(written_s, path) for written_s, path in dated if written_s is not None]
+    if not written:
         raise UsageError(_NO_RUN.format(folder))
-    return max(dated)[1]
+    return max(written)[1]
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -125,7 +126,7 @@ def list_run(path: Path, runs: Sequence[Run]) -> ListedRun:
     rows = [row for run in runs for row in run.rows]
     return ListedRun(
         path,
-        started=min((time for info in infos if (time := _time(info.get("started_utc")))), default=None),
+        started=min(filter(None, (_time(info.get("started_utc")) for info in infos)), default=None),
         operation=operation if isinstance(operation, str) else "",
         command=" ".join(map(str, words[1:])) if isinstance(words, list) else "",
         ranks=len(places) if isinstance(places, list) else None,
@@ -157,7 +158,7 @@ def _best_figure(run: ListedRun) -> str:
 _BEST = ("operation", "backend", "size_bytes", "busbw_bytes_per_s", "percent_of_ceiling")
 
 
-def _of_best(name: str) -> Column[ListedRun]:
+def _best_column(name: str) -> Column[ListedRun]:
     return Column(f"best_{name}", "", lambda run: "", lambda run: run.best and getattr(run.best, name))
 
 
@@ -172,7 +173,7 @@ def runs_frame(runs: Sequence[ListedRun], for_programs: bool = False) -> Frame[L
         Column("cases", "cases", lambda run: _number(run.cases or None), lambda run: run.cases, right=True),
         Column("exit_code", "exit", _ended, lambda run: run.exit_code, right=True, drop=3),
     ]
-    columns += map(_of_best, _BEST) if for_programs else [Column[ListedRun]("", "best", _best_figure, cut=True)]
+    columns += map(_best_column, _BEST) if for_programs else [Column[ListedRun]("", "best", _best_figure, cut=True)]
     foot = f"{plural(len(runs), 'run')}, newest first; `collbench report` shows the newest, `collbench report RUN` another one"
     return Frame(columns, runs, foot=[foot])
 

@@ -46,7 +46,7 @@ from collbench.report.writers import (
 )
 from collbench.results.flags import FLAGS
 from collbench.results.folder import CASES
-from collbench.results.imported import import_notes as of_import
+from collbench.results.imported import import_notes
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.units import plural
@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 
 # Runs as Markdown, for wikis and pull requests: headlines, concerns, comparisons, rows.
 
-_MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
+_MOST_ROWS = 200  # a comment on GitHub has at most 65,536 characters
+_FEWEST_ROWS = 20
+_MOST_HEADLINES = 80
 
 
 def markdown_text(material: Material) -> str:
@@ -75,18 +77,14 @@ def _most_rows(material: Material) -> int:
 
 def _overview(material: Material) -> Iterator[str]:
     yield from ("# collbench report", "")
-    yield from items(f"{each.name}: {' · '.join(text for text in subject(each).values() if text)}" for each in material.tables)
-    best = [(each, headline) for each in material.tables for headline in headlines(material.rows(each))]
+    yield from items(f"{table.name}: {' · '.join(text for text in subject(table).values() if text)}" for table in material.tables)
+    best = [(table, headline) for table in material.tables for headline in headlines(material.rows(table))]
     if best:
         yield from ("", "## Results", "", *(line.text for line in markdown_of(headline_frame(best[:_MOST_HEADLINES]))))
     if len(best) > _MOST_HEADLINES:
         yield from ("", f"The first {_MOST_HEADLINES} of {len(best)} results.")
-    yield from (
-        "",
-        "## Findings and flags, worst first",
-        "",
-        *items(map(_concern, material.concerns) if material.concerns else [NO_CONCERNS]),
-    )
+    yield from ("", "## Findings and flags, worst first", "")
+    yield from items(map(_concern, material.concerns) if material.concerns else [NO_CONCERNS])
 
 
 def _concern(concern: Concern) -> str:
@@ -101,44 +99,44 @@ def _compared(material: Material) -> Iterator[str]:
     if material.alternatives is not None:
         yield from ("", "## Alternatives", "", *(line.text for line in material.alternatives.lines("markdown")))
         return
-    for found in material.comparisons:
-        yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
-        yield from _comparison(found, _most_rows(material))
+    for comparison in material.comparisons:
+        yield from ("", f"## {escaped(short(comparison.b.name, 80))} against {escaped(short(comparison.a.name, 80))}", "")
+        yield from _comparison(comparison, _most_rows(material))
     more = len(material.tables) - 1 - len(material.comparisons)
     if more > 0:
         yield from ("", f"{more} more runs are not compared here.")
 
 
-def _comparison(found: Comparison, most: int) -> Iterator[str]:
+def _comparison(comparison: Comparison, most: int) -> Iterator[str]:
     from collbench.analysis.compare import largest_first, why_nothing_in_common, worst_first
     from collbench.report.compare import markdown_lines
 
-    if not found.cases:
-        yield from items([f"no case in common: {short(why_nothing_in_common(found))}"])
-        yield from items(f"A → B: {short(each.sentence(), 600)}" for each in found.differences)
+    if not comparison.cases:
+        yield from items([f"no case in common: {short(why_nothing_in_common(comparison))}"])
+        yield from items(f"A → B: {short(difference.sentence(), 600)}" for difference in comparison.differences)
         return
-    ordered, first = (largest_first, "largest changes:") if found.without_intervals else (worst_first, "worst")
-    if len(found.cases) > most:
-        yield from (f"The {first} {most} of {len(found.cases)} cases; `collbench compare … --format csv` has all.", "")
-    yield from (line.text for line in markdown_lines(replace(found, cases=ordered(found.cases)[:most])))
+    ordered, first = (largest_first, "largest changes:") if comparison.without_intervals else (worst_first, "worst")
+    if len(comparison.cases) > most:
+        yield from (f"The {first} {most} of {len(comparison.cases)} cases; `collbench compare … --format csv` has all.", "")
+    yield from (line.text for line in markdown_lines(replace(comparison, cases=ordered(comparison.cases)[:most])))
 
 
 def _tables(material: Material) -> Iterator[str]:
     most = _most_rows(material)
-    for each in [*material.tables, *material.tables_of_kinds]:
-        rows = material.rows(each)
-        columns = shown_columns(plan_of(each, rows))
-        consistent = consistency_frame(rows)
-        shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
-        yield from ("", f"## {escaped(short(each.name, 80))}", "")
+    for table in [*material.tables, *material.tables_of_kinds]:
+        rows = material.rows(table)
+        columns = shown_columns(plan_of(table, rows))
+        consistency = consistency_frame(rows)
+        shown = [[short(text) for text in _row_texts(row, columns)] for row in rows[:most]]
+        yield from ("", f"## {escaped(short(table.name, 80))}", "")
         yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
         if len(rows) > most:
             yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
-        if consistent is not None:
-            yield from ("", *(line.text for line in markdown_of(consistent)))
+        if consistency is not None:
+            yield from ("", *(line.text for line in markdown_of(consistency)))
 
 
-def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
+def _row_texts(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
     """Return the columns of a row; an n/a row has its reason in place of the first figure."""
     if row.na is None:
         return [column.text(row) for column in columns]
@@ -185,23 +183,19 @@ def openmetrics_text(material: Material) -> str:
 def _samples(material: Material) -> Iterator[Sample]:
     tables = [*material.tables, *material.tables_of_kinds]
     drawn = [run for kind in kinds().values() if kind.drawn for run, _ in material.of_kind(kind.name)]
-    several = len(tables) + len(drawn) > 1
-    for table in tables:
-        named = {"run": short(table.name, _LONGEST)} if several else {}
-        yield from _of_runs(table.runs, named)
-        for row in in_print_order(table.rows):
-            yield from row_samples(row, named)
-    for run in drawn:
-        named = {"run": short(run.path.resolve().name, _LONGEST)} if several else {}
-        yield from _of_runs([run], named)
-        for row in run.rows:
-            yield from row_samples(row, named)
+    named_runs = [(table.name, table.runs, in_print_order(table.rows)) for table in tables]
+    named_runs += [(run.path.resolve().name, (run,), run.rows) for run in drawn]
+    for name, runs, rows in named_runs:
+        labels = {"run": short(name, _LONGEST)} if len(named_runs) > 1 else {}
+        yield from _run_samples(runs, labels)
+        for row in rows:
+            yield from row_samples(row, labels)
     for severity in SEVERITIES:
-        number = sum(each.severity == severity for each in material.concerns)
+        number = sum(concern.severity == severity for concern in material.concerns)
         yield Sample("concerns", {"severity": severity.replace(" ", "_")}, number)
 
 
-def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]:
+def _run_samples(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("run_launches", labels, sum(max(1, len(rows_by_launch(run))) for run in runs))
     yield Sample("run_complete", labels, all(run.finished and run.info.get("exit_code") in (0, None) for run in runs))
     ended = []
@@ -237,15 +231,17 @@ def _factor(row: Row) -> dict[str, float | None]:
     """Return the metrics of a row under load; none for other rows, and for one without a factor to compare."""
     if row.mode != UNDER_LOAD or figure_of(row) is None:
         return {}
-    found = estimate_of(row)
-    return {"factor": found.value, "factor_interval_low": found.ci_low, "factor_interval_high": found.ci_high}
+    factor = estimate_of(row)
+    return {"factor": factor.value, "factor_interval_low": factor.ci_low, "factor_interval_high": factor.ci_high}
 
 
 def _labels(row: Row) -> dict[str, str]:
     """Return the labels that distinguish cases; a field without a value has no label, which Prometheus treats as an empty one."""
-    found = {name: getattr(row, name) for name in SERIES if name != "in_place"}
-    named = {name: short(str(value), _LONGEST) for name, value in found.items() if value is not None}
-    return {**named, "placing": placing(row), "size_bytes": str(row.size_bytes)} if row.size_bytes else {**named, "size_bytes": "0"}
+    values = {name: getattr(row, name) for name in SERIES if name != "in_place"}
+    labels = {name: short(str(value), _LONGEST) for name, value in values.items() if value is not None}
+    if row.size_bytes:
+        labels["placing"] = placing(row)
+    return {**labels, "size_bytes": str(row.size_bytes)}
 
 
 # The given folders. A folder without results gets a warning, and the others are shown.
@@ -271,42 +267,36 @@ class RunsInFolders(msgspec.Struct, frozen=True):
 
 def readable(paths: Sequence[Path]) -> RunsInFolders:
     """Return the runs in all of `paths`. Raises UsageError if none of them can be read, and for a launch that is given twice."""
-    found: list[Run] = []
+    runs: list[Run] = []
     sentences: list[str] = []
     whole = True
     for path in paths:
         try:
-            runs = _runs_in(path)
+            runs_in_folder = read_all([path])
+            for run, kind in of_kinds(runs_in_folder):
+                kind.check(run)
         except UsageError as error:
             sentences.append(str(error))
             whole = False
             continue
-        empty = [f"{run.path} has no results: {reason}" for run in runs if (reason := _reason_empty(run))]
-        sentences += empty
-        whole = whole and len(empty) < len(runs)
-        found += runs
-    if not found:
+        reasons = [(run, _reason_empty(run)) for run in runs_in_folder]
+        sentences += [f"{run.path} has no results: {reason}" for run, reason in reasons if reason]
+        whole = whole and any(reason is None for _, reason in reasons)
+        runs += runs_in_folder
+    if not runs:
         raise UsageError("; ".join(sentences))
-    check_once(found)
-    return RunsInFolders(found, sentences, whole)
-
-
-def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of another kind with an invalid run.json."""
-    runs = read_all([path])
-    for run, kind in of_kinds(runs):
-        kind.check(run)
-    return runs
+    check_once(runs)
+    return RunsInFolders(runs, sentences, whole)
 
 
 def _reason_empty(run: Run) -> str | None:
     """Return why the run has no results; None if it has some."""
     kind = kind_of(run)
     try:
-        known = bool(run.rows) if kind is None else (run.path / kind.file).stat().st_size > 0
+        has_results = bool(run.rows) if kind is None else (run.path / kind.file).stat().st_size > 0
     except OSError:
-        known = False
-    if known:
+        has_results = False
+    if has_results:
         return None
     if run.finished:
         return f"nothing was measured, or its {kind.file if kind else CASES} was lost"
@@ -346,13 +336,13 @@ def report_run(
     outputs = Outputs(csv, html, markdown, openmetrics, trace)
     outputs.check()
     err = err or sys.stderr
-    found = runs or readable(paths)
-    warnings = found.warnings
+    read = runs or readable(paths)
+    warnings = read.warnings
     if markdown or openmetrics:
-        warnings += not_drawn(found.runs)
-    material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
-    of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
-    for sentence in (*warnings, *of_imports, *material.apart):
+        warnings += not_drawn(read.runs)
+    material = Material(read.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
+    notes = dict.fromkeys(note for run in read.runs for note in import_notes(run.info))
+    for sentence in (*warnings, *notes, *material.apart):
         write_line(err, printable(sentence))
     if csv is not None:
         _check_one_kind(material)
@@ -365,9 +355,9 @@ def report_run(
         print_lines(_short_answer(material, _room(stream)), stream, wants_color(stream, color))
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
-    if not found.whole:
+    if not read.whole:
         return USAGE
-    return NO_VERDICT if any(run.damaged for run in found.runs) else FINE
+    return NO_VERDICT if any(run.damaged for run in read.runs) else FINE
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
@@ -382,18 +372,19 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
 
 
 def _check_one_kind(material: Material) -> None:
-    found = [*((kind.what, str(run.path)) for run, kind in of_kinds(material.runs)), *(("rows", each.name) for each in material.tables)]
-    what, first = found[0]
-    for other, name in found:
-        if other != what:
-            raise UsageError(f"{first} has {what}, but {name} has {other}: write them to two CSV files")
+    records = [(str(run.path), kind.what) for run, kind in of_kinds(material.runs)]
+    records += [(table.name, "rows") for table in material.tables]
+    first_name, first_what = records[0]
+    for name, what in records:
+        if what != first_what:
+            raise UsageError(f"{first_name} has {first_what}, but {name} has {what}: write them to two CSV files")
 
 
 def _print_runs(
     material: Material, format: str, stream: TextIO, err: TextIO, color: bool, *, view: View = DEFAULT_VIEW, measured: str = ""
 ) -> None:
     """Print all runs: the tables of rows, then the runs of other kinds."""
-    tables, fallen, room = material.tables, list[list[str]](), None
+    tables = material.tables
     if tables:
         check_columns(view.columns)
     for _, kind in of_kinds(material.runs):
@@ -402,19 +393,17 @@ def _print_runs(
         # a lower ceiling is replaced by the one of the first table
         tables = [replace(table, rows=material.rows(table)) for table in tables]
     if format == "table":
-        fallen = [[], *(_since(found, table.rows) for found, table in zip(material.comparisons, tables[1:], strict=False))]
+        from collbench.analysis.ceilings import present_percents
+
         room = _room(stream)
-    print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
-    if format == "table" and material.alternatives is not None:
-        print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
+        compared = zip(material.comparisons, tables[1:], strict=False)
+        fallen = [[], *([*comparison.fallen.sentences(), *present_percents(table.rows)] for comparison, table in compared)]
+        print_lines(_table_lines(tables, room, fallen, view=view, measured=measured), stream, color)
+        if material.alternatives is not None:
+            print_lines([Line(""), *material.alternatives.lines(format, room)], stream, color, quiet=view.quiet)
+    else:
+        print_lines(_formatted_lines(tables, format, view), stream, color)
     show_all(material, format, out=stream, err=err, color=color, view=view)
-
-
-def _since(found: Comparison, rows: Sequence[Row]) -> list[str]:
-    """Return which links and ceilings are lower than in the first table, and what the rows reach of the lower ones."""
-    from collbench.analysis.ceilings import present_percents
-
-    return [*found.fallen.sentences(), *present_percents(rows)]
 
 
 def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
@@ -455,29 +444,31 @@ def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
         yield from text_lines(printable(screen.title), room)
 
 
+def _formatted_lines(tables: Sequence[Launches], format: str, view: View) -> Iterator[Line]:
+    """Yield the tables of rows in a format other than the table."""
+    has_baseline = any(row.own is not None for table in tables for row in table.rows)
+    for number, table in enumerate(tables):
+        writer = CsvAgainstBaseline() if format == "csv" and has_baseline else make_writer(format, None, view)
+        if writer.one_run and len(tables) > 1:
+            raise UsageError(f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation")
+        rows = in_print_order(table.rows)
+        head = writer.start(plan_of(table, rows))
+        if not writer.for_programs or number == 0:  # one header for all
+            yield from head
+        yield from (line for row in rows for line in writer.row(row))
+        yield from writer.end()
+
+
 def _table_lines(
-    tables: Sequence[Launches], format: str, room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
+    tables: Sequence[Launches], room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
 ) -> Iterator[Line]:
     """Yield the tables of rows; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        plan = plan_of(table, rows)
-        if format != "table":
-            writer = make_writer(format, None, view)
-            if format == "csv" and any(row.own is not None for other in tables for row in other.rows):
-                writer = CsvAgainstBaseline()
-            if writer.one_run and len(tables) > 1:
-                raise UsageError(
-                    f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation"
-                )
-            head = writer.start(plan)
-            yield from head if not writer.for_programs or number == 0 else ()  # one header for all
-            yield from (line for row in rows for line in writer.row(row))
-            yield from writer.end()
-            continue
         answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
         for remark_of in () if view.quiet else hooks_of("answer_remark"):
-            if remark := remark_of(table):
+            remark = remark_of(table)
+            if remark:
                 answer += text_lines(remark, room)
         writer = TableWriter(room, view, rows)
         yield from _heading(table, room, first=number == 0)
@@ -486,7 +477,7 @@ def _table_lines(
         at_the_end = bool(measured) or room is not None
         if not at_the_end:
             yield from (*answer, Line(""))
-        yield from writer.start(plan)
+        yield from writer.start(plan_of(table, rows))
         yield from (line for row in rows for line in writer.row(row))
         yield from writer.end()
         if not view.quiet:
@@ -498,16 +489,16 @@ def _table_lines(
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
     launches = len(table.runs)
     unfinished = sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs)
-    resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
+    resumed = [parts for parts in (len(rows_by_launch(run)) for run in table.runs) if parts > 1]
     facts = [plural(len(table.rows), "row")]
     if launches == 1:
         facts += ["not finished"] * unfinished
         facts += [f"resumed: {parts} launches" for parts in resumed]
     else:
         facts.insert(0, f"{launches} launches")
-        facts += [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
-    heading = text_lines(f"{table.name} ({', '.join(facts)})", room, "head")
-    return list(heading) if first else [Line(""), *heading]
+        facts += [f"{count} {state}" for count, state in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
+    heading = list(text_lines(f"{table.name} ({', '.join(facts)})", room, "head"))
+    return heading if first else [Line(""), *heading]
 
 
 def _room(stream: TextIO) -> int | None:

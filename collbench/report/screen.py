@@ -34,9 +34,9 @@ def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str]
     Under mpiexec a rank cannot detect it: MPICH pipes all output, and Open MPI gives each rank a pseudo-terminal even into a file.
     """
     source = os.environ if environ is None else environ
-    known = source.get("COLLBENCH_TTY")
-    if known is not None:
-        return known == "1" or name in known.split(",")
+    terminals = source.get("COLLBENCH_TTY")
+    if terminals is not None:
+        return terminals == "1" or name in terminals.split(",")
     return "OMPI_COMM_WORLD_RANK" not in source and not stream.closed and stream.isatty()
 
 
@@ -59,21 +59,24 @@ def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] 
 
 def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> PlainScreen:
     """Return a live screen if stdout or stderr is a terminal, else a plain one; `quiet` keeps data and errors only."""
-    painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
-    watched = [each for each, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(each, name) and not dumb]
-    if quiet or not watched:
-        return PlainScreen(stream, err, painted, quiet)
-    return LiveScreen(stream, err, watched[0], painted)
+    painted = wants_color(stream, color)
+    terminal = _live_terminal(stream, err)
+    return PlainScreen(stream, err, painted, quiet) if quiet or terminal is None else LiveScreen(stream, err, terminal, painted)
+
+
+def _live_terminal(stream: TextIO, err: TextIO) -> TextIO | None:
+    """Return the stream that can show a live line, stdout first; None without one."""
+    if os.environ.get("TERM") == "dumb":
+        return None
+    return next((candidate for candidate, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(candidate, name)), None)
 
 
 def announce(text: str, quiet: bool) -> None:
     """Show a status line on the terminal that a rank started by this process replaces. Elsewhere print nothing."""
-    if quiet or os.environ.get("TERM") == "dumb":
-        return
-    watched = next((stream for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")) if is_terminal(stream, name)), None)
-    if watched:
-        watched.write(f"{_ERASE_LINE}{text}\r")  # an error that is printed first begins in the same line, and is longer
-        watched.flush()
+    terminal = None if quiet else _live_terminal(sys.stdout, sys.stderr)
+    if terminal:
+        terminal.write(f"{_ERASE_LINE}{text}\r")  # an error that is printed first begins in the same line, and is longer
+        terminal.flush()
 
 
 class PlainScreen:
@@ -87,7 +90,11 @@ class PlainScreen:
     def __init__(
         self, stream: TextIO, err: TextIO, color: bool = False, quiet: bool = False, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._stream, self._err, self._color, self._quiet, self._now = stream, err, color, quiet, now
+        self._stream = stream
+        self._err = err
+        self._color = color
+        self._quiet = quiet
+        self._now = now
         self._last_s = now()
 
     def data(self, line: Line) -> None:
@@ -111,8 +118,8 @@ class PlainScreen:
         """Write a line to stderr after 10 s without any line; otherwise the finished lines show the progress."""
         if done and self._now() - self._last_s >= _SILENCE_S:
             self._last_s = self._now()
-            left = "" if eta_s is None else f", {time_left(eta_s)}"
-            self.talk(f"{done} of {total} cases measured{left}: {text}")
+            remaining = "" if eta_s is None else f", {time_left(eta_s)}"
+            self.talk(f"{done} of {total} cases measured{remaining}: {text}")
 
     def close(self) -> None:
         """Remove the progress line, which this one does not have. It may be called more than once."""
@@ -121,17 +128,18 @@ class PlainScreen:
 class LiveScreen(PlainScreen):
     """A screen for a terminal: finished lines stay and scroll, only the last line is updated.
 
-    `watched` is the stream that is a terminal; the other one may be a file and gets plain lines.
+    `terminal` is the stream that is one; the other one may be a file and gets plain lines.
     """
 
-    def __init__(self, stream: TextIO, err: TextIO, watched: TextIO, color: bool) -> None:
+    def __init__(self, stream: TextIO, err: TextIO, terminal: TextIO, color: bool) -> None:
         from rich.live import Live
 
         super().__init__(stream, err)
-        self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
-        self._console = _console(watched, color)
-        self.room: int | None = self._console.width if self._stream_watched else None
-        watched.write(_ERASE_LINE)  # the status line of the process that started this one
+        self._stream_is_terminal = terminal is stream
+        self._err_is_terminal = is_terminal(err, "stderr")
+        self._console = _console(terminal, color)
+        self.room: int | None = self._console.width if self._stream_is_terminal else None
+        terminal.write(_ERASE_LINE)  # the status line of the process that started this one
         # Without rich's refresh, since a thread that wakes up four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
@@ -144,14 +152,14 @@ class LiveScreen(PlainScreen):
 
     def data(self, line: Line) -> None:
         """Write the line above the progress line, or to the file if stdout is one."""
-        if self._stream_watched:
+        if self._stream_is_terminal:
             self._above(line.text.rstrip("\r"), _STYLES.get(line.style, ""))
         else:
             super().data(line)
 
     def talk(self, text: str) -> None:
         """Write the text above the progress line, or to the file if stderr is one."""
-        if self._err_watched:
+        if self._err_is_terminal:
             self._above(printable(text), "")
         else:
             super().talk(text)
@@ -160,11 +168,11 @@ class LiveScreen(PlainScreen):
         """Show the text in place of the live line."""
         from rich.text import Text
 
-        self._show(lambda left: Text(printable(f"{text} {left}".rstrip()), no_wrap=True, overflow="ellipsis"), left_s)
+        self._show(lambda remaining: Text(printable(f"{text} {remaining}".rstrip()), no_wrap=True, overflow="ellipsis"), left_s)
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
         """Redraw the live line."""
-        self._show(lambda left: _progress(printable(text), done, total, left), eta_s)
+        self._show(lambda remaining: _progress(printable(text), done, total, remaining), eta_s)
 
     def close(self) -> None:
         """Remove the live line and restore the cursor."""
@@ -173,14 +181,16 @@ class LiveScreen(PlainScreen):
 
     def _show(self, render: Callable[[str], RenderableType], eta_s: float | None) -> None:
         """Show a live line, of which the time left goes on by itself."""
-        self._render, self._eta_s = render, eta_s
+        self._render = render
+        self._eta_s = eta_s
         self._shown_s = self._drawn_s = self._now()
         self._live.update(render(time_left(eta_s)), refresh=True)
 
     def _tick(self) -> None:
         """Redraw the line once per second while one case runs. Cases that are shorter redraw it themselves."""
         while not self._ended.wait(_TICK_S):
-            now_s, render = self._now(), self._render
+            now_s = self._now()
+            render = self._render
             if render is None or now_s - self._drawn_s < _TICK_S * 0.9:
                 continue
             self._drawn_s = now_s
@@ -210,14 +220,14 @@ def write_line(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def check_format(format: str, known: Iterable[str], what: str = "") -> None:
-    """Raise UsageError for a format that is not in `known`; `what` is printed: " for pairs"."""
-    formats = list(known)
+def check_format(format: str, choices: Iterable[str], context: str = "") -> None:
+    """Raise UsageError for a format that is not one of `choices`; `context` is printed: " for pairs"."""
+    formats = list(choices)
     if format in formats:
         return
     if "jsonl" in formats or {"table", "csv"} <= set(formats):  # records: their JSON has one object per line, and --help calls it jsonl
         formats = list(dict.fromkeys("jsonl" if name == "json" else name for name in formats))
-    raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(formats)}")
+    raise UsageError(f"unknown --format '{format}'{context}: choose from {', '.join(formats)}")
 
 
 def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False, *, quiet: bool = False) -> None:
@@ -236,16 +246,16 @@ def _console(stream: TextIO, color: bool) -> Console:
     )
 
 
-def _progress(text: str, done: int, total: int, left: str) -> RenderableType:
+def _progress(text: str, done: int, total: int, remaining: str) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     line = Table.grid(padding=(0, 2))
-    for width in (20, len(f"{total}/{total}"), len(left)):
+    for width in (20, len(f"{total}/{total}"), len(remaining)):
         line.add_column(min_width=width, no_wrap=True)
     line.add_column(no_wrap=True, overflow="ellipsis")
-    line.add_row(ProgressBar(total=max(total, 1), completed=done, width=20), Text(f"{done}/{total}"), Text(left), Text(text))
+    line.add_row(ProgressBar(total=max(total, 1), completed=done, width=20), Text(f"{done}/{total}"), Text(remaining), Text(text))
     return line
 
 
@@ -283,7 +293,8 @@ def wrapped(lines: Iterable[Line], width: int | None) -> Iterator[Line]:
         if width is None or line.whole or len(line.text) <= width:
             yield line
             continue
-        own = len(line.text) - len(line.text.lstrip(" │├└─"))
-        below = line.text[:own].translate(_BRANCHES) + " " * _HANG
-        parts = textwrap.wrap(line.text[own:], width, initial_indent=line.text[:own], subsequent_indent=below, break_on_hyphens=False)
+        text = line.text.lstrip(" │├└─")
+        indent = line.text[: len(line.text) - len(text)]
+        below = indent.translate(_BRANCHES) + " " * _HANG
+        parts = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=below, break_on_hyphens=False)
         yield from (Line(part, line.style) for part in parts)

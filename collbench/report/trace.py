@@ -68,7 +68,7 @@ def trace_events(runs: Sequence[Run], left_out: list[str]) -> Iterator[Event]:
     """Yield the events of the runs; see `trace_text`."""
     numbers = count(1)
     began = [seconds_between(_EPOCH, run.info.get("started_utc")) for run in runs]
-    first_s = min((each for each in began if each is not None), default=0.0)
+    first_s = min((began_s for began_s in began if began_s is not None), default=0.0)
     for run, began_s in zip(runs, began, strict=True):
         yield from _Process(run, 0.0 if began_s is None else began_s - first_s, numbers).events(left_out)
 
@@ -77,8 +77,10 @@ class _Process:
     """A run as processes of a trace: one for its cases, and one for each host of its ranks."""
 
     def __init__(self, run: Run, offset_s: float, numbers: Iterator[int]) -> None:
-        self._run, self._offset_s, self._numbers = run, offset_s, numbers
-        self._own = next(numbers)
+        self._run = run
+        self._offset_s = offset_s
+        self._numbers = numbers
+        self._pid = next(numbers)
         self._hosts: dict[str, int] = {}
         self._ranks: dict[int, int] = {}
         places = list_of(run.info.get("rank_map"), dict)
@@ -87,28 +89,31 @@ class _Process:
     def events(self, left_out: list[str]) -> Iterator[Event]:
         """Yield all events: first the names of the tracks."""
         name = self._run.path.resolve().name
-        yield from self._name_process(self._own, name)
-        yield self._named("thread_name", self._own, _CASES, "cases")
-        yield self._named("thread_name", self._own, _EVENTS, "events")
+        yield from self._name_process(self._pid, name)
+        yield self._named("thread_name", self._pid, _CASES, "cases")
+        yield self._named("thread_name", self._pid, _EVENTS, "events")
         for rank in self._host_of:
             yield from self._rank(rank)
         unread = list[str]()
         for row in self._run.rows:
             yield from self._case(row, unread)
-        records = untimed = 0
+        rounds = 0
+        untimed_rounds = 0
         for record in records_of(self._run):
-            records, untimed = records + 1, untimed + (record.span is None)
+            rounds += 1
             if record.span:
-                yield self._slice(record.span, "round", (self._own, _CASES), record.facts)
+                yield self._slice(record.span, "round", (self._pid, _CASES), record.facts)
+            else:
+                untimed_rounds += 1
         yield from self._telemetry()
         for event in run_events(self._run):
             text = {"text": short(event.text)} if event.text else {}
-            at = {"ph": "i", "s": "p", "ts": self._us(event.at_s), "pid": self._own, "tid": _EVENTS}
-            yield {"name": short(event.kind), "cat": "event", **at, "args": text}
-        unknown = sum(span_of(row) is None for row in self._run.rows)
-        for missing, whole in ((unknown, plural(len(self._run.rows), "case")), (untimed, plural(records, "round"))):
-            if missing:
-                left_out.append(f"{name}: the times of {missing} of {whole} were not stored; the trace lacks them")
+            place = {"ph": "i", "s": "p", "ts": self._us(event.at_s), "pid": self._pid, "tid": _EVENTS}
+            yield {"name": short(event.kind), "cat": "event", **place, "args": text}
+        untimed_cases = sum(span_of(row) is None for row in self._run.rows)
+        for untimed, total in ((untimed_cases, plural(len(self._run.rows), "case")), (untimed_rounds, plural(rounds, "round"))):
+            if untimed:
+                left_out.append(f"{name}: the times of {untimed} of {total} were not stored; the trace lacks them")
         if unread:
             left_out.append(f"{name}: the samples of {plural(len(unread), 'case')} cannot be read, and the trace lacks them: {unread[0]}")
 
@@ -116,28 +121,31 @@ class _Process:
         span = span_of(row, name_of(row))
         if span is None:
             return
-        yield self._slice(span, "case", (self._own, _CASES), _facts(row))
+        yield self._slice(span, "case", (self._pid, _CASES), _facts(row))
         for phase in phases_of(row):
-            yield self._slice(phase, "phase", (self._own, _CASES), {})
+            yield self._slice(phase, "phase", (self._pid, _CASES), {})
         try:
-            found = samples_of(self._run, row)
+            samples_by_rank = samples_of(self._run, row)
         except UsageError as error:
             unread.append(short(str(error)))
             return
-        for each in found:
-            yield from self._rank(each.rank)
-            pid, name = self._ranks[each.rank], f"{span.name} {short(row.backend)}"
-            for sample, (begin_s, took_s) in enumerate(zip(each.begin_s.tolist(), each.took_s.tolist(), strict=True)):
-                yield self._slice(TimeSpan(name, begin_s, begin_s + took_s), "sample", (pid, each.rank), {"sample": sample})
+        name = f"{span.name} {short(row.backend)}"
+        for samples in samples_by_rank:
+            yield from self._rank(samples.rank)
+            track = (self._ranks[samples.rank], samples.rank)
+            for index, (begin_s, took_s) in enumerate(zip(samples.begin_s.tolist(), samples.took_s.tolist(), strict=True)):
+                yield self._slice(TimeSpan(name, begin_s, begin_s + took_s), "sample", track, {"sample": index})
 
     def _telemetry(self) -> Iterator[Event]:
         for state in telemetry_of(self._run):
             yield from self._host(state.host)
             for key, title, unit in _GAUGES:
-                if (value := number(state.values.get(key))) is not None:
+                value = number(state.values.get(key))
+                if value is not None:
                     yield self._counter(state, title, unit, value)
-            if isinstance(slowed := state.values.get("slowed_by"), list):
-                yield self._counter(state, "throttled", "reasons", len(slowed))
+            reasons = state.values.get("slowed_by")
+            if isinstance(reasons, list):
+                yield self._counter(state, "throttled", "reasons", len(reasons))
 
     def _host(self, host: str) -> Iterator[Event]:
         """Yield the name of the host's process before its first event."""
@@ -157,18 +165,18 @@ class _Process:
         yield self._named("process_name", pid, 0, name)
         yield {"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
 
-    def _named(self, what: str, pid: int, tid: int, name: str) -> Event:
-        return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": short(name)}}
+    def _named(self, kind: str, pid: int, tid: int, name: str) -> Event:
+        return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": short(name)}}
 
     def _slice(self, span: TimeSpan, category: str, track: tuple[int, int], facts: Mapping[str, Any]) -> Event:
-        begin, end = self._us(span.begin_s), self._us(span.end_s)
+        begin_us = self._us(span.begin_s)
         args = {key: short(value) if isinstance(value, str) else value for key, value in facts.items()}
-        at = {"ts": begin, "dur": round(end - begin, 3), "pid": track[0], "tid": track[1]}
-        return {"name": short(span.name), "cat": category, "ph": "X", **at, "args": args}
+        place = {"ts": begin_us, "dur": round(self._us(span.end_s) - begin_us, 3), "pid": track[0], "tid": track[1]}
+        return {"name": short(span.name), "cat": category, "ph": "X", **place, "args": args}
 
     def _counter(self, gpu: GpuState, title: str, unit: str, value: float) -> Event:
-        at = {"ph": "C", "ts": self._us(gpu.at_s), "pid": self._hosts[gpu.host], "tid": 0}
-        return {"name": f"{short(gpu.gpu)} {title}", "cat": "telemetry", **at, "args": {unit: value}}
+        place = {"ph": "C", "ts": self._us(gpu.at_s), "pid": self._hosts[gpu.host], "tid": 0}
+        return {"name": f"{short(gpu.gpu)} {title}", "cat": "telemetry", **place, "args": {unit: value}}
 
     def _us(self, at_s: float) -> float:
         return round((self._offset_s + at_s) * 1e6, 3)
@@ -177,12 +185,12 @@ class _Process:
 def _facts(row: Row) -> dict[str, Any]:
     """Return the known values of a row, for the details of its slice: SI units."""
     quality = quality_of(row)
-    found: dict[str, Any] = {name: getattr(row, name) for name in ("backend", "device", "dtype", "redop", "size_bytes", "ranks", "na")}
-    found |= {
+    facts: dict[str, Any] = {name: getattr(row, name) for name in ("backend", "device", "dtype", "redop", "size_bytes", "ranks", "na")}
+    facts |= {
         "median_s": row.time_s and row.time_s.p50, "busbw_bytes_per_s": row.busbw_bytes_per_s, "samples": row.n,
         "percent_of_expected": row.comparison and row.comparison.percent, "quality": quality and quality.word, "flags": " ".join(row.flags),
     }  # fmt: skip
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
 def _json(value: Any) -> str:

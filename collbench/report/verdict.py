@@ -72,17 +72,20 @@ def check_suite_path(path: Path) -> None:
 
 # A verdict's parts as text, the same in every output. All text is made printable and cut, since a verdict file may be hostile.
 
-LONGEST_NAME, _LONGEST = 120, 400
-_MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
+LONGEST_NAME = 120
+_LONGEST = 400
+_MOST_CANDIDATES = 6
+_MOST_FACTORS = 8
+_LEAST_MULTIPLE = 3.0  # a larger factor is not shown in percent
 Part = verdicts.Suspicion | verdicts.FloorState | verdicts.GroupState
 
 
 def headline(verdict: Verdict) -> str:
     """Return "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
     counts = describe_counts(verdict)
+    result = f"{verdict.result}: {counts}" if counts else verdict.result
     change = verdict.unexpected_cause
-    cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
-    return (f"{verdict.result}: {counts}" if counts else verdict.result) + cause
+    return result if change is None else f"{result}; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
 
 
 def describe_counts(verdict: Verdict) -> str:
@@ -99,7 +102,7 @@ def slower(factor: float | None) -> str:
     """Return how much longer it takes: "+12.0 %", from threefold on "×4.2"; a dash where that is unknown."""
     if factor is None:
         return NOTHING
-    return f"×{factor:.3g}" if factor >= _HUGE else f"{100 * (factor - 1):+.1f} %"
+    return f"×{factor:.3g}" if factor >= _LEAST_MULTIPLE else f"{100 * (factor - 1):+.1f} %"
 
 
 def slower_in_each(factors: Sequence[float | None]) -> str:
@@ -119,13 +122,13 @@ def of(part: Part) -> str:
     "+3.0 % (limit +1.0 %); worst: allreduce 64 MiB mpi +12.0 % (limit +2.0 %); 3 of 10 cases missing".
     """
     if isinstance(part, verdicts.FloorState):
-        known = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in part.percents[:_MOST_FACTORS]]
+        percents = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in part.percents[:_MOST_FACTORS]]
         model = short(part.model, 40) if part.model is not None else "an unknown reference"
         limit = f" ({short(part.limited_by, 80)})" if part.limited_by is not None else ""
-        return f"{', '.join(known)} of {model}{limit}, required: {part.wanted:g} % ({short(part.asked, 60)})"
+        return f"{', '.join(percents)} of {model}{limit}, required: {part.wanted:g} % ({short(part.asked, 60)})"
     figures = f"{slower_in_each(part.factors)} (limit {slower(part.limit)})"
     if isinstance(part, verdicts.Suspicion):
-        return f"{figures}{_by(part.announced)}"
+        return f"{figures}{_announced(part.announced)}"
     texts = [figures if part.limit is not None else "cases judged one by one"]
     if part.worst is not None:
         limit = "" if part.worst_limit is None else f" (limit {slower(part.worst_limit)})"
@@ -138,7 +141,7 @@ def of(part: Part) -> str:
 def of_change(change: verdicts.Change) -> str:
     """Return "software mpi: MPICH 4.3 → MPICH 5.0: all slower cases use it; announced by …"."""
     why = f": {short(change.plausible.render(), _LONGEST)}" if change.plausible is not None else ""
-    return f"{short(change.sentence(), _LONGEST)}{why}{_by(change.announced)}"
+    return f"{short(change.sentence(), _LONGEST)}{why}{_announced(change.announced)}"
 
 
 def changes_title(verdict: Verdict) -> str:
@@ -166,8 +169,8 @@ def judged(verdict: Verdict) -> str:
     if verdict.mode == "paired":
         return f"judged: {names}; old stack {short(verdict.baseline, 200)}: {plural(verdict.cases, 'case')} of both"
     thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
-    held = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
-    return f"judged: {names}; baseline {short(verdict.baseline, 200)}: {held}"
+    contents = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
+    return f"judged: {names}; baseline {short(verdict.baseline, 200)}: {contents}"
 
 
 def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
@@ -178,7 +181,7 @@ def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
 
 def open_ones(verdict: Verdict) -> Iterator[verdicts.Suspicion | verdicts.FloorState]:
     """Yield what is confirmed, suspected or accepted, in this order; all cases together before a part of them."""
-    suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
+    suspicions = sorted(verdict.suspicions, key=lambda suspicion: suspicion.kind != "whole")
     parts: list[verdicts.Suspicion | verdicts.FloorState] = [*suspicions, *verdict.floors]
     for state in (CONFIRMED, SUSPECTED, ACCEPTED):
         yield from (part for part in parts if part.state == state)
@@ -201,12 +204,12 @@ def worst_groups(groups: Sequence[verdicts.GroupState]) -> list[verdicts.GroupSt
 
 def cleared(verdict: Verdict) -> list[verdicts.Suspicion]:
     """Return what exceeded its limit at first, but not again."""
-    return [each for each in verdict.suspicions if each.state == CLEARED]
+    return [suspicion for suspicion in verdict.suspicions if suspicion.state == CLEARED]
 
 
 def unknown_floors(verdict: Verdict) -> list[verdicts.FloorState]:
     """Return the cases with an unknown share of the expected bandwidth."""
-    return [each for each in verdict.floors if each.state == UNDECIDED]
+    return [floor for floor in verdict.floors if floor.state == UNDECIDED]
 
 
 def announced(by: verdicts.Announcement | None) -> str:
@@ -214,13 +217,18 @@ def announced(by: verdicts.Announcement | None) -> str:
     return "" if by is None else f"by {short(by.reviewer, 60)} until {short(by.expires, 10)}: {short(by.reason, 200)}"
 
 
-def _by(announcement: verdicts.Announcement | None) -> str:
+def _announced(announcement: verdicts.Announcement | None) -> str:
     return "" if announcement is None else f"; announced {announced(announcement)}"
 
 
 # The terminal output, on one screen: result, likely cause, suspects, changes, groups.
 
-_MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
+_MOST_REASONS = 8
+_MOST_OPEN = 12
+_MOST_CHANGES = 6
+_MOST_GROUPS = 6
+_MOST_UNKNOWN = 4
+_MOST_NOTES = 5
 _COLUMNS: tuple[Column[Part], ...] = (
     Column("", "", lambda part: f"  {part.state}"),
     Column("", "", name_of, cut=True),
@@ -234,9 +242,7 @@ def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:
 
 
 def _parts(verdict: Verdict, width: int | None) -> Iterator[Line]:
-    yield Line(headline(verdict), "head")
-    if describe_outcomes(verdict):
-        yield Line(describe_outcomes(verdict), "head")
+    yield from (Line(text, "head") for text in (headline(verdict), describe_outcomes(verdict)) if text)
     yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     yield from (Line(text, "head") for text in likely_cause(verdict))
     style = "wrong" if verdict.result != PASSED else ""
@@ -244,9 +250,10 @@ def _parts(verdict: Verdict, width: int | None) -> Iterator[Line]:
     not_passed = [group for group in verdict.groups if group.state != PASSED]  # below, with their worst cases
     listed = {group.name for group in not_passed}
     slow = [
-        part for part in open_ones(verdict)
-        if not (part.name in listed and isinstance(part, verdicts.Suspicion) and part.kind == "group" and part.announced is None)
-    ]  # fmt: skip
+        part
+        for part in open_ones(verdict)
+        if not (isinstance(part, verdicts.Suspicion) and part.kind == "group" and part.name in listed and part.announced is None)
+    ]
     if slow:
         yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
         yield from _table(slow, _MOST_OPEN, width)
@@ -317,9 +324,13 @@ def html_of_verdict(verdict: Verdict) -> str:
 
 # The commands to type next.
 
-_LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
+_LAUNCHES = 5
+_DAYS = 30  # until an announcement expires
+_LONGEST_FOLDER = 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher
-_EXPECT, _MORE, _SUITE = "changes.toml", "more-changes.toml", "confirm.toml"
+_EXPECT = "changes.toml"
+_MORE = "more-changes.toml"
+_SUITE = "confirm.toml"
 _ABOUT_TEMPLATE = """\
 # Unexpected changes, for `collbench gate --expect FILE`. Remove the tables of changes that are not intended, and complete "reason" and
 # "reviewer" of the others. "kind" and "what" are patterns: * matches anything.
@@ -366,9 +377,9 @@ def next_commands(verdict: Verdict, typed: GateCommand, width: int | None = None
             yield from wrapped([Line(short(text, 4000), "head")], width)
 
 
-def _step(what: str, *commands: str) -> list[str]:
+def _step(purpose: str, *commands: str) -> list[str]:
     """Return what the next commands do, and each command."""
-    return [f"{what}:", *(CommandText(f"  {command}") for command in commands)]
+    return [f"{purpose}:", *(CommandText(f"  {command}") for command in commands)]
 
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -376,9 +387,9 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     unexpected = unexpected_changes(verdict)
     if verdict.result == PASSED:
         if len(verdict.candidates) == 1 and not typed.slowed:  # the later ones of three may hold suspects alone
-            why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
+            reason = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
             command = _command("baseline", "add", str(typed.baseline), *map(str, typed.runs))
-            yield from _step(f"next: add it to the baseline{why}", command)
+            yield from _step(f"next: add it to the baseline{reason}", command)
     elif verdict.result == WRONG_DATA:
         yield from _step("next: show the cases with wrong data", _command("report", *map(str, typed.runs)))
     elif verdict.result == REGRESSION:
@@ -398,10 +409,16 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 def arguments_of(options: Mapping[str, str]) -> list[str]:
     """Return the arguments of the measuring command, from the options of `facts`; empty if their boundaries are unknown."""
-    if "command" not in options or any(not value or " " in value for name, value in options.items() if name != "command"):
+    if "command" not in options:
         return []
-    others = ((name, value) for name, value in options.items() if name != "command")
-    return [*options["command"].split(" "), *(word for name, value in others for word in ([name] if value == "given" else [name, value]))]
+    words = options["command"].split(" ")
+    for name, value in options.items():
+        if name == "command":
+            continue
+        if not value or " " in value:
+            return []
+        words += [name] if value == "given" else [name, value]
+    return words
 
 
 def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -421,8 +438,8 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 def unexpected_changes(verdict: Verdict) -> list[verdicts.Change]:
     """Return the changes without an announcement; of two stacks side by side only those that do not belong to the stacks."""
-    stack = STACK if verdict.mode == "paired" else ()  # these may differ
-    return [change for change in verdict.changes if change.announced is None and change.kind not in stack]
+    expected_kinds = STACK if verdict.mode == "paired" else ()
+    return [change for change in verdict.changes if change.announced is None and change.kind not in expected_kinds]
 
 
 def expect_template(verdict: Verdict) -> str | None:
@@ -450,8 +467,8 @@ def _announcing(verdict: Verdict, typed: GateCommand, unexpected: Sequence[verdi
         yield from _step(f"next: if the change is intended, announce it in {_EXPECT}", *table)
     else:
         template = _EXPECT if is_first else _MORE
-        what = f"next: if the {len(unexpected)} changes are intended, write a table for each to {template}, and complete them"
-        yield from _step(what, typed.judge("--expect-template", template))
+        purpose = f"next: if the {len(unexpected)} changes are intended, write a table for each to {template}, and complete them"
+        yield from _step(purpose, typed.judge("--expect-template", template))
     if is_first:
         yield from _step("and judge again", typed.judge("--expect", _EXPECT))
 
@@ -472,7 +489,7 @@ def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 def _fresh_names(first: str, more: int) -> list[str]:
     """Return names of folders that do not exist here."""
-    names = (f"{first[:_LONGEST_NAME]}-again-{number}" for number in count(1))
+    names = (f"{first[:_LONGEST_FOLDER]}-again-{number}" for number in count(1))
     return list(islice((name for name in names if not Path(name).exists()), more))
 
 
@@ -489,8 +506,8 @@ def _measured(name: str, typed: GateCommand) -> str:
 def _started(words: Sequence[str], folder: str, launches: int, typed: GateCommand) -> str:
     """Return the command for so many launches into a folder."""
     if typed.launcher in (None, "local"):
-        several = ["--launches", str(launches)] if launches > 1 else []
-        return _command(*words, folder, *several)
+        option = ["--launches", str(launches)] if launches > 1 else []
+        return _command(*words, folder, *option)
     start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)
     return f"for n in {' '.join(map(str, range(1, launches + 1)))}; do {start} {_command(*words)} {quote(folder)}/launch-$n; done"
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,8 @@ def annotation_lines(verdict: Verdict) -> Iterator[Line]:
     annotations += [("notice", "change since the last good allocation", of_change(change)) for change in verdict.changes]
     annotations += [("notice", "collbench gate: note", note) for note in rendered(verdict.notes)]
     for kind in _KINDS:
-        for _, title, message in islice((annotation for annotation in annotations if annotation[0] == kind), _MOST):
+        annotations_of_kind = [annotation for annotation in annotations if annotation[0] == kind]
+        for _, title, message in annotations_of_kind[:_MOST]:
             escaped_title = _data(title).replace(":", "%3A").replace(",", "%2C")
             yield Line(f"::{kind} title={escaped_title}::{_data(message)}")
 
@@ -100,8 +100,7 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], base
             with files.markdown.open("a", encoding="utf-8") as file:
                 file.write(markdown(verdict, LARGEST - file.tell()))
         except OSError as error:
-            why = error.strerror or error
-            raise UsageError(f"--markdown {files.markdown}: cannot write ({why}); choose another file") from error
+            raise UsageError(f"--markdown {files.markdown}: cannot write ({error.strerror or error}); choose another file") from error
     if files.openmetrics:
         write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
     if files.html:
@@ -109,8 +108,8 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], base
         from collbench.report.material import Material
         from collbench.report.runs import readable
 
-        found = readable(runs)
-        write_html(Material(found.runs, files.html, found.warnings, verdict, baseline))
+        read = readable(runs)
+        write_html(Material(read.runs, files.html, read.warnings, verdict, baseline))
 
 
 def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None = None) -> Iterator[Line]:
@@ -159,8 +158,8 @@ def remove_earlier(files: OutputFiles, read: Path | None = None) -> None:
                 with open_file(path) as file:
                     begins = file.read(_BEGINNING)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-            why = getattr(error, "strerror", None) or error
-            raise UsageError(f"--{option} {path}: cannot write ({why}); choose another file") from error
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"--{option} {path}: cannot write ({reason}); choose another file") from error
         if begins and not _IS_OWN_FILE[option](begins.decode(errors="replace")):
             raise UsageError(
                 f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file"
@@ -210,8 +209,9 @@ def _test_cases(verdict: Verdict, everything: Sequence[str], changes: Sequence[s
     yield result_of("verdict", "the verdict", verdict.result, headline(verdict), more=everything)
     open_reasons = [reason for reason in verdict.reasons if not isinstance(reason, WAITING)]
     state = UNDECIDED if open_reasons else PASSED
-    why = "; ".join(sentences(open_reasons, 3))
-    yield result_of("verdict", "comparable: software, clocks, machine state", state, why, more=sentences(open_reasons, _MOST_LINES))
+    first_reasons = "; ".join(sentences(open_reasons, 3))
+    more = sentences(open_reasons, _MOST_LINES)
+    yield result_of("verdict", "comparable: software, clocks, machine state", state, first_reasons, more=more)
     whole = next((part for part in texts.open_ones(verdict) if isinstance(part, verdicts.Suspicion) and part.kind == "whole"), None)
     yield result_of("verdict", "all cases", whole.state if whole else PASSED, of(whole) if whole else "")
     for group in verdict.groups:
@@ -225,15 +225,15 @@ def _test_cases(verdict: Verdict, everything: Sequence[str], changes: Sequence[s
         yield result_of("floors", short(asked, 60), state, bad[0] if bad else "", more=sentences(bad, _MOST_LINES))
 
 
-def _test_case(result: str, kind: str, name: str, state: str, why: str, *, more: Sequence[str] = ()) -> TestCase:
+def _test_case(result: str, kind: str, name: str, state: str, message: str, *, more: Sequence[str] = ()) -> TestCase:
     """Return a test case, without a failure if its state is fine. If the result is "no verdict", none is a failure, even a slow one."""
     from junitparser import Error, Failure, TestCase
 
     case = TestCase(name, f"collbench.gate.{kind}", 0.0)
     if state in (REGRESSION, WRONG_DATA) or (state == CONFIRMED and result in (REGRESSION, WRONG_DATA)):
-        outcome: Failure | Error = Failure(why, REGRESSION if state == CONFIRMED else state)
+        outcome: Failure | Error = Failure(message, REGRESSION if state == CONFIRMED else state)
     elif state in (UNDECIDED, SUSPECTED, CONFIRMED):
-        outcome = Error(why, state)
+        outcome = Error(message, state)
     else:
         return case
     outcome.text = "\n".join(more)
@@ -254,7 +254,7 @@ def status_lines(verdict: Verdict) -> list[Line]:
     if worst is not None:
         first.append(f"{name_of(worst)} {of(worst)}")
     text = _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
-    unknown = sum(each.state == UNDECIDED for each in verdict.groups)
+    unknown = sum(group.state == UNDECIDED for group in verdict.groups)
     figures = {  # value;warning;critical;minimum
         CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
         ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
@@ -277,7 +277,10 @@ def _plain(text: str) -> str:
 # Markdown for a pull request or the summary of a GitHub step: the result, the worst 20 rows, the rest folded.
 
 LARGEST = 1_000_000  # bytes: GitHub drops a step's summary of more than 1,024 KiB
-_MOST_ROWS, _MOST_REASONS, _MOST_CHANGES, _MOST_FOLDED = 20, 10, 10, 1000
+_MOST_ROWS = 20
+_MOST_REASONS = 10
+_MOST_CHANGES = 10
+_MOST_FOLDED = 1000
 _MARKS = {PASSED: "✅", REGRESSION: "❌", WRONG_DATA: "❌", UNDECIDED: "❔"}
 _LEFT_OUT = "The rest does not fit here: `collbench gate --verdict FILE` shows what `--out FILE` wrote."
 
@@ -306,8 +309,9 @@ def _size(line: str) -> int:
 def _first(verdict: Verdict) -> Iterator[str]:
     """Yield the open part: result, reasons, what is slower, what changed."""
     yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
-    if texts.describe_outcomes(verdict):
-        yield from ("", escaped_line(texts.describe_outcomes(verdict)))
+    outcomes = texts.describe_outcomes(verdict)
+    if outcomes:
+        yield from ("", escaped_line(outcomes))
     if verdict.ceilings:
         yield from ("", *items(texts.fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
@@ -337,17 +341,17 @@ def _markdown(frame: Frame[Any]) -> list[str]:
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
     """Yield the folded parts, each of which may be left out."""
     slow = list(texts.open_ones(verdict))
-    again = texts.cleared(verdict)
+    cleared = texts.cleared(verdict)
     unknown = texts.unknown_floors(verdict)
-    above = {part.name for part in slow}
-    groups = texts.worst_groups([group for group in verdict.groups if group.name not in above])
+    slow_names = {part.name for part in slow}
+    groups = texts.worst_groups([group for group in verdict.groups if group.name not in slow_names])
     if groups:
-        other = "Groups" if len(groups) == len(verdict.groups) else "Other groups"
-        yield _details(f"{other} ({len(groups)})", _markdown(texts.group_frame(groups[:_MOST_FOLDED], "time, by allocation")), len(groups))
+        title = "Groups" if len(groups) == len(verdict.groups) else "Other groups"
+        yield _details(f"{title} ({len(groups)})", _markdown(texts.group_frame(groups[:_MOST_FOLDED], "time, by allocation")), len(groups))
     if len(slow) > _MOST_ROWS:
         yield _details("All slower cases and groups", _table(slow[:_MOST_FOLDED]), len(slow))
-    if again:
-        yield _details(f"Cleared: not slower again ({len(again)})", _table(again[:_MOST_FOLDED]), len(again))
+    if cleared:
+        yield _details(f"Cleared: not slower again ({len(cleared)})", _table(cleared[:_MOST_FOLDED]), len(cleared))
     if unknown:
         shares = [(name_of(floor), of(floor)) for floor in unknown[:_MOST_FOLDED]]
         table = markdown_table(("case", "percentage"), shares, [False] * 2)
@@ -412,9 +416,12 @@ def gate_samples(verdict: Verdict) -> Iterator[Sample]:
         labels = {"kind": suspicion.kind, "name": name, "state": suspicion.state, **_case(suspicion)}
         yield from column_samples(GATE_METRICS, suspicion, labels)
     for floor in verdict.floors:
-        known = {name: short(text, _LONGEST) for name in ("model", "limited_by") if (text := getattr(floor, name)) is not None}
-        labels = {"name": short(floor.name, _LONGEST), "asked": short(floor.asked, _LONGEST), "state": floor.state, **known, **_case(floor)}
-        yield from column_samples(GATE_METRICS, floor, labels)
+        labels = {"name": short(floor.name, _LONGEST), "asked": short(floor.asked, _LONGEST), "state": floor.state}
+        for name in ("model", "limited_by"):
+            text = getattr(floor, name)
+            if text is not None:
+                labels[name] = short(text, _LONGEST)
+        yield from column_samples(GATE_METRICS, floor, labels | _case(floor))
 
 
 def _case(part: verdicts.Suspicion | verdicts.FloorState) -> dict[str, str]:

@@ -55,7 +55,8 @@ class RowWriter(ABC):
     absent: ClassVar[str | None] = None
 
     def __init__(self, room: int | None = None, view: View = DEFAULT_VIEW) -> None:
-        self._room, self._view = room, view
+        self._room = room
+        self._view = view
 
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the lines before the first row."""
@@ -102,19 +103,20 @@ class TableWriter(RowWriter):
 
     def end(self) -> list[Line]:
         """Return how to read the rows above: intervals, quality, slow ranks; then the answer, if the rows were not known beforehand."""
-        rows, quiet = self._printed, self._view.quiet
-        lines = [] if quiet else self._how_to_read(rows)
-        foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
-        answer = [] if self._rows else list(answer_lines(rows, self._room, self._plan.run, quiet=quiet))
+        quiet = self._view.quiet
+        texts = [] if quiet else self._how_to_read(self._printed)
+        foot = [line for text in texts for line in text_lines(text, self._room, "foot")]
+        answer = [] if self._rows else list(answer_lines(self._printed, self._room, self._plan.run, quiet=quiet))
         return [*foot, Line(""), *answer] if answer else foot
 
     def _how_to_read(self, rows: Sequence[Row]) -> list[str]:
         plan = self._plan
         lines = []
-        if any(row.time_s is not None and row.time_s.ci_low is not None for row in rows):
-            within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
-            over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
-            lines.append(over if plan.launches > 1 else within)
+        has_interval = any(row.time_s is not None and row.time_s.ci_low is not None for row in rows)
+        if has_interval and plan.launches > 1:
+            lines.append(f"CI: 95 % confidence interval over the medians of {plan.launches} launches")
+        elif has_interval:
+            lines.append("CI: 95 % confidence interval of the median within one launch; another launch may differ by more")
         lines += self._layout.legend(rows)
         overlap = measurement_mode("overlap") if any(row.overlap for row in rows) else None
         if overlap:
@@ -150,7 +152,7 @@ class TableWriter(RowWriter):
         from collbench.analysis.stragglers import stragglers
 
         run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
-        return [printable(each.sentence()) for each in stragglers(run)]
+        return [printable(straggler.sentence()) for straggler in stragglers(run)]
 
 
 def _dip_sentences(rows: Sequence[Row]) -> list[str]:
@@ -368,14 +370,15 @@ def check_file(path: Path, option: str) -> None:
     if path == STDOUT:
         raise UsageError(f"{option} cannot write to stdout: give it a FILE")
     folder = path.parent
-    place = path if path.exists() else folder
-    wrong = "" if os.access(place, os.W_OK) else "permission denied"
+    reason = ""
     if path.is_dir():
-        wrong = "it is a folder"
+        reason = "it is a folder"
     elif not folder.is_dir():
-        wrong = f"the folder {folder} is missing"
-    if wrong:
-        raise UsageError(f"{option} {path} cannot be written ({wrong}): choose another file")
+        reason = f"the folder {folder} is missing"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "permission denied"
+    if reason:
+        raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file")
 
 
 def confirm_written(paths: Iterable[Path | None], err: TextIO) -> None:
@@ -430,15 +433,17 @@ class OneLinePerAbsentBackend(RowWriter):
         return [*self._collapse(), *self._writer.end()]
 
     def _release(self) -> list[Line]:
-        held, self._held = self._held, []
-        self._mixed |= {row.backend for row in held}
-        return [line for row in held for line in self._writer.row(row)]
+        self._mixed |= {row.backend for row in self._held}
+        lines = [line for row in self._held for line in self._writer.row(row)]
+        self._held = []
+        return lines
 
     def _collapse(self) -> list[Line]:
         if len(self._held) < 2:
             return self._release()
-        held, self._held = self._held, []
-        return _line_of_absent(held[0], len(held), self._writer.absent or "", self._room)
+        lines = _line_of_absent(self._held[0], len(self._held), self._writer.absent or "", self._room)
+        self._held = []
+        return lines
 
 
 def _line_of_absent(row: Row, count: int, comment: str = "", room: int | None = None) -> list[Line]:
@@ -456,7 +461,7 @@ def make_writer(format: str, room: int | None, view: View) -> RowWriter:
 
 def _absent(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of rows of each backend that has several, all n/a for the same reason."""
-    every = list(rows)
-    counts, reasons = Counter(row.backend for row in every), {(row.backend, row.na) for row in every}
-    several = Counter(backend for backend, _ in reasons)
-    return {backend: counts[backend] for backend, why in reasons if why is not None and several[backend] == 1 and counts[backend] > 1}
+    reasons: dict[str, list[str | None]] = {}
+    for row in rows:
+        reasons.setdefault(row.backend, []).append(row.na)
+    return {backend: len(na) for backend, na in reasons.items() if len(na) > 1 and na[0] is not None and len(set(na)) == 1}

@@ -28,12 +28,12 @@ class Table(msgspec.Struct, frozen=True):
     marks: dict[int, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        force_setattr(self, "rows", [[short(cell, _LONGEST) for cell in row] for row in self.rows])
+        force_setattr(self, "rows", [[short(text, _LONGEST) for text in row] for row in self.rows])
 
     @classmethod
     def of(cls, frame: Frame[Any]) -> Table:
         """Return the table of a frame of the terminal, with all its columns and the styles of its records."""
-        rows = [[column.text(each) for column in frame.columns] for each in frame.records]
+        rows = [[column.text(record) for column in frame.columns] for record in frame.records]
         right = frozenset(number for number, column in enumerate(frame.columns) if column.right)
         return cls([column.title for column in frame.columns], rows, right, marks_of(map(frame.style, frame.records)))
 
@@ -98,6 +98,5 @@ class Section(msgspec.Struct, frozen=True):
     links: Sequence[tuple[str, Sequence[FileLink]]] = ()
 
     def __post_init__(self) -> None:
-        tables = [(short(caption, _LONGEST), table) for caption, table in self.tables]
         force_setattr(self, "texts", [short(text, _LONGEST_TEXT) for text in self.texts])
-        force_setattr(self, "tables", tables)
+        force_setattr(self, "tables", [(short(caption, _LONGEST), table) for caption, table in self.tables])

@@ -61,7 +61,8 @@ def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
     for key in ("rate", "time"):
         for end, name in (("value", ""), ("low", "Low"), ("high", "High")):
             values = [_rounded(getattr(getattr(point, key, None), end, None)) for point in shown]
-            series |= {f"{key}{name}": values} if not name or any(value is not None for value in values) else {}
+            if not name or any(value is not None for value in values):
+                series[f"{key}{name}"] = values
     for key, name in (("expected_rate", "rateExpected"), ("expected_time", "timeExpected")):
         values = [_rounded(getattr(point, key, None)) for point in shown]
         if any(value is not None for value in values):
@@ -118,8 +119,8 @@ def section(material: Material, first: str = "") -> Section | None:
     rows = [(short(run, 200), row.operation, row.backend, figures_of(row), "; ".join(remarks_of(row))) for run, row in without_size]
     tables = [("Operations without bytes", Table(["run", "operation", "backend", "time", "remarks"], rows))] if rows else []
     more = "more series are in `collbench report --csv FILE`."
-    texts = [f"{short(each.operation, 60)}: {each.left_out} {more}" for each in shown if each.left_out]
-    return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown]) if rows or shown else None
+    texts = [f"{short(chart.operation, 60)}: {chart.left_out} {more}" for chart in shown if chart.left_out]
+    return Section("curves", "Every operation", texts, tables, list(map(to_chart, shown))) if rows or shown else None
 
 
 def to_chart(chart: SizeChart) -> Chart:
@@ -148,14 +149,14 @@ def _best(line: SizeLine, has_rate: bool) -> str:
     timed = [point for point in line.points if point.time is not None]
     timed = [point for point in timed if point.state != "wrong"] or timed
     if has_rate and rated:
-        reliable = [each for each in rated if each[0] >= LEAST_BYTES and not each[2]]
-        size, rate, is_unreliable_rate = max(reliable or rated)
-        doubt = f", {UNRELIABLE}" if is_unreliable_rate else ""
+        reliable = [(size, rate, unreliable) for size, rate, unreliable in rated if size >= LEAST_BYTES and not unreliable]
+        size, rate, unreliable = max(reliable or rated)
+        doubt = f", {UNRELIABLE}" if unreliable else ""
         return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}{doubt}"
-    if timed and timed[0].time is not None:
-        first = timed[0]
+    first = timed[0] if timed else None
+    if first is not None and first.time is not None:
         doubt = ", wrong data" if first.state == "wrong" else ""
-        return f"{line.name} takes {format_span(1e-6 * timed[0].time.value)} at {format_size(first.size_bytes)}{doubt}"
+        return f"{line.name} takes {format_span(1e-6 * first.time.value)} at {format_size(first.size_bytes)}{doubt}"
     return f"{line.name}: {line.points[0].text}" if line.points else ""
 
 

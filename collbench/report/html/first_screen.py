@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 
 # The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
 GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
-MOST_FIGURES, _MOST_ANSWERS, _MOST_RATES = 4, 6, 3
+_COLORS = {Outcome.SLOWER: BAD, Outcome.FASTER: GOOD, Outcome.NO_CHANGE: GOOD, Outcome.INCONCLUSIVE: DOUBT}
+MOST_FIGURES = 4
+_MOST_ANSWERS = 6
+_MOST_RATES = 3
 
 
 class LargeFigure(msgspec.Struct, frozen=True):
@@ -83,12 +86,11 @@ class FirstScreen(msgspec.Struct, frozen=True):
     operation: str = ""
 
     def __post_init__(self) -> None:
-        figures = [LargeFigure(each.value, short(each.label, 120)) for each in self.figures[:MOST_FIGURES]]
-        more = [short(text, 400) for text in self.more]
+        figures = [LargeFigure(figure.value, short(figure.label, 120)) for figure in self.figures[:MOST_FIGURES]]
         force_setattr(self, "title", short(self.title, 400))
         force_setattr(self, "figures", figures)
         force_setattr(self, "circumstances", short(self.circumstances, 600))
-        force_setattr(self, "more", more)
+        force_setattr(self, "more", [short(text, 400) for text in self.more])
 
 
 def first_screen(material: Material) -> FirstScreen | None:
@@ -104,22 +106,27 @@ def first_screen(material: Material) -> FirstScreen | None:
 
 
 def _of_gate(material: Material) -> FirstScreen | None:
-    if (verdict := material.verdict) is None:
+    verdict = material.verdict
+    if verdict is None:
         return None
     from collbench.gating.verdict import PASSED, UNDECIDED
     from collbench.report import verdict as texts
 
     color = {PASSED: GOOD, UNDECIDED: DOUBT}.get(verdict.result, BAD)
-    worst = [each for each in texts.worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: MOST_FIGURES - 1]
-    figures = [LargeFigure(texts.slower(each.factors[0]), f"{short(each.name, 60)}, limit {texts.slower(each.limit)}") for each in worst]
+    measured = [group for group in texts.worst_groups(verdict.groups) if group.factors and group.factors[0] is not None]
+    worst = measured[: MOST_FIGURES - 1]
+    figures = [
+        LargeFigure(texts.slower(group.factors[0]), f"{short(group.name, 60)}, limit {texts.slower(group.limit)}") for group in worst
+    ]
+    reasons: list[str] = []
     if any(True for _ in texts.open_ones(verdict)):
-        exceeded = [f"{each.name}: {texts.slower(each.factors[0])} time" for each in worst if each.state != PASSED]
-        title, why = short("; ".join(exceeded[:2]) or texts.describe_counts(verdict) or verdict.result, 300), []
+        exceeded = [f"{group.name}: {texts.slower(group.factors[0])} time" for group in worst if group.state != PASSED]
+        title = short("; ".join(exceeded[:2]) or texts.describe_counts(verdict) or verdict.result, 300)
     else:
-        title, *why = texts.sentences(verdict.reasons, 3) or ["no case is slower than its limit"]
+        title, *reasons = texts.sentences(verdict.reasons, 3) or ["no case is slower than its limit"]
     cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
-    likely = [] if verdict.cause is None else [f"likely cause: {verdict.cause.render()}"]
-    more = [*likely, *why, *filter(None, [texts.describe_outcomes(verdict)])]
+    more = [] if verdict.cause is None else [f"likely cause: {verdict.cause.render()}"]
+    more += [*reasons, *filter(None, [texts.describe_outcomes(verdict)])]
     figures.append(LargeFigure(str(verdict.cases), f"{noun_of(verdict.cases, 'case')} judged"))
     badge = (color, verdict.result.upper())
     operation = worst[0].operation if worst else ""
@@ -134,47 +141,50 @@ def _of_comparison(material: Material) -> FirstScreen | None:
         return material.alternatives.screen(line_of(material.runs[0]))
     if not material.comparisons:
         return None
-    found = max(material.comparisons, key=lambda each: each.summary.outcomes.get(Outcome.SLOWER, 0))
-    of_outcome = {each: [case for case in found.cases if case.outcome is each and not case.wrong] for each in Outcome}
-    slower, faster, same, unclear = (of_outcome[each] for each in (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE))
-    badges = (
-        ((BAD, "WRONG DATA"), found.summary.wrong_data), ((BAD, "SLOWER"), slower), ((GOOD, "FASTER"), faster),
-        ((GOOD, "NO CHANGE"), len(same) > len(unclear)), ((DOUBT, "INCONCLUSIVE"), True),
-    )  # fmt: skip
-    changed, fallen = slower or faster, found.fallen.sentences()
-    title = _compared(found, changed or (same if len(same) > len(unclear) else unclear))
+    comparison = max(material.comparisons, key=lambda comparison: comparison.summary.outcomes.get(Outcome.SLOWER, 0))
+    by_outcome = {outcome: [case for case in comparison.cases if case.outcome is outcome and not case.wrong] for outcome in Outcome}
+    same = by_outcome[Outcome.NO_CHANGE]
+    unclear = by_outcome[Outcome.INCONCLUSIVE]
+    outcome = Outcome.NO_CHANGE if len(same) > len(unclear) else Outcome.INCONCLUSIVE
+    outcome = next((change for change in (Outcome.SLOWER, Outcome.FASTER) if by_outcome[change]), outcome)
+    badge = (BAD, "WRONG DATA") if comparison.summary.wrong_data else (_COLORS[outcome], outcome.upper())
+    changed = by_outcome[Outcome.SLOWER] or by_outcome[Outcome.FASTER]
+    fallen = comparison.fallen.sentences()
+    title = _compared(comparison, by_outcome[outcome])
     worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
     ends = worst if len(worst) < 2 else (worst[0], worst[-1])
     figures = [LargeFigure(f"{format_change(case.time)} time", _case(case.b)) for case in ends]
-    figures += [LargeFigure(str(len(same)), f"{noun_of(len(same), 'case')} without change")] if same else []
-    figures += [LargeFigure(str(len(unclear)), f"inconclusive {noun_of(len(unclear), 'case')}")] if unclear else []
-    more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]
-    more += present_percents(material.rows(found.b))
+    if same:
+        figures.append(LargeFigure(str(len(same)), f"{noun_of(len(same), 'case')} without change"))
+    if unclear:
+        figures.append(_count(len(unclear), "inconclusive case"))
+    sides = f"{short(comparison.b.name, 80)} against {short(comparison.a.name, 80)}, the baseline"
+    more = [f"{sides}: {describe_comparison(comparison)}", *fallen[1:3], *present_percents(material.rows(comparison.b))]
     title = "; ".join([title, *fallen[:1]])
-    badge = next(badge for badge, holds in badges if holds)
-    of_most = worst[-1].b.operation if worst else ""
+    operation = worst[-1].b.operation if worst else ""
     # the chart of one operation shows both runs; of several operations the ratios of all cases are the overview
-    section = "curves" if len({case.b.operation for case in found.cases}) == 1 else "against"
-    return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, section=section, operation=of_most)
+    section = "curves" if len({case.b.operation for case in comparison.cases}) == 1 else "against"
+    return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, section=section, operation=operation)
 
 
-def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
+def _compared(comparison: Comparison, cases: Sequence[CaseRatio]) -> str:
     """Return "allreduce slower (+21.1 to +25.7 %) in 7 of 8 cases"; `cases` are those of the outcome that counts."""
-    every = plural(len(found.cases), "case")
-    if found.summary.wrong_data:
-        return f"wrong data in {found.summary.wrong_data} of {every}"
-    if not found.cases:
-        return f"no case in common: {why_nothing_in_common(found)}"
+    total = plural(len(comparison.cases), "case")
+    if comparison.summary.wrong_data:
+        return f"wrong data in {comparison.summary.wrong_data} of {total}"
+    if not comparison.cases:
+        return f"no case in common: {why_nothing_in_common(comparison)}"
     if not cases:
-        return f"none of {every} was measured in both runs"
+        return f"none of {total} was measured in both runs"
     names = sorted({case.a.operation for case in cases})
-    what, outcome = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}", cases[0].outcome
+    operations = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    outcome = cases[0].outcome
     if outcome is Outcome.INCONCLUSIVE:
         doubts = Counter(case.doubt.value for case in cases if case.doubt is not None)
-        return f"{what}: {outcome} in {len(cases)} of {every} ({', '.join(doubt for doubt, _ in doubts.most_common())})"
+        return f"{operations}: {outcome} in {len(cases)} of {total} ({', '.join(doubt for doubt, _ in doubts.most_common())})"
     is_same = outcome is Outcome.NO_CHANGE
-    span = format_margin(found.margin) if is_same else describe_span(cases)
-    return f"{what}{':' if is_same else ''} {outcome}{f' ({span})' if span else ''} in {len(cases)} of {every}"
+    span = format_margin(comparison.margin) if is_same else describe_span(cases)
+    return f"{operations}{':' if is_same else ''} {outcome}{f' ({span})' if span else ''} in {len(cases)} of {total}"
 
 
 def _case(row: Row) -> str:
@@ -195,17 +205,17 @@ def _of_check(material: Material) -> FirstScreen | None:
 def of_check(verdict: CheckVerdict, line: str = "", rows: Sequence[Row] = ()) -> FirstScreen:
     """Return the first screen of a check of these rows: the causes of its outcome, what decides in each operation, and the evidence."""
     decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
-    decisive += [each for cause in verdict.causes if isinstance(cause, ReachesExpected) for each in cause.series]
-    figures = [
-        LargeFigure(format_percent(each.percent), f"of {format_rate(each.expected)} GB/s expected: {_series(each)}")
-        for each in decisive
-        if each.percent is not None and each.expected
-    ]
-    timed = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
-    figures = _with_latency(figures, [(each.time_s or 0.0, each.size_bytes, f"{each.operation} over {each.backend}") for each in timed])
-    badge, why = _badge_of(verdict, rows)
-    title = "; ".join([verdict.reasons(), *why])
-    return FirstScreen(title, badge, figures, line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
+    decisive += [check for cause in verdict.causes if isinstance(cause, ReachesExpected) for check in cause.series]
+    figures = []
+    for check in decisive:
+        if check.percent is not None and check.expected:
+            label = f"of {format_rate(check.expected)} GB/s expected: {_series(check)} at {format_size(check.size_bytes)}"
+            figures.append(LargeFigure(format_percent(check.percent), label))
+    timed = [check for check in verdict.evidence if isinstance(check, SeriesCheck) and check.reach is Reach.LATENCY]
+    latencies = [(check.time_s, check.size_bytes, _series(check)) for check in timed if check.time_s]
+    badge, doubts = _badge_of(verdict, rows)
+    title = "; ".join([verdict.reasons(), *doubts])
+    return FirstScreen(title, badge, _with_latency(figures, latencies), line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
 
 
 def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, str], list[str]]:
@@ -217,27 +227,29 @@ def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, st
     if above:
         return (DOUBT, "DOUBTFUL"), [f"above the hard limit: {above} of {plural(len(measured), 'case')}; {FLAGS[_ABOVE].text}"]
     checks = [check for cause in verdict.causes if isinstance(cause, ReachesExpected) for check in cause.series]
-    rates = [(each.rate, each.name) for each in answers(rows) if each.rate is not None]
-    percents = [(check.percent or 0.0, f"{check.operation} over {check.backend}") for check in checks]
+    rates = [(answer.rate, answer.name) for answer in answers(rows) if answer.rate is not None]
+    percents = [(check.percent or 0.0, _series(check)) for check in checks]
     percents += [(rate.percent, name) for rate, name in rates if rate.percent is not None]
     lowest, name = min(percents)
     if lowest < 100 * OF_LINKS:
-        compare = "compare with an earlier run of this machine"
-        return (PLAIN, "OK"), [f"{name} reaches only {format_percent(lowest)} of the expected bandwidth: {compare}"]
+        reached = f"{name} reaches only {format_percent(lowest)} of the expected bandwidth"
+        return (PLAIN, "OK"), [f"{reached}: compare with an earlier run of this machine"]
     highest, name = max(((rate.percent or 0.0, name) for rate, name in rates if rate.measured), default=(0.0, ""))
     if is_above_limit(highest):
         return (PLAIN, "OK"), [f"{name} reaches {format_percent(highest)} of a measured reference, {ABOVE_LIMIT}"]
     return (GOOD, "OK"), []
 
 
-def _series(of: SeriesCheck) -> str:
-    return f"{of.operation} over {of.backend} at {format_size(of.size_bytes)}"
+def _series(check: SeriesCheck) -> str:
+    return f"{check.operation} over {check.backend}"
 
 
 def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[float, int, str]]) -> list[LargeFigure]:
-    """Return the figures with the shortest of (latency in seconds, size in bytes, of what) as the last one."""
-    shortest = [LargeFigure(format_span(time_s), f"{of} at {format_size(size)}") for time_s, size, of in sorted(latencies)[:1]]
-    return [*figures[: MOST_FIGURES - len(shortest)], *shortest]
+    """Return at most four figures with the shortest of (latency in seconds, size in bytes, what it is of) as the last one."""
+    if not latencies:
+        return [*figures[:MOST_FIGURES]]
+    time_s, size, name = min(latencies)
+    return [*figures[: MOST_FIGURES - 1], LargeFigure(format_span(time_s), f"{name} at {format_size(size)}")]
 
 
 # A history: the largest slowdown, else the largest improvement, with its date and what else changed then.
@@ -248,22 +260,25 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     from collbench.gating.history import CASE, GROUP, LEAST
     from collbench.report.baseline import day, extent, title, with_it
 
-    line, count = short(f"history of {history.of}", 200), _count(len(history.allocations), "allocation")
-    every = [(each, step) for each in shown for step in each.steps]
-    if not every:
+    line = short(f"history of {history.of}", 200)
+    count = _count(len(history.allocations), "allocation")
+    steps = [(series, step) for series in shown for step in series.steps]
+    if not steps:
         if len(history.allocations) >= 2 * LEAST:
             return FirstScreen(f"no change: {extent(history)}", (GOOD, "NO CHANGE"), [count], line, section="changes")
         few = f"too few allocations to find a change: {extent(history)}"
         return FirstScreen(few, (DOUBT, "TOO FEW"), [count], line, [f"A change needs {LEAST} allocations before and after it."], "changes")
-    series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
-    since, name = history.allocations[step.at], series.about.name
+    series, step = max(steps, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
+    since = history.allocations[step.at]
+    name = series.about.name
     percent = _percent(exp(step.change))
-    way = f"{'slower' if step.change > 0 else 'faster'} ({percent} time)"
-    sentence = f"{name} {way} since {day(since.began_utc)} ({since.name}); with it: {with_it(history, step)}"
+    change = f"{'slower' if step.change > 0 else 'faster'} ({percent} time)"
+    sentence = f"{name} {change} since {day(since.began_utc)} ({since.name}); with it: {with_it(history, step)}"
     figures = [LargeFigure(percent, f"time of {name} ({_percent(step.low)} to {_percent(step.high)})"), count]
     for kind, noun in ((GROUP, "group"), (CASE, "case")):
-        number = sum(each.about.kind == kind and bool(each.steps) for each in shown)
-        figures += [LargeFigure(str(number), f"{noun_of(number, noun)} changed")] if number else []
+        number = sum(series.about.kind == kind and bool(series.steps) for series in shown)
+        if number:
+            figures.append(LargeFigure(str(number), f"{noun_of(number, noun)} changed"))
     badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")
     return FirstScreen(sentence, badge, figures, line, [f"{title(history)}."], "changes")
 
@@ -283,20 +298,20 @@ def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Se
 
     line = short(f"examined {examined_parts(machines, logs)}", 400)
     if not findings:
-        names = listed([each.hostname or "unnamed host" for each in machines], 4) if machines else "these logs"
+        names = listed([machine.hostname or "unnamed host" for machine in machines], 4) if machines else "these logs"
         return FirstScreen(f"no findings on {names}", (GOOD, "NO FINDINGS"), (), line)
     hosts = by_host(findings)
-    worst, names_of = next(iter(hosts.items()))
-    where = f"{first_of(names_of, 1)}: " if machines else ""
+    worst, worst_hosts = next(iter(hosts.items()))
+    where = f"{first_of(worst_hosts, 1)}: " if machines else ""
     badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (PLAIN, "NOTE"))
-    counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
+    counts = [(severity, sum(finding.severity == severity for finding in hosts)) for severity in SEVERITIES]
     figures = [_count(count, "severe finding" if severity == "severe" else severity) for severity, count in counts if count]
     more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}", *map(_finding, [*hosts][1:_MOST_ANSWERS])]
     return FirstScreen(f"{where}{worst.what} ({worst.code})", badge, figures, line, more)
 
 
-def _finding(found: Finding) -> str:
-    return f"{found.severity} {found.code}: {found.what}"
+def _finding(finding: Finding) -> str:
+    return f"{finding.severity} {finding.code}: {finding.what}"
 
 
 def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> FirstScreen:
@@ -306,15 +321,18 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
 
     if not machines:
         raise UsageError("--html: no machine was read, so there is nothing for a page")
-    first, ceiling = machines[0], node_ceiling(machines[0])
+    first = machines[0]
     name = title(first) if len(machines) == 1 else f"{plural(len(machines), 'node')} like {title(first)}"
-    limit, figures = "", []
-    if ceiling is not None and (rate := _rate_of(ceiling)):
+    ceiling = node_ceiling(first)
+    rate = _rate_of(ceiling)
+    limit = ""
+    figures = []
+    if ceiling is not None and rate:
         limit = f"; all-reduce between two such nodes can reach {format_rate(rate)} GB/s, limited by {ceiling.limited_by}"
         figures.append(LargeFigure(f"{format_rate(rate)} GB/s", "all-reduce between two such nodes, expected"))
-    severe = sum(each.severity == "severe" for each in findings)
+    severe = sum(finding.severity == "severe" for finding in findings)
     counts = ((len(first.gpus), "GPU"), (sum(not nic.virtual for nic in first.nics), "NIC"), (severe, "severe finding"))
-    figures += [_count(count, what) for count, what in counts if count]
+    figures += [_count(count, noun) for count, noun in counts if count]
     badge = (DOUBT, "NODES DIFFER") if differences else None
     if severe:
         badge = (BAD, "SEVERE FINDINGS")
@@ -322,29 +340,32 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
     return FirstScreen(f"{name}{limit}", badge, figures, " · ".join(system_text(first.system)), more, "machine")
 
 
-def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
+def of_peak(operation: str, measured: float | None, ceilings: CollectiveCeilings, job: Job) -> FirstScreen:
     """Return the first screen of peak: the expected rate and its limit; with a measured rate its percentage."""
     from collbench.machine.peak.ceiling import name_of_model
     from collbench.machine.peak.comparison import assumed, doubts, exceeds_bound, headline, percents
 
-    ceiling = found.expected
-    of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
-    more = [*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job))]
-    if ceiling is None or not (expected := _rate_of(ceiling)):
-        return FirstScreen(f"{of}: {headline(measured, found)}", (DOUBT, "UNKNOWN"), (), "", more, "machine")
+    ceiling = ceilings.expected
+    expected = _rate_of(ceiling)
+    subject = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
+    more = [*(f"assumed: {text}" for text in assumed(operation, job)), *(f"doubt: {text}" for text in doubts(job))]
+    if ceiling is None or not expected:
+        return FirstScreen(f"{subject}: {headline(measured, ceilings)}", (DOUBT, "UNKNOWN"), (), "", more, "machine")
     limited = "" if ceiling.kind == "given" else f", limited by {ceiling.limited_by}"
-    rate, bound = f"{format_rate(expected)} GB/s", _rate_of(found.bound)
+    bound = _rate_of(ceilings.bound)
     limit = f"{format_rate(bound)} GB/s"
-    if measured is not None and exceeds_bound(measured, found):
-        title = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {limit}{limited}"
+    if measured is not None and exceeds_bound(measured, ceilings):
+        title = f"{subject}: the measured {format_rate(measured)} GB/s exceed the hard limit of {limit}{limited}"
         return FirstScreen(title, (DOUBT, "DOUBTFUL"), [LargeFigure(limit, "hard limit")], "", more, "rates")
+    rate = f"{format_rate(expected)} GB/s"
     figures = [LargeFigure(rate, "hard limit" if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})")]
-    figures += [LargeFigure(limit, "hard limit")] if bound > expected else []
-    share = percents(measured, found)[0]
-    if measured is None or share is None:
-        return FirstScreen(f"{of}: at most {rate} expected{limited}", None, figures, "", more, "rates")
-    title = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}"
-    return FirstScreen(title, None, [LargeFigure(format_percent(share), "of expected"), *figures], "", more, "rates")
+    if bound > expected:
+        figures.append(LargeFigure(limit, "hard limit"))
+    percent = percents(measured, ceilings)[0]
+    if measured is None or percent is None:
+        return FirstScreen(f"{subject}: at most {rate} expected{limited}", None, figures, "", more, "rates")
+    title = f"{subject}: {format_rate(measured)} of {rate} ({format_percent(percent)}){limited}"
+    return FirstScreen(title, None, [LargeFigure(format_percent(percent), "of expected"), *figures], "", more, "rates")
 
 
 def _rate_of(ceiling: Ceiling | None) -> float:
@@ -362,84 +383,89 @@ def _count(count: int, noun: str) -> LargeFigure:
 
 def _of_rows(material: Material) -> FirstScreen | None:
     rows = material.rows(material.tables[0]) if material.tables else []
-    found = answers(rows)
-    if not found:
+    run_answers = answers(rows)
+    if not run_answers:
         return None
-    verdict, quality = verdict_of(rows, []), run_quality(rows)
-    badge, why = _badge_of(verdict, rows)
+    verdict = verdict_of(rows, [])
+    badge, reasons = _badge_of(verdict, rows)
     if verdict.outcome is not CheckOutcome.OK:
-        why = [cause.render() for cause in verdict.decisive_causes]
+        reasons = [cause.render() for cause in verdict.decisive_causes]
     elif badge[0] == PLAIN:
         badge = (PLAIN, "MEASURED")  # the run was no check
-    ranks, nodes = max(row.ranks for row in rows), max(row.nodes or 1 for row in rows)
-    operations = {each.operation for each in found}
-    what = found[0].operation if len(operations) == 1 else f"{len(operations)} operations"
-    title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
+    ranks = max(row.ranks for row in rows)
+    nodes = max(row.nodes or 1 for row in rows)
+    operations = {answer.operation for answer in run_answers}
+    subject = run_answers[0].operation if len(operations) == 1 else f"{len(operations)} operations"
+    title = f"{subject} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(run_answers)}"
     if badge[0] == PLAIN:
-        title = "; ".join([title, *why])
-        why = []
+        title = "; ".join([title, *reasons])
+        reasons = []
     elif badge[0] == DOUBT:
         cause = verdict.causes[0]
-        first = cause.summary() if isinstance(cause, HiddenByNoise) else why[0]
-        title = f"{title}; {badge[1].lower()}: {first}"
-        if why == [first]:
-            why = []
-    more = [*why, *(each.render() for each in found if len(found) <= _MOST_ANSWERS)]
-    more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
-    line = line_of(material.tables[0].runs[0])
-    return FirstScreen(title, badge, _with_latency([*_rates(found)], _latencies(rows, found)), line, more, section="overview")
+        reason = cause.summary() if isinstance(cause, HiddenByNoise) else reasons[0]
+        title = f"{title}; {badge[1].lower()}: {reason}"
+        if reasons == [reason]:
+            reasons = []
+    more = reasons
+    if len(run_answers) <= _MOST_ANSWERS:
+        more += [answer.render() for answer in run_answers]
+    quality = run_quality(rows)
+    if quality.cases and quality.word != OK:
+        more.append(f"quality: {quality.render()}")
+    figures = _with_latency(list(_rates(run_answers)), _latencies(rows, run_answers))
+    return FirstScreen(title, badge, figures, line_of(material.tables[0].runs[0]), more, section="overview")
 
 
-def _latencies(rows: Sequence[Row], found: Sequence[Answer]) -> list[tuple[float, int, str]]:
-    """Return (seconds, size in bytes, of what) of the operations that measure a latency, such as a ping-pong; without any, of all others.
+def _latencies(rows: Sequence[Row], run_answers: Sequence[Answer]) -> list[tuple[float, int, str]]:
+    """Return (seconds, size in bytes, name) of the operations that measure a latency, such as a ping-pong; without any, of all others.
 
     The time of one of many messages on the way is no latency.
     """
     pipelined = {row.operation for row in rows if (row.window or 1) > 1}
     measuring_latency = {row.operation for row in rows if row.busbw_bytes_per_s is not None and is_shown_as_time(row)}
-    timed = [each for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]
-    chosen = [each for each in timed if each.operation in measuring_latency] or timed
-    return [(each.latency.times_s[0], each.latency.size_bytes, each.name) for each in chosen if each.latency]
+    timed = [answer for answer in run_answers if answer.latency and answer.latency.size_bytes and answer.operation not in pipelined]
+    chosen = [answer for answer in timed if answer.operation in measuring_latency] or timed
+    return [(answer.latency.times_s[0], answer.latency.size_bytes, answer.name) for answer in chosen if answer.latency]
 
 
-def _result(found: Sequence[Answer]) -> str:
+def _result(run_answers: Sequence[Answer]) -> str:
     """Return the best rate of one operation; of several the lowest and the highest percentage; without a rate the time."""
-    if wrong := [each.name for each in found if each.verification is not None and each.verification.wrong]:
+    wrong = [answer.name for answer in run_answers if answer.verification is not None and answer.verification.wrong]
+    if wrong:
         return f"WRONG DATA in {', '.join(wrong[:3])}"
-    rates = {each.name: each.rate for each in found if each.rate is not None}
+    rates = {answer.name: answer.rate for answer in run_answers if answer.rate is not None}
     if not rates:
-        timed = [each for each in found if each.latency is not None and not each.missing]
+        timed = [answer for answer in run_answers if answer.latency is not None and not answer.missing]
         if not timed:
-            return found[0].result()
-        shortest = min(timed, key=lambda each: each.latency.times_s[0] if each.latency else inf)
-        return shortest.render() if len(found) > 1 else shortest.result()
+            return run_answers[0].result()
+        shortest = min(timed, key=lambda answer: answer.latency.times_s[0] if answer.latency else inf)
+        return shortest.render() if len(run_answers) > 1 else shortest.result()
     percents = sorted(
         (rate.percent, _described(name, rate)) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate)
     )
-    if len({each.operation for each in found}) == 1 or not percents:
+    if len({answer.operation for answer in run_answers}) == 1 or not percents:
         return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
-    (low, slowest), (high, fastest) = percents[0], percents[-1]
-    if len(percents) == 1:
-        return f"{format_percent(low)} ({slowest}) of the expected bandwidth"
-    return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
+    ends = percents if len(percents) == 1 else [percents[0], percents[-1]]
+    return f"{' to '.join(f'{format_percent(percent)} ({name})' for percent, name in ends)} of the expected bandwidth"
 
 
 def _described(name: str, rate: HeadlineRate) -> str:
     return f"{name}, {ABOVE_LIMIT}" if rate.is_above_limit else name
 
 
-def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
+def _rates(run_answers: Sequence[Answer]) -> Iterator[LargeFigure]:
     """Yield the percentage of the fastest backend of one operation; of several the lowest two and the highest, as in the title."""
-    compared = [(each.rate, each.name) for each in found if each.rate is not None and each.rate.percent is not None]
-    shown = sorted(compared, key=lambda pair: pair[0].percent or 0.0)
-    if len({each.operation for each in found}) > 1 and shown:
-        ends = shown if len(shown) <= _MOST_RATES else [*shown[: _MOST_RATES - 1], shown[-1]]
-        yield from (_large_figure(rate, name) for rate, name in ends)
+    rated = [(answer.rate, answer) for answer in run_answers if answer.rate is not None]
+    operations = list(dict.fromkeys(answer.operation for answer in run_answers))
+    compared = sorted((pair for pair in rated if pair[0].percent is not None), key=lambda pair: pair[0].percent or 0.0)
+    if len(operations) > 1 and compared:
+        ends = compared if len(compared) <= _MOST_RATES else [*compared[: _MOST_RATES - 1], compared[-1]]
+        yield from (_large_figure(rate, answer.name) for rate, answer in ends)
         return
-    for operation in dict.fromkeys(each.operation for each in found):
-        rated = [(each.rate, each.name) for each in found if each.operation == operation and each.rate is not None]
-        if rated:
-            yield _large_figure(*max(rated, key=lambda pair: pair[0].bytes_per_s))
+    for operation in operations:
+        rates = [(rate, answer.name) for rate, answer in rated if answer.operation == operation]
+        if rates:
+            yield _large_figure(*max(rates, key=lambda pair: pair[0].bytes_per_s))
 
 
 def _large_figure(rate: HeadlineRate, name: str) -> LargeFigure:

@@ -47,10 +47,10 @@ class JudgedLine(msgspec.Struct, frozen=True):
             role = "slower"
         elif self.over[:1] == [True]:
             role = "ink"
-        known = [(number, factor) for number, factor in enumerate(self.factors) if factor is not None]
+        measured = [(number, factor) for number, factor in enumerate(self.factors) if factor is not None]
         marks = [
             RatioMark(factor, Outcome.SLOWER if over else Outcome.NO_CHANGE, role, is_open=number > 0)
-            for (number, factor), over in zip(known, self.over, strict=True)
+            for (number, factor), over in zip(measured, self.over, strict=True)
         ]
         words = f"{slower(self.first)}, limit {slower(self.limit)}"
         return RatioLine(self.name, marks, limit=self.limit, words=words, tooltip=f"{self.name}\n{self.tooltip}")
@@ -73,10 +73,9 @@ def section(material: Material) -> Section | None:
     verdict = material.verdict
     if verdict is None:
         return None
-    why = texts_of.sentences(verdict.reasons, _MOST_SENTENCES)
-    notes = texts_of.sentences(verdict.notes, _MOST_SENTENCES)
-    texts = [f"{text}." for text in (*texts_of.fallen(verdict)[:_MOST_SENTENCES], *why)]
-    texts += [f"Note: {text}." for text in notes]
+    reasons = texts_of.sentences(verdict.reasons, _MOST_SENTENCES)
+    texts = [f"{text}." for text in (*texts_of.fallen(verdict)[:_MOST_SENTENCES], *reasons)]
+    texts += [f"Note: {text}." for text in texts_of.sentences(verdict.notes, _MOST_SENTENCES)]
     slow = [part for part in (*texts_of.open_ones(verdict), *texts_of.cleared(verdict)) if isinstance(part, Suspicion)]
     groups = worst_groups(verdict.groups)
     group_lines = []  # of each group its own median where it is judged as one, else its worst case
@@ -84,27 +83,27 @@ def section(material: Material) -> Section | None:
         factors, limit = (group.factors, group.limit) if group.limit is not None else ((group.worst_factor,), group.worst_limit)
         group_lines.append(JudgedLine(texts_of.name_of(group), factors, limit, group.state, f"{group.state}: {of(group)}"))
     group_table = Table.of(texts_of.group_frame(groups[:_MOST_FOLDED], _FIGURES))
-    of_groups = _chart("gate-groups", "Every group against its limit", group_lines, group_table)
+    group_chart = _chart("gate-groups", "Every group against its limit", group_lines, group_table)
     case_lines = [
         JudgedLine(texts_of.name_of(case), case.factors, case.limit, case.state, f"{case.state}: {texts_of.slower_in_each(case.factors)}")
         for case in slow
         if case.kind == "cell"
     ]
     case_table = _figures([part for part in verdict.suspicions if part.kind == "cell"], _MOST_FOLDED)
-    of_cases = _chart("gate-cells", "Cases that exceeded their limit", case_lines, case_table)
-    parts = [part for part in slow if of_cases is None or part.kind != "cell"]
+    case_chart = _chart("gate-cells", "Cases that exceeded their limit", case_lines, case_table)
+    parts = [part for part in slow if case_chart is None or part.kind != "cell"]
     floors = sorted(verdict.floors, key=lambda floor: (floor.state == CLEARED, floor.state != CONFIRMED))
     tables = [
         (_title("Slower, confirmed and worst first, cleared last", parts), _figures(parts)),
         (_title("Changes, the most plausible cause first", verdict.changes), _changes(verdict)),
         (_title("Required shares of the expected bandwidth (--min-percent)", floors), _figures(floors)),
     ]
-    charts = [chart for chart in (of_groups, of_cases) if chart is not None]
+    charts = [chart for chart in (group_chart, case_chart) if chart is not None]
     return Section("gate", "Gate", texts, [(title, table) for title, table in tables if table.rows], charts)
 
 
-def _title(what: str, found: Sequence[object]) -> str:
-    return f"{what} ({_MOST_ROWS} of {len(found)}; verdict.json has all)" if len(found) > _MOST_ROWS else what
+def _title(subject: str, parts: Sequence[object]) -> str:
+    return f"{subject} ({_MOST_ROWS} of {len(parts)}; verdict.json has all)" if len(parts) > _MOST_ROWS else subject
 
 
 def _figures(parts: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:

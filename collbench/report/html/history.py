@@ -19,7 +19,10 @@ from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.results.row import UNDER_LOAD
 from collbench.units import plural
 
-_MOST_GROUPS, _MOST_CASES, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
+_MOST_GROUPS = 48
+_MOST_CASES = 24
+_MOST_LISTED = 300
+_MOST_NAMED = 5
 _MOST_TICKS = 6
 _FEW = 20  # allocations that a phone shows side by side
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
@@ -39,52 +42,56 @@ def write_history(history: History, pattern: str, where: Path) -> None:
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
     notes = [f"{text}." for text in (title(history), *history.notes)]
+    width = WIDE if len(history.allocations) > _FEW else NARROW
     # the chart of the series that the first screen is about: the one with the largest slowdown, else improvement
-    changes = [max(((step.change > 0, abs(step.change)) for step in series.steps), default=(False, 0.0)) for series in shown]
-    wide = len(history.allocations) > _FEW
-    largest = sorted(range(len(shown)), key=changes.__getitem__, reverse=True)[:1]
-    main = [_chart(history, shown[at], "history-main", WIDE if wide else NARROW) for at in largest]
+    largest = sorted(shown, key=_largest_change, reverse=True)[:1]
+    main = [_chart(history, series, "history-main", width) for series in largest]
     yield Section("changes", "Changes", notes, _changes(history, shown), main)
     groups, cases = by_step(shown)
     parts = (("group", "Groups", groups, _MOST_GROUPS, "groups"),
-             ("cell", "Cases that changed", [each for each in cases if each.steps], _MOST_CASES, "cases that changed"))  # fmt: skip
-    for key, name, found, most, what in parts:
-        less = [f"Drawn are {most} of {len(found)} {what}, those that changed most."] if len(found) > most else []
-        charts = [_chart(history, each, f"{key}-{number}") for number, each in enumerate(found[:most])]
+             ("cell", "Cases that changed", [case for case in cases if case.steps], _MOST_CASES, "cases that changed"))  # fmt: skip
+    for key, section_title, members, most, noun in parts:
+        less = [f"Drawn are {most} of {len(members)} {noun}, those that changed most."] if len(members) > most else []
+        charts = [_chart(history, series, f"{key}-{number}") for number, series in enumerate(members[:most])]
         if charts:
-            yield Section(f"{key}s", name, less, (), charts)
-    since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
+            yield Section(f"{key}s", section_title, less, (), charts)
+    changes = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]  # since the previous allocation
     rows = []
-    for each, changed in zip(history.allocations, since, strict=True):  # with its changes since the previous one
+    for allocation, changed in zip(history.allocations, changes, strict=True):
         more = f"; and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
         texts = "; ".join(change.sentence() for change in changed[:_MOST_NAMED]) + more
-        rows.append([each.name, each.began_utc[:16], str(len(each.cases)), str(each.launches), hosts_of(each), texts or NOTHING])
+        counts = [str(len(allocation.cases)), str(allocation.launches)]
+        rows.append([allocation.name, allocation.began_utc[:16], *counts, hosts_of(allocation), texts or NOTHING])
     head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
     caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
-    table = Table(head, rows, frozenset({2, 3}), marks_of("doubtful" if changed else "" for changed in since))
+    table = Table(head, rows, frozenset({2, 3}), marks_of("doubtful" if changed else "" for changed in changes))
     yield Section("allocations", "Allocations", (), [(caption, table)])
+
+
+def _largest_change(series: CaseHistory) -> tuple[bool, float]:
+    return max(((step.change > 0, abs(step.change)) for step in series.steps), default=(False, 0.0))
 
 
 def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
     """Return every step of the whole, of groups and of cases; the largest first within each."""
-    every = [(each, step) for each in shown for step in each.steps]
-    every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
-    listed = every[:_MOST_LISTED]
+    steps = [(series, step) for series in shown for step in series.steps]
+    steps.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
+    listed = steps[:_MOST_LISTED]
     marks = marks_of("wrong" if step.change > 0 else "" for _, step in listed)
-    more = f" ({_MOST_LISTED} of {len(every)})" if len(every) > _MOST_LISTED else ""
+    more = f" ({_MOST_LISTED} of {len(steps)})" if len(steps) > _MOST_LISTED else ""
     rows = []
     for series, step in listed:
         since = history.allocations[step.at]
         figures = [f"{exp(step.change):.3f}", f"{step.low:.3f} to {step.high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
         rows.append([series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)])
     table = Table(_HEAD, rows, frozenset({3, 4, 5}), marks)
-    return [(f"What changed, when, and what else changed then{more}", table)] if every else []
+    return [(f"What changed, when, and what else changed then{more}", table)] if steps else []
 
 
 def _chart(history: History, series: CaseHistory, key: str, width: int = NARROW) -> Chart:
     """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
-    name, first_level = short(series.about.name, 80), series.levels[0].value if series.levels else 0.0
-    ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
+    first_level = series.levels[0].value if series.levels else 0.0
+    ys = [exp(value - first_level) if isfinite(value) else nan for value in map(float, series.values)]
 
     def draw_levels(picture: Picture) -> None:
         axes = picture.axes()
@@ -103,7 +110,8 @@ def _chart(history: History, series: CaseHistory, key: str, width: int = NARROW)
                 picture.tip(axes, place, height, _tooltip(history, series, place, height))
 
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
-    return drawn(Chart(key, name, caption, _MADE, _table(history, series, ys)), draw_levels, width, 250)
+    chart = Chart(key, short(series.about.name, 80), caption, _MADE, _table(history, series, ys))
+    return drawn(chart, draw_levels, width, 250)
 
 
 def _tooltip(history: History, series: CaseHistory, place: int, height: float) -> str:
@@ -126,12 +134,14 @@ def _moments(history: History) -> list[str]:
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
-    case, rows = series.about.case, []
-    for each, y, value in zip(history.allocations, ys, series.values, strict=True):
+    case = series.about.case
+    head = ["allocation", "began", "time / first level"]
+    if case is not None:
+        head[2:] = ["factor / first level", "factor"] if case.mode == UNDER_LOAD else ["time / first level", "time µs"]
+    rows = []
+    for allocation, y, value in zip(history.allocations, ys, series.values, strict=True):
         figures = [f"{y:.4f}"] if isfinite(y) else [NOTHING]
         if case is not None:
             figures.append(figure_text(case, exp(float(value))) if isfinite(y) else NOTHING)
-        rows.append([each.name, each.began_utc[:16], *figures])
-    of_case = ["factor" if case.mode == UNDER_LOAD else "time µs"] if case is not None else []
-    head = ("allocation", "began", f"{'factor' if of_case == ['factor'] else 'time'} / first level", *of_case)
+        rows.append([allocation.name, allocation.began_utc[:16], *figures])
     return Table(head, rows, frozenset(range(2, len(head))), dict.fromkeys((step.at for step in series.steps), "doubtful"))

@@ -13,7 +13,8 @@ from collbench.machine.doctor.finding import Finding
 from collbench.machine.doctor.gpus import states
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.machine.peak.collective import CollectiveCeilings, ceilings
+from collbench.machine.peak.collective import CollectiveCeilings
+from collbench.machine.peak.collective import ceilings as collective_ceilings
 from collbench.machine.peak.comparison import lines, sentences_of_sizes
 from collbench.machine.peak.node import Job, node_of
 from collbench.machine.peak.time_model import ExpectedTime
@@ -32,7 +33,7 @@ _MOST_HOSTS = 6
 def node_ceiling(machine: Machine) -> Ceiling | None:
     """Return the expected all-reduce bandwidth between two machines like this one; None if it is unknown."""
     try:
-        expected = ceilings("allreduce", Job((node_of(machine),) * 2)).expected
+        expected = collective_ceilings("allreduce", Job((node_of(machine),) * 2)).expected
     except UsageError:
         return None
     return expected if expected is not None and expected.bytes_per_s else None
@@ -59,18 +60,22 @@ def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], lo
 def by_host(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
     """Return the findings without their hosts, in their order, each with the hosts that have it."""
     hosts: defaultdict[Finding, list[str]] = defaultdict(list)
-    for each in findings:
-        hosts[replace(each, hostname=None)].append(each.hostname or "unnamed host")
+    for finding in findings:
+        hosts[replace(finding, hostname=None)].append(finding.hostname or "unnamed host")
     return dict(hosts)
 
 
 def probe_sections(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> list[Section]:
     """Return drawings of the machines, differences, what is unknown, and findings. There is at least one machine."""
-    unknown = [text for each in machines[:_MOST_HOSTS] for text in (*unknown_lines(each), *each.doubts, *disagreement_lines(each))]
-    texts = (("differences", "Differences between the nodes", differences), ("unknown", "Unknown and doubtful", unknown))
-    found = doctor_sections(findings, machines, ()) if findings else []
-    drawings = [draw(machines, node_ceiling(machines[0])) for draw in hooks_of("machine_drawings")]
-    return [*drawings, *(Section(*section) for section in texts if section[2]), *found]
+    sections = [draw(machines, node_ceiling(machines[0])) for draw in hooks_of("machine_drawings")]
+    if differences:
+        sections.append(Section("differences", "Differences between the nodes", differences))
+    unknown: list[str] = []
+    for machine in machines[:_MOST_HOSTS]:
+        unknown += [*unknown_lines(machine), *machine.doubts, *disagreement_lines(machine)]
+    if unknown:
+        sections.append(Section("unknown", "Unknown and doubtful", unknown))
+    return [*sections, *doctor_sections(findings, machines, ())] if findings else sections
 
 
 _RATES_METHOD = (
@@ -80,22 +85,22 @@ _RATES_METHOD = (
 
 
 def peak_sections(
-    operation: str, measured: float | None, found: CollectiveCeilings, job: Job, machines: Sequence[Machine]
+    operation: str, measured: float | None, ceilings: CollectiveCeilings, job: Job, machines: Sequence[Machine]
 ) -> list[Section]:
     """Return how the expected rate follows, and drawings of the machines with its limit marked."""
-    texts = [f"{text}." for text in lines(operation, measured, found, job)]
-    charts = [chart for chart in [_rates_chart(operation, measured, found)] if chart is not None]
+    texts = [f"{text}." for text in lines(operation, measured, ceilings, job)]
+    charts = list(filter(None, [_rates_chart(operation, measured, ceilings)]))
     rates = Section("rates", "How it follows", texts, charts=charts)
-    drawings = [draw(machines, found.expected) for draw in hooks_of("machine_drawings")]
-    return [rates, *_of_sizes(found.sizes, job.ranks, measured), *drawings]
+    drawings = [draw(machines, ceilings.expected) for draw in hooks_of("machine_drawings")]
+    return [rates, *_size_sections(ceilings.sizes, job.ranks, measured), *drawings]
 
 
-def _rates_chart(operation: str, measured: float | None, found: CollectiveCeilings) -> Chart | None:
+def _rates_chart(operation: str, measured: float | None, ceilings: CollectiveCeilings) -> Chart | None:
     """Return the measured, the expected and the highest possible rate as bars; None without an expected rate."""
-    expected = found.expected.bytes_per_s if found.expected is not None else None
+    expected = ceilings.expected.bytes_per_s if ceilings.expected is not None else None
     if not expected:
         return None
-    bound = found.bound.bytes_per_s if found.bound is not None else None
+    bound = ceilings.bound.bytes_per_s if ceilings.bound is not None else None
     rates = {"measured": measured, "expected": expected, "hard limit": bound}
     bars = [
         Bar(name, f"{format_rate(rate)} GB/s, {format_percent(100 * rate / expected)} of expected", rate / 1e9, color=number)
@@ -108,20 +113,14 @@ def _rates_chart(operation: str, measured: float | None, found: CollectiveCeilin
     return bar_chart(Chart("rates-bars", title, caption, _RATES_METHOD, table), BarPanel("", bars, "bus bandwidth, GB/s"))
 
 
-def _of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[Section]:
+def _size_sections(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[Section]:
     """Return the table of the expected times; nothing without sizes."""
     if not times:
         return []
-    rows = [
-        (
-            format_size(row.size_bytes),
-            format_time(row.seconds),
-            format_rate(row.busbw_bytes_per_s),
-            format_percent(row.plateau_percent),
-            row.how,
-        )
-        for row in times
-    ]
+    rows = []
+    for row in times:
+        figures = [format_time(row.seconds), format_rate(row.busbw_bytes_per_s), format_percent(row.plateau_percent)]
+        rows.append([format_size(row.size_bytes), *figures, row.how])
     texts = [f"{text}." for text in sentences_of_sizes(times, ranks, measured)]
     head = ("size", "expected time (µs)", "busbw (GB/s)", "of plateau", "algorithm/protocol")
     return [Section("sizes", "Expected time by size", texts, [("expected times", Table(head, rows, frozenset(range(4))))])]

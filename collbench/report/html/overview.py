@@ -17,9 +17,10 @@ from collbench.results.flags import FLAGS, explain
 from collbench.results.row import Row
 from collbench.units import format_size, plural
 
-MOST, _MOST_RUNS = 80, 8
+MOST = 80
+_MOST_RUNS = 8
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na"}
-_LEAST_OPERATIONS, _MOST_BARS, _WHOLE = 2, 24, 100.0
+_MOST_BARS = 24
 _METHOD = (
     "For each operation over each backend, the bus bandwidth at the largest size of at least 4 MiB that is not unreliable (else at the "
     "largest size), divided by the expected bandwidth; the line is the 95 % interval of the median. The vertical mark is 100 %. An open "
@@ -30,9 +31,9 @@ _FACTS = ("measured", "how", "launches", "imported from")
 
 def section(material: Material) -> Section | None:
     """Return the section; None if there is nothing beyond the first screen."""
-    best = [(table, each) for table in material.tables for each in headlines(material.rows(table))]
-    known = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
-    found = [each for each in material.concerns if each.severity not in known]
+    best = [(table, headline) for table in material.tables for headline in headlines(material.rows(table))]
+    left_out = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
+    concerns = [concern for concern in material.concerns if concern.severity not in left_out]
     timed = [record for record in best if _has_only_a_time(record[1].row)]
     rated = [record for record in best if not _has_only_a_time(record[1].row)]
     tables = []
@@ -44,35 +45,33 @@ def section(material: Material) -> Section | None:
         if records:
             tables.append((f"{title}{more}", Table.of(headline_frame(records[:MOST], figure))))
     charts = [chart for chart in [_rates_chart([headline for _, headline in best])] if chart is not None]
-    if found:  # with a column for the place if any concern has one; a flag has its meaning
-        columns = 3 if any(concern.where for concern in found) else 2
-        rows = [
-            (concern.severity, explain([concern.flag])[0] if concern.flag in FLAGS else concern.what, concern.where)[:columns]
-            for concern in found
-        ]
-        marks = marks_of(_MARKS[concern.severity] for concern in found)
+    if concerns:  # with a column for the place if any concern has one; a flag has its meaning
+        columns = 3 if any(concern.where for concern in concerns) else 2
+        texts = [explain([concern.flag])[0] if concern.flag in FLAGS else concern.what for concern in concerns]
+        rows = [(concern.severity, text, concern.where)[:columns] for concern, text in zip(concerns, texts, strict=True)]
+        marks = marks_of(_MARKS[concern.severity] for concern in concerns)
         tables.append(("Findings, and what is doubtful or missing", Table(["severity", "what", "where"][:columns], rows, marks=marks)))
     return Section("overview", "Results", list(_measured(material.tables)), tables, charts) if tables else None
 
 
 def _rates_chart(best: Sequence[Headline]) -> Chart | None:
     """Return the share of the expected bandwidth of each operation over each backend, the worst first; None for one operation."""
-    peaks = [headline for headline in best if not is_shown_as_time(headline.row)]
-    rated = [(headline, percent) for headline in peaks if (percent := point_of(headline.row).percent) is not None]
-    if len({headline.row.operation for headline, _ in rated}) < _LEAST_OPERATIONS:
+    points = [(headline, point_of(headline.row)) for headline in best if not is_shown_as_time(headline.row)]
+    rated = [(headline, point.percent, bool(point.state)) for headline, point in points if point.percent is not None]
+    if len({headline.row.operation for headline, _, _ in rated}) < 2:
         return None
-    rated.sort(key=lambda pair: pair[1].value)
+    rated.sort(key=lambda entry: entry[1].value)
     backends = list(dict.fromkeys(headline.row.backend for headline in best))
-    fields = ["operation", "backend", *differing(headline for headline, _ in rated)]
+    fields = ["operation", "backend", *differing(headline for headline, _, _ in rated)]
     bars: list[Bar] = []
     rows: list[list[str]] = []
-    for headline, percent in rated:
+    for headline, percent, is_open in rated:
         row = headline.row
         interval = None if percent.low is None or percent.high is None else (percent.low, percent.high)
         values = [value_of(row, field) for field in fields]
         text = f"{of_ceiling(row)} at {format_size(row.size_bytes)}"
         color = backends.index(row.backend)
-        bars.append(Bar(" ".join(values), text, percent.value, interval, _WHOLE, color, is_open=bool(point_of(row).state)))
+        bars.append(Bar(" ".join(values), text, percent.value, interval, 100.0, color, is_open=is_open))
         rows.append([*values, text, remarks(row)])
     shown = bars[:_MOST_BARS]
     less = f" Drawn are the lowest {len(shown)} of {len(bars)}." if len(shown) < len(bars) else ""

@@ -65,7 +65,7 @@ def html(material: Material, index: str = "") -> str:
 
     def make() -> list[Section]:
         made = [curves.section(material, screen.operation), *(section(material) for section in sections())]
-        return [each for each in made if each is not None]
+        return [section for section in made if section is not None]
 
     return page(screen, make, index)
 
@@ -103,8 +103,8 @@ def _written(suffix: str) -> str:
     """Return uPlot with its licence, drawing.css and page.css or page.js, and the files of single charts."""
     licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
     files = [*_HERE.glob(f"*.{suffix}"), *_PLUGINS.glob(f"*/*.{suffix}")]
-    own = sorted(files, key=lambda path: (path.stem not in ("drawing", "page"), path.name))
-    return "\n".join([f"/*\n{licence}*/", library, *(_COMMENTS.sub("", path.read_text(encoding="utf-8")) for path in own)])
+    files.sort(key=lambda path: (path.stem not in ("drawing", "page"), path.name))
+    return "\n".join([f"/*\n{licence}*/", library, *(_COMMENTS.sub("", path.read_text(encoding="utf-8")) for path in files)])
 
 
 def static_page(template: Path, title: str, **content: Any) -> str:

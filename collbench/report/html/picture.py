@@ -59,7 +59,8 @@ class Picture:
     def __init__(self, width: float, height: float) -> None:
         from matplotlib.figure import Figure
 
-        self.width, self.height = width, height
+        self.width = width
+        self.height = height
         self.figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         self._tips: list[tuple[Axes, float, float, str]] = []
 

@@ -50,8 +50,8 @@ def section(material: Material) -> Section:
     tables = [("Runs", runs), *_differing(named), *_versions(named)]
     if material.tables:
         tables.append(("Definitions", Table(("number", "definition"), _DEFINITIONS)))
-    linked = material.runs[:_MOST_RUNS] if material.linked else []
-    links = [(short(run.path.resolve().name, 80), files) for run in linked if (files := raw_files(run, material.where))]
+    linked = [(run, raw_files(run, material.where)) for run in material.runs[:_MOST_RUNS]] if material.linked else []
+    links = [(short(run.path.resolve().name, 80), files) for run, files in linked if files]
     return Section("provenance", "Provenance", list(_texts(material, linked=bool(links))), tables, links=links)
 
 
@@ -69,13 +69,16 @@ def _texts(material: Material, linked: bool) -> Iterator[str]:
 
 def _run(run: Run) -> tuple[str, ...]:
     info = run.info
-    command = info.get("command")
+    words = info.get("command")
+    command = short(shlex.join(map(str, words)), 300) if isinstance(words, list) and words else NOTHING
     start = info.get("started_utc")
-    imported = "imported" in info
-    typed = short(shlex.join(map(str, command)), 300) if isinstance(command, list) and command else NOTHING
-    began = f"{'imported ' if imported else ''}{start if isinstance(start, str) and start else NOTHING}"
+    began = start if isinstance(start, str) and start else NOTHING
+    duration = _duration(info)
+    if "imported" in info:
+        began = f"imported {began}"
+        duration = NOTHING
     rows = NOTHING if record_files().keys() & info else str(len(run.rows))
-    return run.path.resolve().name, typed, began, NOTHING if imported else _duration(info), rows, _end(run)
+    return run.path.resolve().name, command, began, duration, rows, _end(run)
 
 
 def _duration(info: dict[str, Any]) -> str:
@@ -87,32 +90,32 @@ def _duration(info: dict[str, Any]) -> str:
 
 
 def _end(run: Run) -> str:
-    """Return how a run ended."""
     code = run.info.get("exit_code")
     if not run.finished:
         return "not finished"
-    return _COMPLETE if code in (0, None) else f"{'stopped, ' if code in (INTERRUPTED, TERMINATED) else ''}exit code {code}"
+    if code in (0, None):
+        return _COMPLETE
+    return f"stopped, exit code {code}" if code in (INTERRUPTED, TERMINATED) else f"exit code {code}"
 
 
 def _versions(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:
     """Yield the table of versions and settings of the first run."""
-    every = [(fact, text) for _, run in named[:1] for fact, text in facts(run).items() if fact.kind in _KINDS]
-    known = sorted(every, key=lambda each: _KINDS.index(each[0].kind))
-    more = f" ({_MOST_FACTS} of {len(known)} lines)" if len(known) > _MOST_FACTS else ""
+    rows = [(fact.kind, fact.what, text) for _, run in named[:1] for fact, text in facts(run).items() if fact.kind in _KINDS]
+    rows.sort(key=lambda row: _KINDS.index(row[0]))
+    more = f" ({_MOST_FACTS} of {len(rows)} lines)" if len(rows) > _MOST_FACTS else ""
     title = f"Versions, machine and environment{' of the first run' if len(named) > 1 else ''}{more}"
-    if known:
-        yield title, Table(("kind", "what", "value"), [(fact.kind, fact.what, text) for fact, text in known[:_MOST_FACTS]])
+    if rows:
+        yield title, Table(("kind", "what", "value"), rows[:_MOST_FACTS])
 
 
 def _differing(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:
     """Yield a table of the differences between the first run and each of the others."""
     for name, run in named[1:_MOST_RUNS]:
         first, baseline = named[0]
-        found = differences(baseline, run)
-        rows = [(each.kind, each.what, each.a, each.b) for each in found[:_MOST_DIFFERENCES]]
-        more = f" (the first {_MOST_DIFFERENCES} of {len(found)}; `collbench compare` has all)" if len(found) > _MOST_DIFFERENCES else ""
+        rows = [(difference.kind, difference.what, difference.a, difference.b) for difference in differences(baseline, run)]
+        more = f" (the first {_MOST_DIFFERENCES} of {len(rows)}; `collbench compare` has all)" if len(rows) > _MOST_DIFFERENCES else ""
         none = [("none", "in what the runs recorded", NOTHING, NOTHING)]
-        yield f"Differences: {first} → {name}{more}", Table(("kind", "what", first, name), rows or none)
+        yield f"Differences: {first} → {name}{more}", Table(("kind", "what", first, name), rows[:_MOST_DIFFERENCES] or none)
 
 
 def raw_files(run: Run, page: Path) -> list[FileLink]:
@@ -122,7 +125,8 @@ def raw_files(run: Run, page: Path) -> list[FileLink]:
     """
     links = []
     for name in (RUN, TOPOLOGY, CASES, *files_of_plugins(), SAMPLES, EVENTS):
-        if size := _size(run.path / name):
+        size = _size(run.path / name)
+        if size:
             relative = os.path.relpath(run.path / name, page.parent)
             links.append(FileLink(f"{name} ({format_bytes(size)})", quote(os.fsencode(relative.replace(os.sep, "/")))))
     return links

@@ -55,7 +55,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
 def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Row]]:
     """Return the cases of a table with samples, and the rows with a time but without samples (imported, or samples.bin was cut)."""
-    there: list[Sampled] = []
+    cases: list[Sampled] = []
     without: list[Row] = []
     stored: dict[tuple[object, ...], list[tuple[Run, Row]]] = {}
     for run in table.runs:
@@ -65,11 +65,12 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
         time_s = time_of(row)
         if time_s is None or row.size_bytes < 0:
             continue
-        if parts := [part for run, each in stored.get(case_of(row), ()) if len(part := _samples(run, each))]:
-            there.append(Sampled(row, np.sort(np.concatenate(parts)), time_s))
+        samples = np.concatenate([np.empty(0), *(_samples(run, stored_row) for run, stored_row in stored.get(case_of(row), ()))])
+        if len(samples):
+            cases.append(Sampled(row, np.sort(samples), time_s))
         else:
             without.append(row)
-    return there, without
+    return cases, without
 
 
 def both_modes(row: Row) -> str:
@@ -87,7 +88,10 @@ def _samples(run: Run, row: Row) -> NDArray[np.float64]:
     return series[(series > 1e-15) & (series < 1e12)]
 
 
-_MOST, _MOST_ROWS, _STEPS, _NAMED = 6, 60, 60, 3  # curves, rows of the table, points of a curve, cases in a sentence
+_MOST_CURVES = 6
+_MOST_ROWS = 60
+_STEPS = 60  # of a curve
+_MOST_NAMED = 3
 _HEIGHT = 320  # pixels
 _FURTHEST = 20.0  # larger ratios to the median are drawn at the edge
 _SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -110,7 +114,8 @@ def section(material: Material) -> Section | None:
         if doubted:
             charts.append(_chart(f"spread-{number}", f"Distribution of the samples of doubtful cases{where}", doubted))
         lost = [row for row in without if "imported" not in row.flags]
-        texts += [_without(table, lost)] if lost else []
+        if lost:
+            texts.append(_without(table, lost))
     return Section("spread", "Spread of the samples", texts, (), charts) if charts or texts else None
 
 
@@ -122,11 +127,11 @@ def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
         for name, case in named[:_MOST_ROWS]
     ]
     name, worst = named[0]
-    more = f"; {_MOST} of them are shown" if len(cases) > _MOST else ""
-    what = f"is bimodal: {both_modes(worst.row)}" if two_modes(worst.row) else f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
-    caption = f"{plural(len(cases), 'doubtful case')}{more}. {name} {what}."
+    more = f"; {_MOST_CURVES} of them are shown" if len(cases) > _MOST_CURVES else ""
+    spread = f"is bimodal: {both_modes(worst.row)}" if two_modes(worst.row) else f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
+    caption = f"{plural(len(cases), 'doubtful case')}{more}. {name} {spread}."
     table = Table(head, rows, frozenset(range(1, 9)))
-    return drawn(Chart(key, title, caption, _METHOD, table), lambda picture: _draw(picture, named[:_MOST]), WIDE, _HEIGHT)
+    return drawn(Chart(key, title, caption, _METHOD, table), lambda picture: _draw(picture, named[:_MOST_CURVES]), WIDE, _HEIGHT)
 
 
 def _draw(picture: Picture, named: Sequence[tuple[str, Sampled]]) -> None:
@@ -152,7 +157,6 @@ def _draw(picture: Picture, named: Sequence[tuple[str, Sampled]]) -> None:
 
 
 def _without(table: Launches, rows: Sequence[Row]) -> str:
-    """Return a sentence on the cases without samples."""
-    first = ", ".join(f"{name_of(row)} {row.backend}" for row in rows[:_NAMED])
-    more = ", …" if len(rows) > _NAMED else ""
+    first = ", ".join(f"{name_of(row)} {row.backend}" for row in rows[:_MOST_NAMED])
+    more = ", …" if len(rows) > _MOST_NAMED else ""
     return printable(f"{table.name}: no samples for {plural(len(rows), 'case')} with a time (samples.bin is incomplete): {first}{more}.")

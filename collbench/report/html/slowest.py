@@ -57,7 +57,7 @@ class _Ranks(msgspec.Struct, frozen=True):
 
     def role_of(self, rank: int) -> str:
         """Return why the rank finishes last; "" if it is not reported."""
-        return next((each.role.value for each in self.named if each.rank == rank), "")
+        return next((straggler.role.value for straggler in self.named if straggler.rank == rank), "")
 
     def color(self, rank: int) -> str:
         """Return the color of its bar: red only if the rank itself is slow."""
@@ -78,7 +78,7 @@ def section(material: Material) -> Section | None:
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
         links = slow_links(table.runs[0])
         ranks = _ranks(cases, hosts_of(table.runs[0]), links)
-        sentences = [*(link.sentence() for link in links), *(each.sentence() for each in ranks.named)]
+        sentences = [*(link.sentence() for link in links), *(straggler.sentence() for straggler in ranks.named)]
         texts += [f"{sentence}{where}" for sentence in sentences]
         if len(ranks.shares) > _TOO_FEW:
             charts.append(_chart(f"slowest-{number}", f"how often each rank finished last{where}", ranks))
@@ -93,7 +93,7 @@ def _ranks(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[
     expected = sum(case.expected for case in cases) / len(cases)
     # of each rank its median / the median of all ranks, minus 1: the median over the cases
     ratios = [[float(median) / float(np.median(case.medians_s)) - 1 for median in case.medians_s] for case in cases]
-    excess = {rank: float(np.median([of_case[rank] for of_case in ratios if rank < len(of_case)])) for rank in drawn}
+    excess = {rank: float(np.median([by_rank[rank] for by_rank in ratios if rank < len(by_rank)])) for rank in drawn}
     return _Ranks(hosts, shares, drawn, excess, expected, len(cases), stragglers_in(cases, hosts, links))
 
 
@@ -119,9 +119,9 @@ def _draw(picture: Picture, ranks: _Ranks) -> None:
         axes.bar(place, height, width=0.8, color=color, gid=f"rank {rank}")
         if role:  # color alone is not enough
             axes.annotate(role, (place, height), (0, 3), textcoords="offset points", ha="center", color=color)
-        why = f", {role}" if role else ""
+        finding = f", {role}" if role else ""
         last = f"last in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}"
-        picture.tip(axes, place, height, f"{ranks.name(rank)}: {last}{why}")
+        picture.tip(axes, place, height, f"{ranks.name(rank)}: {last}{finding}")
     equal = 100 * ranks.expected
     axes.axhline(equal, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="equal share")
     axes.set_title(f"equal share {format_percent(equal)}", loc="right", color=PAGE.expected)
@@ -137,7 +137,7 @@ def _caption(ranks: _Ranks) -> str:
     all_drawn = len(ranks.drawn) == len(ranks.shares)
     less = "" if all_drawn else f" The chart shows the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks."
     if ranks.named:
-        names = ", ".join(ranks.name(each.rank) for each in ranks.named[:_NAMED])
+        names = ", ".join(ranks.name(straggler.rank) for straggler in ranks.named[:_NAMED])
         more = f" and {len(ranks.named) - _NAMED} more" if len(ranks.named) > _NAMED else ""
         return f"{names}{more} {'finishes' if len(ranks.named) == 1 else 'finish'} last noticeably often; {extent}.{less}"
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])

@@ -45,7 +45,9 @@ class SvgRenderer(RendererBase):
 
     def __init__(self, width: float, height: float, variables: Mapping[str, str]) -> None:
         super().__init__()
-        self.width, self.height, self._variables = width, height, variables
+        self.width = width
+        self.height = height
+        self._variables = variables
         self.elements: list[str] = []
         self._are_written: list[bool] = []  # of the open groups, whether they are elements
 
@@ -83,7 +85,8 @@ class SvgRenderer(RendererBase):
         radius = marker_path.get_extents(shape).width / 2
         steps: list[str] = []
         for vertices, _ in path.iter_segments(trans, simplify=False):
-            x, y = float(vertices[-2]), self.height - float(vertices[-1])
+            x = float(vertices[-2])
+            y = self.height - float(vertices[-1])
             steps += [_circle(x, y, radius)] if is_circle else _steps(marker_path, shape + Affine2D().translate(x, y))
         self._add(gc, rgbFace, steps)
 
@@ -122,13 +125,12 @@ class SvgRenderer(RendererBase):
             parts.append(f' opacity="{_number(alpha)}"')
         self.elements.append(f'<path{"".join(parts)} d="{text}"/>')
 
-    def _paint(self, what: str, color: Any) -> str:
+    def _paint(self, attribute: str, color: Any) -> str:
         code = to_hex(color)
-        return f' {what}="var(--{self._variables[code]})"' if code in self._variables else f' {what}="{code}"'
+        return f' {attribute}="var(--{self._variables[code]})"' if code in self._variables else f' {attribute}="{code}"'
 
 
 def _steps(path: Path, transform: Transform) -> Iterator[str]:
-    """Yield the commands of a path."""
     for vertices, code in path.iter_segments(transform):
         places = " ".join(_number(min(max(float(place), -_FURTHEST), _FURTHEST)) for place in vertices)
         yield "z" if code == Path.CLOSEPOLY else f"{_LETTERS[code]}{places}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import isfinite, log, nan
 from typing import TYPE_CHECKING, Annotated
@@ -53,7 +53,9 @@ class TimeAxis(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> tuple[float, str]:
         """Return the unit of the axis in seconds, and its name; (1, "") for cases."""
-        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.timed else (1.0, "")
+        if not self.timed:
+            return 1.0, ""
+        return next((factor, name) for most, factor, name in _UNITS if self.end <= most)
 
     @property
     def title(self) -> str:
@@ -70,12 +72,13 @@ class TimeAxis(msgspec.Struct, frozen=True):
 
 
 def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
-    """Draw lines of (place, value) with their colors by number; logarithmic if the values are far apart."""
-    for place, (name, points) in enumerate(lines):
-        look = {"color": PAGE.of_series(place), "linestyle": DASHES[place % len(DASHES)], "label": printable(name)}
-        axes.plot([axis.at(at) for at, _ in points], [value for _, value in points], gid=f"line {place}", **look)
+    """Draw lines of (place, value) with their colors by index; logarithmic if the values are far apart."""
+    for index, (name, points) in enumerate(lines):
+        look = {"color": PAGE.of_series(index), "linestyle": DASHES[index % len(DASHES)], "label": printable(name)}
+        axes.plot([axis.at(place) for place, _ in points], [value for _, value in points], gid=f"line {index}", **look)
     values = [value for _, points in lines for _, value in points if isfinite(value)]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    low = min(values, default=0.0)
+    high = max(values, default=1.0)
     if low > 0 and high > _FAR * low:
         axes.set_yscale("log")
         axes.set_ylim(0.8 * low, 1.6 * high)
@@ -84,13 +87,11 @@ def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[st
     axes.set_title(title)
 
 
-def _draw_triangles(axes: Axes, points: Iterable[tuple[float, float]]) -> None:
+def _draw_triangles(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     """Draw a red triangle at each (position on the axis, value)."""
-    places = list(points)
-    if places:
-        axes.plot(
-            [at for at, _ in places], [value for _, value in places], marker="v", color=PAGE.wrong, linestyle="none", zorder=4, gid="marks"
-        )
+    if points:
+        places, values = zip(*points, strict=True)
+        axes.plot(places, values, marker="v", color=PAGE.wrong, linestyle="none", zorder=4, gid="marks")
 
 
 # Clocks, power and temperature of the GPUs over time, and when they were throttled.
@@ -132,13 +133,14 @@ class _Gpu(msgspec.Struct):
         """The share of samples at which it was throttled."""
         return sum(bool(state.slowed_by) for _, state in self.samples) / len(self.samples)
 
-    def points(self, what: str) -> list[tuple[float, float, bool]]:
+    def points(self, quantity: str) -> list[tuple[float, float, bool]]:
         """Return (time, value, whether it was throttled) of the samples with a value, in the order of time."""
-        return sorted((at, value, bool(state.slowed_by)) for at, state in self.samples if (value := getattr(state, what)) is not None)
+        points = [(at_s, getattr(state, quantity), bool(state.slowed_by)) for at_s, state in self.samples]
+        return sorted(point for point in points if point[1] is not None)
 
-    def text(self, what: str, share: float) -> str:
+    def text(self, quantity: str, share: float) -> str:
         """Return a quantile of its values; a dash if there are none."""
-        values = [value for _, value, _ in self.points(what)]
+        values = [value for _, value, _ in self.points(quantity)]
         return f"{quantile(np.sort(values), share):.4g}" if values else NOTHING
 
     def reasons(self) -> str:
@@ -150,39 +152,38 @@ class _Gpu(msgspec.Struct):
 
 def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     """Return the chart of the telemetry of a run; None if there is none. `axis` is that of the cases of the run."""
-    gpus = sorted(_gpus(run).values(), key=lambda each: (-each.share, each.name))
-    panels = [each for each in _GPU_PANELS if any(gpu.points(each) for gpu in gpus)]
+    gpus = sorted(_gpus(run).values(), key=lambda gpu: (-gpu.share, gpu.name))
+    panels = [quantity for quantity in _GPU_PANELS if any(gpu.points(quantity) for gpu in gpus)]
     if not panels:
         return None
-    last = max(at for gpu in gpus for at, _ in gpu.samples)
-    own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
+    last_s = max(at_s for gpu in gpus for at_s, _ in gpu.samples)
+    gpu_axis = TimeAxis(max(axis.end, last_s) if axis.timed else last_s, timed=True)
     slow = [gpu for gpu in gpus if gpu.share]
-    caption = f"{len(slow)} of {plural(len(gpus), 'GPU')} were throttled{f', {slow[0].name} most: in {slow[0].reasons()}' if slow else ''}."
+    most = f", {slow[0].name} most: in {slow[0].reasons()}" if slow else ""
+    caption = f"{len(slow)} of {plural(len(gpus), 'GPU')} were throttled{most}."
     height = _PANEL_HEIGHT * len(panels) + _AROUND_PANELS
-    shown = gpus[:_MOST_GPUS]
-    return drawn(
-        Chart(key, title, caption, _GPU_METHOD, _gpu_table(gpus)), lambda picture: _draw_gpus(picture, shown, panels, own), WIDE, height
-    )
+    chart = Chart(key, title, caption, _GPU_METHOD, _gpu_table(gpus))
+    return drawn(chart, lambda picture: _draw_gpus(picture, gpus[:_MOST_GPUS], panels, gpu_axis), WIDE, height)
 
 
 def _draw_gpus(picture: Picture, gpus: Sequence[_Gpu], panels: Sequence[str], axis: TimeAxis) -> None:
     """Draw a panel for each quantity with a line for each GPU; triangles in the first one are samples at which it was throttled."""
-    every_axes = picture.axes(len(panels))
+    all_axes = picture.axes(len(panels))
     tips: list[tuple[float, float, str]] = []
-    for place, (panel, axes) in enumerate(zip(panels, every_axes, strict=True)):
+    for place, (panel, axes) in enumerate(zip(panels, all_axes, strict=True)):
         lines = []
         for gpu in gpus:
             points = gpu.points(panel)
             shown = points[:: 1 + len(points) // _MOST_POINTS]
-            lines.append((gpu.name, [(at, value) for at, value, _ in shown]))
+            lines.append((gpu.name, [(at_s, value) for at_s, value, _ in shown]))
             if place == 0:
-                _draw_triangles(axes, [(axis.at(at), value) for at, value, slowed in points if slowed][:_MOST_POINTS])
-                tips += [(at, value, f"{axis.text(at)}: {gpu.name}: {_GPU_PANELS[panel]} {value:.4g}") for at, value, _ in shown]
+                _draw_triangles(axes, [(axis.at(at_s), value) for at_s, value, slowed in points if slowed][:_MOST_POINTS])
+                tips += [(at_s, value, f"{axis.text(at_s)}: {gpu.name}: {_GPU_PANELS[panel]} {value:.4g}") for at_s, value, _ in shown]
         _draw_panel(axes, axis, _GPU_PANELS[panel], lines)
-    for at, value, text in sorted(tips, key=lambda tip: tip[0]):
-        picture.tip(every_axes[0], axis.at(at), value, text)
-    every_axes[-1].set_xlabel(axis.title)
-    handles, names = every_axes[0].get_legend_handles_labels()
+    for at_s, value, text in sorted(tips, key=lambda tip: tip[0]):
+        picture.tip(all_axes[0], axis.at(at_s), value, text)
+    all_axes[-1].set_xlabel(axis.title)
+    handles, names = all_axes[0].get_legend_handles_labels()
     picture.figure.legend(handles, names, loc="outside upper left", ncols=2)
 
 
@@ -196,12 +197,12 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
 
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
     """Return all valid samples by host and GPU, with times of the run's clock."""
-    found: dict[tuple[str, str], _Gpu] = {}
-    for each in telemetry_of(run):
+    gpus: dict[tuple[str, str], _Gpu] = {}
+    for sample in telemetry_of(run):
         with suppress(ValidationError):
-            gpu = found.setdefault((each.host, each.gpu), _Gpu(short(f"{each.host} {each.gpu}")))
-            gpu.samples.append((each.at_s, convert(each.values, _GpuState)))
-    return {key: gpu for key, gpu in found.items() if gpu.samples}
+            gpu = gpus.setdefault((sample.host, sample.gpu), _Gpu(short(f"{sample.host} {sample.gpu}")))
+            gpu.samples.append((sample.at_s, convert(sample.values, _GpuState)))
+    return {key: gpu for key, gpu in gpus.items() if gpu.samples}
 
 
 # The machine state around each case of a run, in the order of time.
@@ -244,22 +245,23 @@ class Moment(msgspec.Struct, frozen=True):
 def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
     """Return the measured cases of a run by time, or in the order of measurement if a row has no time."""
     rows = [row for row in run.rows if row.na is None]
-    times = [span_of(row) for row in rows]
-    timed = bool(times) and None not in times
-    known = [(at.begin_s, at.end_s) for at in times if at is not None]
-    spans = known if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
-    found = sorted((_moment(row, span) for row, span in zip(rows, spans, strict=True)), key=lambda each: each.begin)
-    return found, TimeAxis(max((each.end for each in found), default=0.0), timed)
+    spans = [(span.begin_s, span.end_s) for span in map(span_of, rows) if span is not None]
+    timed = bool(rows) and len(spans) == len(rows)
+    if not timed:
+        spans = [(place + 0.5, place + 1.5) for place in range(len(rows))]
+    cases = sorted((_moment(row, span) for row, span in zip(rows, spans, strict=True)), key=lambda case: case.begin)
+    return cases, TimeAxis(max((case.end for case in cases), default=0.0), timed)
 
 
-def worst(found: Sequence[Moment], most: int) -> list[Moment]:
-    """Return at most `most` moments by time: those in which the machine state differed most."""
-    places = sorted(range(len(found)), key=lambda place: found[place].weight, reverse=True)[:most]
-    return [found[place] for place in sorted(places)]
+def worst(cases: Sequence[Moment], most: int) -> list[Moment]:
+    """Return at most `most` cases by time: those in which the machine state differed most."""
+    places = sorted(range(len(cases)), key=lambda place: cases[place].weight, reverse=True)[:most]
+    return [cases[place] for place in sorted(places)]
 
 
 def _moment(row: Row, span: tuple[float, float]) -> Moment:
-    before, after = (known if known and 1e-12 <= known <= 1e3 else None for known in map(number, map(row.canary_s.get, _PROBES)))
+    probes_s = (number(row.canary_s.get(name)) for name in _PROBES)
+    before, after = (probe_s if probe_s and 1e-12 <= probe_s <= 1e3 else None for probe_s in probes_s)
     stolen, lost = (number(row.evidence.get(name)) for name in ("stolen", "preempted"))
     flags = tuple(flag for flag in STATE_FLAGS if flag in row.flags)
     return Moment(short(f"{name_of(row)} {row.backend}", 60), *span, before, after, stolen, lost, flags)
@@ -276,90 +278,91 @@ _METHOD = (
     "share of CPU time that a hypervisor took during the case, at the worst rank. Preemptions is how often a rank lost its core to "
     "another process."
 )
-
-
 # (title, values at begin and end of a case; None: unknown)
 _PANELS: tuple[tuple[str, Callable[[Moment], tuple[float | None, float | None]]], ...] = (
-    ("state probe in ns, before and after", lambda each: (each.before and 1e9 * each.before, each.after and 1e9 * each.after)),
-    ("CPU time stolen in %", lambda each: (each.stolen and 100 * each.stolen,) * 2),
-    ("preemptions", lambda each: (each.lost,) * 2),
+    ("state probe in ns, before and after", lambda case: (case.before and 1e9 * case.before, case.after and 1e9 * case.after)),
+    ("CPU time stolen in %", lambda case: (case.stolen and 100 * case.stolen,) * 2),
+    ("preemptions", lambda case: (case.lost,) * 2),
 )
 
 
 def section(material: Material) -> Section | None:
     """Return the section: the runs in which the machine state disturbed a case, or a GPU was throttled; None without any."""
-    named = [run for run in material.runs if run.rows]
-    counted = [(sum(bool(each.flags) for each in moments(run)[0]), run) for run in named]
+    runs = [run for run in material.runs if run.rows]
+    counted = [(sum(bool(case.flags) for case in moments(run)[0]), run) for run in runs]
     disturbed = [(flagged, run) for flagged, run in counted if flagged or any(gpu.share for gpu in _gpus(run).values())]
-    shown = sorted(disturbed, key=lambda each: -each[0])[:_MOST_RUNS]
-    charts: list[Chart | None] = []
+    shown = sorted(disturbed, key=lambda pair: -pair[0])[:_MOST_RUNS]
+    charts: list[Chart] = []
     for place, (_, run) in enumerate(shown):
-        where = f" ({short(run.path.resolve().name)})" if len(named) > 1 else ""
-        found, axis = moments(run)
-        if any(each.before or each.after or each.stolen for each in found):
-            charts.append(_chart(f"timeline-{place}", f"machine state around each case{where}", found, axis))
-        charts.append(gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis))
-    known = [chart for chart in charts if chart is not None]
-    less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
-    return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), known) if known else None
+        where = f" ({short(run.path.resolve().name)})" if len(runs) > 1 else ""
+        cases, axis = moments(run)
+        if any(case.before or case.after or case.stolen for case in cases):
+            charts.append(_chart(f"timeline-{place}", f"machine state around each case{where}", cases, axis))
+        gpus = gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis)
+        if gpus is not None:
+            charts.append(gpus)
+    if not charts:
+        return None
+    less = f"The charts show {len(shown)} of {len(runs)} runs: those with the most cases that the machine state disturbed."
+    return Section("timeline", "Machine state over time", [less] if len(shown) < len(runs) else [], (), charts)
 
 
-def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
-    shown = worst(found, _MOST_DRAWN)
+def _chart(key: str, title: str, cases: Sequence[Moment], axis: TimeAxis) -> Chart:
+    shown = worst(cases, _MOST_DRAWN)
     panels = [(name, values) for name, values in _PANELS if any(value for moment in shown for value in values(moment))]
     height = _PANEL_HEIGHT * len(panels) + _AROUND_PANELS
 
     def draw_moments(picture: Picture) -> None:
-        every_axes = picture.axes(len(panels))
-        for place, ((name, values), axes) in enumerate(zip(panels, every_axes, strict=True)):
+        all_axes = picture.axes(len(panels))
+        for place, ((name, values), axes) in enumerate(zip(panels, all_axes, strict=True)):
             points: list[tuple[float, float]] = []
-            tops: list[float] = []
+            heights: list[float] = []
             for moment in shown:
                 before, after = values(moment)
-                known = [value for value in (before, after) if value is not None]
-                tops.append(max(known, default=nan))
+                heights.append(max((value for value in (before, after) if value is not None), default=nan))
                 if before is not None and after is not None:
                     points += [(moment.begin, before), (moment.end, after), (moment.end, nan)]
             _draw_panel(axes, axis, name, [(name, points)])
             if place == 0:
                 top = axes.get_ylim()[1]
                 _draw_triangles(axes, [(axis.at(moment.middle), top) for moment in shown if moment.flags])
-                for moment, height_of in zip(shown, tops, strict=True):
-                    picture.tip(axes, axis.at(moment.middle), height_of if isfinite(height_of) else 0.0, _spot(moment, axis))
-        every_axes[-1].set_xlabel(axis.title)
+                for moment, height in zip(shown, heights, strict=True):
+                    picture.tip(axes, axis.at(moment.middle), height if isfinite(height) else 0.0, _tooltip(moment, axis))
+        all_axes[-1].set_xlabel(axis.title)
 
-    return drawn(Chart(key, title, _caption(found), _METHOD, _table(found, axis)), draw_moments, WIDE, height)
-
-
-def _spot(each: Moment, axis: TimeAxis) -> str:
-    stolen = f", stolen {format_percent(100 * each.stolen)}" if each.stolen else ""
-    lost = f", preemptions {each.lost:.0f}" if each.lost else ""
-    flags = "".join(f", {name}" for name in flag_names(each.flags))
-    return f"{axis.text(each.begin)}, {each.name}: state probe {_ns(each.before)} → {_ns(each.after)} ns{stolen}{lost}{flags}"
+    return drawn(Chart(key, title, _caption(cases), _METHOD, _table(cases, axis)), draw_moments, WIDE, height)
 
 
-def _caption(found: Sequence[Moment]) -> str:
+def _tooltip(case: Moment, axis: TimeAxis) -> str:
+    stolen = f", stolen {format_percent(100 * case.stolen)}" if case.stolen else ""
+    lost = f", preemptions {case.lost:.0f}" if case.lost else ""
+    flags = "".join(f", {name}" for name in flag_names(case.flags))
+    return f"{axis.text(case.begin)}, {case.name}: state probe {_ns(case.before)} → {_ns(case.after)} ns{stolen}{lost}{flags}"
+
+
+def _caption(cases: Sequence[Moment]) -> str:
     """Return the range of the state probe, the largest stolen share, and the number of disturbed cases."""
-    probes = [value for each in found for value in (each.before, each.after) if value]
+    probes = [value for case in cases for value in (case.before, case.after) if value]
     probe = f"State probe: {_ns(min(probes))} to {_ns(max(probes))} ns" if probes else "The state probe was not measured"
-    stolen = max((each.stolen or 0.0 for each in found), default=0.0)
+    stolen = max((case.stolen or 0.0 for case in cases), default=0.0)
     taken = f"at most {format_percent(100 * stolen)} of the CPU time was stolen" if stolen else "no CPU time was stolen"
-    flagged = sum(bool(each.flags) for each in found)
-    marked = f"{flagged} of {len(found)} cases have a flag for it (triangles)" if flagged else "No case has a flag for it"
-    less = f" Drawn are the {_MOST_DRAWN} cases with the largest changes." if len(found) > _MOST_DRAWN else ""
+    flagged = sum(bool(case.flags) for case in cases)
+    marked = f"{flagged} of {len(cases)} cases have a flag for it (triangles)" if flagged else "No case has a flag for it"
+    less = f" Drawn are the {_MOST_DRAWN} cases with the largest changes." if len(cases) > _MOST_DRAWN else ""
     return f"{probe}; {taken}. {marked}.{less}"
 
 
-def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
+def _table(cases: Sequence[Moment], axis: TimeAxis) -> Table:
     """Return the table of cases by time; of many, those in which the machine state differed most."""
-    listed = worst(found, _MOST_LISTED)
-    head = (f"time ({len(listed)} of {len(found)} cases, the largest changes)" if len(listed) < len(found) else "time", *_HEAD)
+    listed = worst(cases, _MOST_LISTED)
+    head = (f"time ({len(listed)} of {len(cases)} cases, the largest changes)" if len(listed) < len(cases) else "time", *_HEAD)
     rows = []
-    for each in listed:
-        stolen = NOTHING if each.stolen is None else format_percent(100 * each.stolen)
-        lost, flags = NOTHING if each.lost is None else f"{each.lost:.0f}", ", ".join(flag_names(each.flags))
-        rows.append([axis.text(each.begin), each.name, _ns(each.before), _ns(each.after), stolen, lost, flags])
-    return Table(head, rows, frozenset({2, 3, 4, 5}), marks_of("doubtful" if each.flags else "" for each in listed))
+    for case in listed:
+        stolen = NOTHING if case.stolen is None else format_percent(100 * case.stolen)
+        lost = NOTHING if case.lost is None else f"{case.lost:.0f}"
+        figures = [_ns(case.before), _ns(case.after), stolen, lost]
+        rows.append([axis.text(case.begin), case.name, *figures, ", ".join(flag_names(case.flags))])
+    return Table(head, rows, frozenset({2, 3, 4, 5}), marks_of("doubtful" if case.flags else "" for case in listed))
 
 
 def _ns(seconds: float | None) -> str:
