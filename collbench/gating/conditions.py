@@ -79,7 +79,7 @@ def differing_column(expected: Collection[CaseKey], measured: Collection[CaseKey
     return reasons.ColumnDiffers(name, *(None if value is None else str(value) for value in (measured_value, expected_value)))
 
 
-def of_another_cluster(baseline: Baseline, candidate: Allocation, differences: Sequence[Difference]) -> reasons.AnotherCluster | None:
+def other_cluster(baseline: Baseline, candidate: Allocation, differences: Sequence[Difference]) -> reasons.AnotherCluster | None:
     """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
     held = {host for allocation in baseline.allocations for host in allocation.hosts}
     hosts = set(candidate.hosts)
@@ -177,7 +177,7 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange]
     return sorted(judged, key=lambda suspicion: _ORDER.index(suspicion.state))
 
 
-def of_what_changed(
+def used_announcements(
     expected: Sequence[ExpectedChange], candidate: Sequence[Allocation], good: Sequence[Allocation]
 ) -> tuple[list[ExpectedChange], list[reasons.UnusedAnnouncement]]:
     """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
