@@ -84,7 +84,8 @@ def _reference_change(smaller: Row, larger: Row) -> float | None:
     None: the reference was disturbed, so the machine itself may have become slower; or sizes inside a host have none, where a smaller
     message may fit into a cache.
     """
-    before, after = smaller.ceiling, larger.ceiling
+    before = smaller.ceiling
+    after = larger.ceiling
     if before is None or after is None:
         return 1.0
     kinds = {before.kind, after.kind}
