@@ -94,10 +94,10 @@ def _files(folder: str) -> list[str]:
 def _made_s(path: str) -> float:
     """Return when a file of this user was made or last changed, as of time.time; infinity if it is missing, or another user's."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return math.inf
-    return found.st_ctime if found.st_uid == os.geteuid() else math.inf
+    return status.st_ctime if status.st_uid == os.geteuid() else math.inf
 
 
 def _sees_all_processes() -> bool:
