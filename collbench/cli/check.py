@@ -80,7 +80,8 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
 def _check_here(start: LaunchStart) -> int:
     from collbench.report.screen import announce
 
-    request, options = start.launch, start.options
+    request = start.launch
+    options = start.options
     announce("looking for backends…", options.quiet)
     missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
     if missing and all(missing.values()):  # the start checks the backends that the user named
@@ -165,11 +166,11 @@ def _findings(run: Run | None) -> list[Finding]:
         except UsageError:
             machines = []
     machines = machines or [this_machine()]
-    own = machines[0].hostname
-    software = list(settings.examined_software(own, os.environ))
+    hostname = machines[0].hostname
+    software = list(settings.examined_software(hostname, os.environ))
     for hook in hooks_of("software_findings"):
-        software += hook(own, os.environ)
-    return worst_first([*examine(machines), *software, *settings.examined(own, os.environ)])
+        software += hook(hostname, os.environ)
+    return worst_first([*examine(machines), *software, *settings.examined(hostname, os.environ)])
 
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, options: MeasuringOptions) -> int:
@@ -218,8 +219,8 @@ def _measure_and_judge(start: LaunchStart, world: World, listener: ProgressListe
             failed = RunFailedEarly(error.exit_code, str(error))
             _print(verdict_of(run.rows if run else [], [], failed), printer.folder, len(world.hosts), start.options)
         raise
-    own = _judge(printer.folder, code, start.launch.requested, start.options) if printer else code
-    return world.broadcast(own, "printing the verdict")
+    exit_code = _judge(printer.folder, code, start.launch.requested, start.options) if printer else code
+    return world.broadcast(exit_code, "printing the verdict")
 
 
 CHECK_COMMAND = CommandSpec(

@@ -168,7 +168,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     for row in all_rows:
         if row.wrong:
             wrong[case_of(row)] += row.wrong
-    started = [run.info.get("started_utc") for run in runs]
+    started = list_of([run.info.get("started_utc") for run in runs], str)
     began = min((text for text in started if moment(text)), key=lambda text: (moment(text), text), default="")
     texts: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
     for item, text in (fact for run in runs for fact in facts(run).items()):

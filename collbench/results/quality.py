@@ -74,7 +74,7 @@ def _changes_modes(row: Row) -> bool:
     shares = [mode["share"] for mode in modes if isinstance(mode.get("share"), int | float)]
     if len(times) < 2 or len(shares) < 2 or min(times) <= 0:
         return True
-    return max(times) / min(times) > 1 + NOISE and max(shares) <= MOST_COMMON
+    return bool(max(times) / min(times) > 1 + NOISE and max(shares) <= MOST_COMMON)
 
 
 def _is_wide(row: Row, limit: float) -> bool:
@@ -263,7 +263,7 @@ class RunQuality(Fact, frozen=True):
         bad = self.noisy + self.unreliable
         if best is None or not bad:
             return f"ok ({self.ok} of {plural(self.cases, 'case')})"
-        texts = []
+        texts: list[str] = []
         for count, word in ((self.noisy, NOISY), (self.unreliable, UNRELIABLE)):
             if count:
                 total = "" if texts else f" of {plural(self.cases, 'case')}"
