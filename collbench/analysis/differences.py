@@ -220,7 +220,7 @@ def facts(run: Run) -> Facts:
     bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
     cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
     # the governor and similar conditions of the first row, which are equal on all rows
-    conditions = next(filter(None, (dict_of(row.evidence.get("conditions")) for row in run.rows)), {})
+    conditions = next(iter(list_of([row.evidence.get("conditions") for row in run.rows], dict)), {})
     read = [
         ("software", {"collbench": info.get("collbench") if isinstance(info.get("collbench"), str) else None}),
         ("software", {"schema of the run folder": info.get("schema")}),

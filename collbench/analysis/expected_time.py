@@ -17,7 +17,7 @@ or no size on the line. If more of the sizes between the ends are off the line t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import cached_property
 from itertools import groupby
 from math import isfinite
@@ -142,7 +142,8 @@ class _RunLine:
     """The line through the times of two rows; its rate is the reference of the last row if that row exceeds it."""
 
     def __init__(self, first: Row, last: Row) -> None:
-        self.first, self.last = first, last
+        self.first = first
+        self.last = last
         self._first_s = _seconds(first)
         last_s = _seconds(last)
         self._s_per_byte = max(0.0, (last_s - self._first_s) / (last.size_bytes - first.size_bytes))
@@ -306,12 +307,11 @@ def _chosen(row: Row) -> Forced:
     if row.algorithm or row.protocol:
         return row.algorithm, row.protocol
     choices = list_of(dict_of(row.evidence.get("nccl")).get("choices"), dict)
-    pairs = {(choice.get("algorithm"), choice.get("protocol")) for choice in choices if _is_of(choice, row)}
+    operation = plain_name(row.operation)
+    pairs = {
+        (choice.get("algorithm"), choice.get("protocol")) for choice in choices if plain_name(str(choice.get("collective"))) == operation
+    }
     if len(pairs) != 1:
         return None, None
     algorithm, protocol = pairs.pop()
     return (algorithm, protocol) if isinstance(algorithm, str) and isinstance(protocol, str) else (None, None)
-
-
-def _is_of(choice: Mapping[str, Any], row: Row) -> bool:
-    return plain_name(str(choice.get("collective"))) == plain_name(row.operation)

@@ -97,14 +97,17 @@ def sentences(case_effects: Sequence[Effect], used: bool | None, used_without: b
             None: "it is not in use, or does not matter",
         }
         lines = [f"GPUDirect RDMA makes no difference beyond 5 %: {reason[used]}"]
-    return lines if all(effect.over_launches for effect in case_effects) else [*lines, "intervals of one launch only; use --launches 3"]
+    if not all(effect.over_launches for effect in case_effects):
+        lines.append("intervals of one launch only; use --launches 3")
+    return lines
 
 
 def _sizes(case_effects: Sequence[Effect]) -> str:
     """Return "4 MiB-1 GiB (9 sizes)", from the smallest to the largest; "4 MiB" for a single size."""
     sizes = sorted({effect.row.size_bytes for effect in case_effects})
-    least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
-    return least if len(sizes) == 1 else f"{least}-{most} ({len(sizes)} sizes)"
+    if len(sizes) == 1:
+        return format_bytes(sizes[0])
+    return f"{format_bytes(sizes[0])}-{format_bytes(sizes[-1])} ({len(sizes)} sizes)"
 
 
 def _range(case_effects: Sequence[Effect]) -> str:

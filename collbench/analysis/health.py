@@ -376,9 +376,9 @@ def verdict_of(
     omitted    (operation, backend) with cases that were not measured, because the time was over
     """
     by_backend = grouped(rows, lambda row: row.backend)
-    series_by_backend = {
-        backend: [_series(same) for same in grouped(members, lambda row: row.operation).values()] for backend, members in by_backend.items()
-    }
+    series_by_backend = {}
+    for backend, backend_rows in by_backend.items():
+        series_by_backend[backend] = [_series(members) for members in grouped(backend_rows, lambda row: row.operation).values()]
     series = [check for checks in series_by_backend.values() for check in checks]
     causes: list[Cause] = []
     if failed:
@@ -389,10 +389,10 @@ def verdict_of(
     measured = {(check.operation, check.backend) for check in series if check.reach is not Reach.ABSENT}
     missing = grouped((case for case in omitted if case not in measured), lambda case: case[1])
     for backend in dict.fromkeys([*series_by_backend, *missing]):
-        of_backend = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
-        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in of_backend):
-            of_backend = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
-        causes += of_backend
+        backend_causes = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
+        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in backend_causes):
+            backend_causes = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
+        causes += backend_causes
     if any(isinstance(cause, ReachesExpected) for cause in causes):
         causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
     if all(check.reach is Reach.ABSENT for check in series):
@@ -406,11 +406,10 @@ def verdict_of(
         decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
         return len(outcomes) if is_proven and decides_nothing else outcomes.index(outcome)
 
-    worst_first = sorted(causes, key=rank_of)
     in_order = sorted(series, key=lambda check: (check.operation, check.backend))
     counts = Counter(finding.severity for finding in findings)
     summary = DoctorSummary(counts["severe"], counts["warning"], counts["note"], findings[0].code if findings else "")
-    return CheckVerdict(tuple(worst_first), (*in_order, summary))
+    return CheckVerdict(tuple(sorted(causes, key=rank_of)), (*in_order, summary))
 
 
 def _causes_of_backend(backend: str, checks: Sequence[SeriesCheck], rows: Sequence[Row]) -> list[Cause]:

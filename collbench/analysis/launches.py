@@ -23,6 +23,7 @@ from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
 from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
+    from collbench.stats.launches import Spread
     from collbench.stats.median import Median
 
 T = TypeVar("T")
@@ -197,7 +198,8 @@ def check_once(runs: Iterable[Run]) -> None:
     for run in runs:
         start = [run.info.get(name) for name in ("started_utc", "id")]  # no two launches have both in common
         marks: list[Any] = [run.path.resolve()]
-        marks += [(*start, str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in start) else []
+        if all(isinstance(fact, str) for fact in start):
+            marks.append((*start, str(run.info.get("allocation_id"))))
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
         if earlier is not None:
             raise UsageError(f"{run.path} is named twice{'' if run.path == earlier else f', as {earlier}, too'}: name each launch once")
@@ -276,16 +278,11 @@ def combine(rows: Sequence[Row]) -> Row:
         return rows[0]
     medians = row_times(rows)
     spread = over_launches(medians)
-    times = [row.time_s for row in rows if row.time_s]
-    least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
-    most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
-    at_once = next((round(row.algbw_bytes_per_s * row.time_s.p50 / row.size_bytes) for row in rows
-                    if row.message_rate and row.algbw_bytes_per_s and row.time_s and row.size_bytes), 1)  # fmt: skip
-    algbw = at_once * rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
-    factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
-    busbw = algbw * factor if algbw and factor else None
+    algbw, busbw = _bandwidths(rows, spread.value)
     ceiling = _ceiling([row.ceiling for row in rows])
-    percent = 100 * busbw / ceiling.bytes_per_s if busbw and ceiling and ceiling.bytes_per_s else None
+    percent = None
+    if busbw and ceiling and ceiling.bytes_per_s and all(row.comparison for row in rows):
+        percent = 100 * busbw / ceiling.bytes_per_s
     agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
     reached = [row.reached for row in rows if row.reached is not None]
     wrong = [row.wrong for row in rows if row.wrong is not None]
@@ -294,14 +291,9 @@ def combine(rows: Sequence[Row]) -> Row:
     if factors:
         load = over_launches(factors)
         interference = {"factor": load.value, "low": load.low, "high": load.high}
-    has_percentage = all(row.comparison for row in rows)
     combined = replace(
         rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None,
-        time_s=Times(
-            spread.value, spread.low, spread.high, least and min(least, spread.value),
-            _median(launch_times.p95 for launch_times in times), _median(launch_times.p99 for launch_times in times),
-            most and max(most, spread.value),
-        ),
+        time_s=_quantiles([row.time_s for row in rows if row.time_s], spread),
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
@@ -312,7 +304,29 @@ def combine(rows: Sequence[Row]) -> Row:
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
     )  # fmt: skip
-    return combined.compared_with(ceiling, _ceiling([row.hard_bound for row in rows]), percent if has_percentage else None)
+    return combined.compared_with(ceiling, _ceiling([row.hard_bound for row in rows]), percent)
+
+
+def _bandwidths(rows: Sequence[Row], time_s: float) -> tuple[float | None, float | None]:
+    """Return algorithm and bus bandwidth at this time, in bytes per second; None where no row has one."""
+    messages = next((round(row.algbw_bytes_per_s * row.time_s.p50 / row.size_bytes) for row in rows
+                     if row.message_rate and row.algbw_bytes_per_s and row.time_s and row.size_bytes), 1)  # fmt: skip
+    algbw = messages * rows[0].size_bytes / time_s if any(row.algbw_bytes_per_s for row in rows) else None
+    factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
+    return algbw, algbw * factor if algbw and factor else None
+
+
+def _quantiles(times: Sequence[Times], spread: Spread) -> Times:
+    """Return the median over launches with its interval, and the other quantiles of all launches together."""
+    shortest = [launch.min for launch in times if launch.min is not None and known(launch.min)]
+    longest = [launch.max for launch in times if launch.max is not None and known(launch.max)]
+    return Times(
+        spread.value, spread.low, spread.high,
+        min=min(*shortest, spread.value) if shortest else None,
+        p95=_median(launch.p95 for launch in times),
+        p99=_median(launch.p99 for launch in times),
+        max=max(*longest, spread.value) if longest else None,
+    )  # fmt: skip
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:

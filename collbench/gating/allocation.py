@@ -171,8 +171,9 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     started = list_of([run.info.get("started_utc") for run in runs], str)
     began = min((text for text in started if moment(text)), key=lambda text: (moment(text), text), default="")
     texts: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
-    for item, text in (fact for run in runs for fact in facts(run).items()):
-        texts.setdefault(item.kind, {}).setdefault(item.what, text)
+    for run in runs:
+        for item, text in facts(run).items():
+            texts.setdefault(item.kind, {}).setdefault(item.what, text)
     slowed = ""  # how they were slowed on purpose, from the rows that record it
     if any(SLOWED in row.flags for row in all_rows):
         recorded = [text for run in runs for text in list_of(run.info.get("slowed"), str)]
@@ -180,7 +181,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     return Allocation(
         name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_probe_s, runs)), texts,
         cases={case: _measured(case_rows, wrong[case]) for case, case_rows in rows.items()},
-        shown={case: _shown(of_case) for case, of_case in rows.items()},
+        shown={case: _shown(case_rows) for case, case_rows in rows.items()},
         imported=True in imported, slowed=slowed, jobs=_jobs(runs), ceilings=link_ceilings(all_rows),
         stopped=tuple(str(run.path) for run in runs if _broke_off(run)),
     )  # fmt: skip

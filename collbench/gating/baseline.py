@@ -300,20 +300,20 @@ class Scheme(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def means(self, values: Figures) -> Figures:
         """Return [groups] of [cases]: the mean over each group's known cases; NaN without any."""
-        known = np.isfinite(values)
-        sums = np.bincount(self.of, np.where(known, values, 0.0), len(self.groups))
-        counts = np.bincount(self.of, known, len(self.groups))
+        is_known = np.isfinite(values)
+        sums = np.bincount(self.of, np.where(is_known, values, 0.0), len(self.groups))
+        counts = np.bincount(self.of, is_known, len(self.groups))
         with np.errstate(invalid="ignore"):
             return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def known_median(values: Figures) -> Figures:
     """Return the median of the known values over the last axis; NaN without any."""
-    known = np.isfinite(values)
-    if known.all():
+    is_known = np.isfinite(values)
+    if is_known.all():
         return np.median(values, axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
-    ordered = np.sort(np.where(known, values, np.inf), axis=-1)
-    counts = known.sum(axis=-1)
+    ordered = np.sort(np.where(is_known, values, np.inf), axis=-1)
+    counts = is_known.sum(axis=-1)
     low, high = ((counts + shift) // 2 - 1 for shift in (1, 2))
     picked = [np.take_along_axis(ordered, np.maximum(positions, 0)[..., None], axis=-1)[..., 0] for positions in (low, high)]
     with np.errstate(invalid="ignore"):

@@ -138,8 +138,7 @@ class SideBySide(msgspec.Struct, frozen=True, eq=False):
     def differences(self, cases: Sequence[CaseKey]) -> Figures:
         """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(side, cases)).T[numbers] for side, numbers in zip((self.old, self.new), self.order, strict=True))
-        found: Figures = new - old
-        return found
+        return np.asarray(new - old)
 
 
 def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
