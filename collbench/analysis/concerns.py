@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches, forced, grouped
+from collbench.results.flags import WITHIN_A_LAUNCH
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import first_of, format_size
@@ -41,7 +42,6 @@ REMARKS = (
     "unverified", "their_tool", "imported", "remeasured", "retransmits", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
     "too_many_updates", "parts_left_out", "dip",
 )  # fmt: skip
-_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these
 _BREAKS = ("hang", "abort")  # kinds of events after which a run records no end
 _MOST = 20  # of a severity
 _MOST_GROUPS = 4
@@ -166,7 +166,7 @@ def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
     covered = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
     for flag in (*DOUBTS, *REMARKS):
         if flag in by_flag and flag not in covered:
-            settled = flag in _WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in by_flag[flag])
+            settled = flag in WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in by_flag[flag])
             severity = NOTE if flag in REMARKS or settled else DOUBTFUL
             if flag == "wrong_data":
                 severity = WRONG

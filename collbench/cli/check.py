@@ -19,7 +19,6 @@ from collbench.cli.request import CHECK_SIZES, check_request
 from collbench.cli.start import LaunchStart, begin
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.mpi import StartCrashed
-from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
@@ -152,9 +151,8 @@ def _omitted(run: Run | None) -> list[tuple[str, str]]:
 
 def _findings(run: Run | None) -> list[Finding]:
     """Return doctor's findings about the hosts of the run, or about this host without their description, worst first."""
-    from collbench.machine.doctor import host as settings
+    from collbench.cli.machine import with_own_findings
     from collbench.machine.doctor.examine import examine
-    from collbench.machine.doctor.finding import worst_first
     from collbench.machine.here import this_machine
     from collbench.machine.sources import read_paths
     from collbench.results.folder import TOPOLOGY
@@ -166,11 +164,7 @@ def _findings(run: Run | None) -> list[Finding]:
         except UsageError:
             machines = []
     machines = machines or [this_machine()]
-    hostname = machines[0].hostname
-    software = list(settings.examined_software(hostname, os.environ))
-    for hook in hooks_of("software_findings"):
-        software += hook(hostname, os.environ)
-    return worst_first([*examine(machines), *software, *settings.examined(hostname, os.environ)])
+    return with_own_findings(examine(machines), machines[0].hostname)
 
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, options: MeasuringOptions) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.doctor.examine import ExaminedLog
+    from collbench.machine.doctor.finding import Finding
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job
@@ -251,7 +252,6 @@ def _json(operation: str, measured: float | None, reachable: CollectiveCeilings,
 
 
 def _add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the common options of the commands that examine nodes without measuring."""
     deadline = f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})"
     add_some(parser, "color timeout", timeout={"help": deadline})
 
@@ -442,22 +442,27 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
             mpi.finalise(sys.modules["mpi4py.MPI"])
 
 
+def with_own_findings(findings: Sequence[Finding], hostname: str | None) -> list[Finding]:
+    """Return the findings and those about the software and settings of this host, worst first."""
+    from collbench.machine.doctor import host
+    from collbench.machine.doctor.finding import worst_first
+
+    software = list(host.examined_software(hostname, os.environ))
+    for examined in hooks_of("software_findings"):
+        software += examined(hostname, os.environ)
+    return worst_first([*findings, *software, *host.examined(hostname, os.environ)])
+
+
 def show_findings(machines: Sequence[Machine], logs: Sequence[ExaminedLog], arguments: argparse.Namespace, has_this_host: bool) -> int:
     """Print the findings of the machines and logs; return the exit code. has_this_host: include the software of this host."""
-    from collbench.machine.doctor import host
     from collbench.machine.doctor.examine import examine
-    from collbench.machine.doctor.finding import worst_first
     from collbench.machine.sources import read_paths
     from collbench.report.doctor import print_findings
 
     good = [] if arguments.since is None else read_paths([arguments.since])
     findings = examine(machines, logs, good)
     if has_this_host:
-        hostname = machines[0].hostname if machines else None
-        software = host.examined_software(hostname, os.environ)
-        for examined in hooks_of("software_findings"):
-            software += examined(hostname, os.environ)
-        findings = worst_first([*findings, *software, *host.examined(hostname, os.environ)])
+        findings = with_own_findings(findings, machines[0].hostname if machines else None)
     if arguments.html:
         from collbench.report.html.first_screen import of_doctor
         from collbench.report.html.machine import doctor_sections

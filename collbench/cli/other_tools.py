@@ -79,7 +79,6 @@ class OtherOption(msgspec.Struct, frozen=True):
 
 
 def _only(*accepted: str) -> Callable[[str], Mapping[str, Any] | None]:
-    """Accept these values: they are what collbench does."""
     return lambda value: {} if value in accepted else None
 
 

@@ -201,7 +201,6 @@ def _columns(count: int) -> tuple[str, ...]:
 
 @cache
 def _decoder(count: int) -> Any:
-    """Return the decoder of the lines of such a file."""
     return msgspec.json.Decoder(GenericAlias(tuple, (*_CASE[:count], tuple[float | None, ...], _Count, str | None)))
 
 
@@ -408,7 +407,7 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     renamed = [file for file, head in held.items() if head and names.get(moment(head.began_utc), head.name) != head.name]
     _refuse_duplicates(path, [*(read(file, {}) for file in renamed), *allocations])
     all_allocations: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
-    shared = shares_one_job([(allocation.name, allocation.jobs) for allocation in all_allocations])
+    shared = shares_one_job(all_allocations)
     if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
         raise UsageError(
             f"{path}: {shared[0]} and {shared[1]} are both of {shared[2]}, so they are one allocation: measure each in its own job"
@@ -429,13 +428,13 @@ def same(first: Allocation, second: Allocation) -> bool:
     return first.name == second.name or (_is_exact(first.began_utc) and first.began == second.began and first.cases == second.cases)
 
 
-def shares_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
-    """Return (name, name, job) of two allocations measured in one job; None if there are none. `held` are names with their jobs."""
+def shares_one_job(allocations: Sequence[Allocation] | Sequence[Allocation | AllocationHead]) -> tuple[str, str, str] | None:
+    """Return (name, name, job) of two allocations measured in one job; None if there are none."""
     owner: dict[str, str] = {}
-    for name, jobs in held:
-        for job in jobs:
-            if owner.setdefault(job, name) != name:
-                return owner[job], name, job
+    for allocation in allocations:
+        for job in allocation.jobs:
+            if owner.setdefault(job, allocation.name) != allocation.name:
+                return owner[job], allocation.name, job
     return None
 
 

@@ -338,7 +338,6 @@ def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
 
 
 def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
-    """Return whether a word of the change's path matches."""
     return any(map(pattern.search, change.item.path))
 
 

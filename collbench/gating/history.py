@@ -305,17 +305,22 @@ def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     scheme = scheme_of(cases)
     times = times_of(allocations, cases)
     floors = floors_of(scheme)
-    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CASES]
-    whole = [0] if len(cases) >= LEAST_CASES else []
-    abouts = (
-        *(SeriesSubject(WHOLE, "all cases") for _ in whole),
-        *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(SeriesSubject(CASE, name, baselines.group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
-    )
-    columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
+    subjects: list[SeriesSubject] = []
+    columns: list[Figures] = []
+    series_floors: list[float] = []
+    if len(cases) >= LEAST_CASES:
+        subjects.append(SeriesSubject(WHOLE, "all cases"))
+        columns.append(common(times))
+        series_floors.append(floors.whole)
+    for group, members, floor in zip(scheme.groups, scheme.members, floors.groups, strict=True):
+        if len(members) >= LEAST_CASES:
+            subjects.append(SeriesSubject(GROUP, str(group), group))
+            columns.append(common(times[:, members]))
+            series_floors.append(floor)
+    for case, name in zip(cases, distinct_names(cases), strict=True):
+        subjects.append(SeriesSubject(CASE, name, baselines.group_of_case(case), case))
     launches = np.array([median_variance(np.log(seconds_of(allocation, cases))) for allocation in allocations])
-    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cases])
-    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, launches)
+    return HistoryMatrix(tuple(subjects), np.column_stack([*columns, times]), np.array([*series_floors, *floors.cases]), launches)
 
 
 def distinct_names(cases: Sequence[CaseKey]) -> list[str]:

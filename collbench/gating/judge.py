@@ -128,13 +128,8 @@ class _SuspectStates:
     """The states of the suspects, by case, group and the whole."""
 
     def __init__(self, suspicions: Sequence[Suspicion]) -> None:
-        self.cases: dict[CaseKey, str] = {}
-        self.groups: dict[str, str] = {}  # with "all cases"
-        for suspicion in suspicions:
-            if suspicion.kind == "cell":
-                self.cases[CaseKey(**suspicion.case)] = suspicion.state
-            else:
-                self.groups[suspicion.name] = suspicion.state
+        self.cases = {CaseKey(**suspicion.case): suspicion.state for suspicion in suspicions if suspicion.kind == "cell"}
+        self.groups = {suspicion.name: suspicion.state for suspicion in suspicions if suspicion.kind != "cell"}  # with "all cases"
 
     def of_group(self, group: CaseGroup, unknown: bool) -> str:
         """Return the state of a group with its cases; `unknown`: a part of it is missing, or does not count."""
@@ -390,7 +385,7 @@ def _incomparable(
 
 def sharing_one_job(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     """Yield two candidates of one job."""
-    twice = shares_one_job([(allocation.name, allocation.jobs) for allocation in candidate])
+    twice = shares_one_job(candidate)
     if twice is not None:
         yield reasons.SameJob(*twice)
 
@@ -446,7 +441,7 @@ def _circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Itera
     few = [allocation for allocation in candidate if allocation.launches < rule.FEWEST_LAUNCHES]
     if few:
         yield reasons.FewLaunches(few[0].name, len(few) - 1, rule.FEWEST_LAUNCHES)
-    shared = shares_one_job([(allocation.name, allocation.jobs) for allocation in baseline.allocations])
+    shared = shares_one_job(baseline.allocations)
     if shared is not None:
         yield reasons.BaselineOfOneJob(*shared)
     good = len(baseline.allocations)

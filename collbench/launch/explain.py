@@ -430,7 +430,6 @@ def typed(
 
 
 def _by_job(purpose: str, program: list[str], kind: list[str]) -> Iterator[CommandLine]:
-    """Yield the command that writes a job, if the plug-in that writes them is there."""
     if "emit" in plugin_commands():
         yield CommandLine(purpose, shlex.join([*program, "emit", *kind, "--", *_MEASURED]))
 

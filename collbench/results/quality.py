@@ -38,7 +38,6 @@ _BY_THREADS = frozenset({"idle", "time", "skew"})
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a stored value is a finite number."""
     return isinstance(value, int | float) and isfinite(value)
 
 
@@ -50,19 +49,19 @@ def half_width(row: Row) -> float | None:
     return (times.ci_high - times.ci_low) / 2 / times.p50  # type: ignore[operator]  # checked above
 
 
-def _flags(row: Row) -> set[str]:
+def counted_flags(row: Row) -> set[str]:
     """Return the flags that count: several launches show some effects in their spread."""
     return set(row.flags) - WITHIN_A_LAUNCH if row.launches > 1 else set(row.flags)
 
 
 def _is_disturbed(row: Row) -> bool:
-    return bool(_DISTURBED & _flags(row)) or _has_drifted(row) or _changes_modes(row)
+    return bool(_DISTURBED & counted_flags(row)) or _has_drifted(row) or _changes_modes(row)
 
 
 def _has_drifted(row: Row) -> bool:
     """Return whether the median moved by more than noise, or by an unknown amount (rows of an earlier version)."""
     moved = row.evidence.get("drift")
-    return "drift" in _flags(row) and not (isinstance(moved, int | float) and abs(moved) <= NOISE)
+    return "drift" in counted_flags(row) and not (isinstance(moved, int | float) and abs(moved) <= NOISE)
 
 
 def _changes_modes(row: Row) -> bool:
@@ -165,7 +164,7 @@ def quality_of(row: Row) -> Quality | None:
     """Return the quality of a row; None for an n/a row, and for one of another tool without an interval to which no rule applies."""
     if row.na is not None:
         return None
-    flags = _flags(row)
+    flags = counted_flags(row)
     applying = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
     if not applying and half_width(row) is None:
         return None
