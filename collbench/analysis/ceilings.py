@@ -121,12 +121,12 @@ def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
 
 def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
     """Return the ceilings that are lower in `after`, each once."""
-    were = {ceiling.key: ceiling for ceiling in before}
-    pairs = [(were[ceiling.key], ceiling) for ceiling in after if ceiling.key in were]
+    ceilings_before = {ceiling.key: ceiling for ceiling in before}
+    pairs = [(ceilings_before[ceiling.key], ceiling) for ceiling in after if ceiling.key in ceilings_before]
     changes = (
-        CeilingChange(now.operation, now.backend, now.model, was.bytes_per_s, now.bytes_per_s, was.limited_by, now.limited_by)
-        for was, now in pairs
-        if now.bytes_per_s < FELL * was.bytes_per_s
+        CeilingChange(new.operation, new.backend, new.model, old.bytes_per_s, new.bytes_per_s, old.limited_by, new.limited_by)
+        for old, new in pairs
+        if new.bytes_per_s < FELL * old.bytes_per_s
     )
     return tuple(dict.fromkeys(changes))
 

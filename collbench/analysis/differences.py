@@ -214,7 +214,8 @@ def facts(run: Run) -> Facts:
     topology = topology_of(run.path)
     host = dict_of(info.get("host"))
     # versions that differ between the hosts; which hosts have which varies by allocation
-    of_hosts = mixed([versions for versions in list_of(info.get("software"), dict) if isinstance(versions.get("hosts"), list)])
+    by_host = mixed([versions for versions in list_of(info.get("software"), dict) if isinstance(versions.get("hosts"), list)])
+    unequal = {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(by_host[name])) for name in VERSIONS if name in by_host}
     names = sorted({str(name) for name in info["hosts"]}) if isinstance(info.get("hosts"), list) else []
     places = list_of(info.get("rank_map"), dict)
     bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
@@ -225,10 +226,7 @@ def facts(run: Run) -> Facts:
         ("software", {"collbench": info.get("collbench") if isinstance(info.get("collbench"), str) else None}),
         ("software", {"schema of the run folder": info.get("schema")}),
         ("software", info.get("backends")),
-        (
-            "software",
-            {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(of_hosts[name])) for name in VERSIONS if name in of_hosts},
-        ),
+        ("software", unequal),
         ("environment", steering(dict_of(info.get("environment")))),
         ("topology", {"interfaces": topology.get("interfaces"), "machines": _without_transient(topology.get("machines"))}),
         ("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST}),
@@ -262,9 +260,9 @@ def _combined(differences: list[Difference]) -> list[Difference]:
         equal.setdefault(replace(difference, item=Item(difference.kind, path)), []).append(difference)
     combined = [members[0] if len(members) == 1 else replace(difference, times=len(members)) for difference, members in equal.items()]
     if lonely:
-        of_a = ", ".join(difference.what for difference in lonely if difference.b == NOTHING) or NOTHING
-        of_b = ", ".join(difference.what for difference in lonely if difference.a == NOTHING) or NOTHING
-        combined.append(Difference(Item.of("libraries", "in one run only"), of_a, of_b))
+        only_in_a = ", ".join(difference.what for difference in lonely if difference.b == NOTHING) or NOTHING
+        only_in_b = ", ".join(difference.what for difference in lonely if difference.a == NOTHING) or NOTHING
+        combined.append(Difference(Item.of("libraries", "in one run only"), only_in_a, only_in_b))
     return combined
 
 
@@ -381,12 +379,12 @@ def _pairs(before: list[_Machine], after: list[_Machine]) -> Iterator[tuple[_Mac
     """Yield each kind of machine of either side with the most similar one of the other; those of both sides once."""
     unchanged = [machine for machine in before if machine in after]
     yield from ((machine, machine) for machine in unchanged)
-    gone, come = ([machine for machine in side if machine not in unchanged] for side in (before, after))
+    only_before, only_after = ([machine for machine in side if machine not in unchanged] for side in (before, after))
     used = []
-    for machine in come:
+    for machine in only_after:
         used.append(min(before, key=lambda candidate: len(candidate.items() ^ machine.items())))
         yield used[-1], machine
-    for machine in gone:
+    for machine in only_before:
         if machine not in used:
             yield machine, min(after, key=lambda candidate: len(candidate.items() ^ machine.items()))
 

@@ -34,8 +34,8 @@ def add_to_baseline(arguments: argparse.Namespace) -> int:
     allocations = allocations_of(selected[1]) if selected else allocations_in(arguments.runs)
     for file in add_all(arguments.folder, allocations):
         print(file)
-    held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
-    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
+    allocation_count = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
+    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, allocation_count)}")
     return 0
 
 

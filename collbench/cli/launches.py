@@ -80,9 +80,10 @@ def refuse_a_used(folder: Path) -> None:
     """Raise UsageError for a folder that holds a run or launches already."""
     from collbench.analysis.launches import launch_folders
 
-    held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
-    if held:
-        raise UsageError(f"--out {folder} already holds a run ({held[0]}): use a new folder, so that no data is lost")
+    names = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()]
+    names += [path.name for path in launch_folders(folder)]
+    if names:
+        raise UsageError(f"--out {folder} already holds a run ({names[0]}): use a new folder, so that no data is lost")
 
 
 def _why_it_ended(code: int, title: str, remaining: int) -> str:

@@ -234,20 +234,20 @@ def _json(operation: str, measured: float | None, reachable: CollectiveCeilings,
     from collbench.machine.peak.comparison import assumed, doubtful_input, doubts, exceeds_bound, percents
     from collbench.machine.peak.published import published
 
-    share, of_bound = percents(measured, reachable)
-    of_size = 100 * measured / reachable.sizes[0].busbw_bytes_per_s if measured is not None and reachable.sizes else None
+    share_of_ceiling, share_of_bound = percents(measured, reachable)
+    percent_of_size = 100 * measured / reachable.sizes[0].busbw_bytes_per_s if measured is not None and reachable.sizes else None
     doubtful = exceeds_bound(measured, reachable)
     ceilings = {"expected": reachable.expected, "ring": reachable.ring, "bound": reachable.bound}
     return json.dumps({
         "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
         **{name: ceiling.as_json(complete=True) if ceiling else None for name, ceiling in ceilings.items()},
-        "measured_bytes_per_s": measured, "percent_of_ceiling": share,
-        "percent_of_ring": None if doubtful else percent_of(measured, reachable.ring), "percent_of_bound": of_bound,
+        "measured_bytes_per_s": measured, "percent_of_ceiling": share_of_ceiling,
+        "percent_of_ring": None if doubtful else percent_of(measured, reachable.ring), "percent_of_bound": share_of_bound,
         "published": [msgspec.to_builtins(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job) if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
         "sizes": [msgspec.to_builtins(row) for row in reachable.sizes],
-        "percent_of_size": of_size,
+        "percent_of_size": percent_of_size,
     }, ensure_ascii=False)  # fmt: skip
 
 

@@ -72,8 +72,8 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
     if similar:
         return f": did you mean {similar}?"
     operations = operation_commands().get(command, [])
-    of_data = {flag for declared in OPTIONS.values() if declared.needs is moves for flag in declared.flags.split()}
-    if operations and not any(map(moves, operations)) and option in of_data:
+    data_options = {flag for declared in OPTIONS.values() if declared.needs is moves for flag in declared.flags.split()}
+    if operations and not any(map(moves, operations)) and option in data_options:
         return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
     if not others:

@@ -189,8 +189,8 @@ _CHECK_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a lin
 
 def check_request(options: MeasuringOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
     """Return the request of `collbench check`. Sizes that do not fit the memory are left out. Raises UsageError."""
-    kept = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
-    sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in CHECK_SIZES.items()]
+    common = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
+    sweeps = [replace(common, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in CHECK_SIZES.items()]
     total_s = options.total_time or 0.0
     limits = {"max_time_s": _CHECK_MAX_TIME_S, "wall_s": total_s + CHECK_OVERHEAD_S}
     more: dict[str, Any] = {}
@@ -289,10 +289,10 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
     """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
-    kept = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
+    launch_advice = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
     task = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}.get(info.launcher, "each task")
     advice = f"{task} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-    return replace(info, advice=(advice, *kept))
+    return replace(info, advice=(advice, *launch_advice))
 
 
 def placement_of(request: Request, info: LaunchInfo | None, env: Mapping[str, str]) -> Placement:

@@ -236,8 +236,8 @@ def _shown(case_rows: Sequence[Row | None]) -> ShownFigures:
     bound = next((row.hard_bound for row in reversed(timed_rows) if row.hard_bound is not None), None)
     has_one_kind = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
     percents = tuple(row.comparison.percent if row is not None and row.comparison and has_one_kind else None for row in rows)
-    complete = bool(timed_rows) and sum(share is not None for share in percents) == len(timed_rows)
-    percent = median_of(percents) if complete else None
+    is_complete = sum(share is not None for share in percents) == len(timed_rows)
+    percent = median_of(percents) if is_complete else None
     flags = frozenset(flag for row in timed_rows for flag in row.flags)
     checked = all(row.checked and row.wrong is not None for row in timed_rows)
     return ShownFigures(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)

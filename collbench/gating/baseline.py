@@ -402,11 +402,11 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
         if allocation.slowed:
             slowed = f"slowed on purpose ({allocation.slowed})"
             raise UsageError(f"allocation {allocation.name} was {slowed}: it does not show the cluster's speed; omit it")
-    held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
+    heads = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
     names = {allocation.began: allocation.name for allocation in allocations if _is_exact(allocation.began_utc)}
-    renamed = [file for file, head in held.items() if head and names.get(moment(head.began_utc), head.name) != head.name]
+    renamed = [file for file, head in heads.items() if head and names.get(moment(head.began_utc), head.name) != head.name]
     _refuse_duplicates(path, [*(read(file, {}) for file in renamed), *allocations])
-    all_allocations: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
+    all_allocations: list[Allocation | AllocationHead] = [*filter(None, heads.values()), *allocations]
     shared = shares_one_job(all_allocations)
     if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
         raise UsageError(
@@ -477,5 +477,5 @@ def drop(path: Path, name: str) -> None:
     try:
         target.unlink()
     except OSError as error:
-        held = ", ".join(allocation.name for allocation in load(path).allocations)
-        raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {held}") from error
+        names = ", ".join(allocation.name for allocation in load(path).allocations)
+        raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {names}") from error

@@ -80,12 +80,13 @@ def differing_column(expected: Collection[CaseKey], measured: Collection[CaseKey
 
 
 def other_cluster(baseline: Baseline, candidate: Allocation, differences: Sequence[Difference]) -> reasons.AnotherCluster | None:
-    """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
-    held = {host for allocation in baseline.allocations for host in allocation.hosts}
+    """Return a reason if no host is in the baseline and the machines differ too; else None. `differences` are unexpected changes."""
+    baseline_hosts = {host for allocation in baseline.allocations for host in allocation.hosts}
     hosts = set(candidate.hosts)
-    if not held or not hosts or held & hosts or not any(difference.kind in _OTHER_MACHINES for difference in differences):
+    differs = any(difference.kind in _OTHER_MACHINES for difference in differences)
+    if not baseline_hosts or not hosts or baseline_hosts & hosts or not differs:
         return None
-    return reasons.AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
+    return reasons.AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(baseline_hosts)))
 
 
 # Hosts, the launcher's numbers and the list of cases differ in each fresh allocation, and paths do not matter.
@@ -296,8 +297,8 @@ def floor_states(
     idle = next((floor.asked for floor in floors if not any(map(floor.meant, candidate[0].cases))), None)
     if idle is not None:
         raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
-    were = {ceiling.key: ceiling for ceiling in before}
-    states = (_state(floor, case, candidate, confirmations, were) for case in candidate[0].cases for floor in floors if floor.meant(case))
+    by_key = {ceiling.key: ceiling for ceiling in before}
+    states = (_state(floor, case, candidate, confirmations, by_key) for case in candidate[0].cases for floor in floors if floor.meant(case))
     return [state for state in states if state is not None]
 
 
@@ -355,11 +356,11 @@ def _share(
         return None, None
     if ceiling.kind not in OF_LINKS or not ceiling.bytes_per_s:
         return percent, ceiling
-    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
-    if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
+    old = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
+    if old is None or old.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
-    share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
-    return share, replace(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
+    share = None if percent is None else percent * ceiling.bytes_per_s / old.bytes_per_s
+    return share, replace(ceiling, bytes_per_s=old.bytes_per_s, limited_by=f"{old.limited_by}, the baseline's ceiling")
 
 
 def read_floor(text: str) -> Floor:

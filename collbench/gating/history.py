@@ -219,8 +219,8 @@ def _dated(where: str, allocations: list[Allocation], notes: list[str]) -> tuple
         if affected:
             notes.append(f"{first_of((allocation.name for allocation in affected), _MOST_NAMED)}: {remark}")
     if len(ordered) < 2 * LEAST:
-        have = plural(len(ordered), "allocation")
-        notes.append(f"{have}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
+        count = plural(len(ordered), "allocation")
+        notes.append(f"{count}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
     return ordered, notes
 
 
@@ -560,8 +560,8 @@ def _moves(
     old, new = (known_median(side_values.T) for side_values in values)
     counts = [np.isfinite(side_values).sum(axis=0).astype(float) for side_values in values]
     with np.errstate(invalid="ignore", divide="ignore"):
-        of_median = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
-        reach = K_SIGMA * np.sqrt(variance * of_median)
+        variance_of_medians = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
+        reach = K_SIGMA * np.sqrt(variance * variance_of_medians)
     limits = np.where(np.isfinite(reach), np.maximum(matrix.floors, reach), np.nan)
     moved = []
     only_old = []

@@ -57,8 +57,8 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     judged = counts >= FEWEST
     known_well = np.where(judged, differences, np.nan)
     cases = _chance(differences, lambda variances: scheme.medians(variances)[scheme.of])
-    of_class = [scheme.classes == size_class for size_class in scheme.classes]  # by group, the groups of the same size class
-    groups = _chance(scheme.medians(known_well), lambda variances: np.array([known_median(variances[in_class]) for in_class in of_class]))
+    same_class = [scheme.classes == size_class for size_class in scheme.classes]  # by group, the groups of the same size class
+    groups = _chance(scheme.medians(known_well), lambda variances: np.array([known_median(variances[in_class]) for in_class in same_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda variances: variances)[0])
     floors = rule.floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CASES
@@ -198,16 +198,16 @@ def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: S
     order = np.array(in_time)
     typical_s = rule.typical_probe_s([old, new])
     flips = [np.array(rule.flipped(side, typical_s))[numbers] for side, numbers in zip((old, new), order, strict=True)]
-    out = flips[0] | flips[1]
-    left_out_count = int(out.sum())
-    remaining = int((~out).sum())
-    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
+    left_out = flips[0] | flips[1]
+    left_out_count = int(left_out.sum())
+    remaining = int((~left_out).sum())
+    by_launch = [[bool(left_out[place]) for place in np.argsort(numbers)] for numbers in order]
     problem: GateReason | None = None
     if left_out_count > rule.MOST_FLIPPED:
-        problem = reasons.PairsStateChanged(new.name, left_out_count, len(out))
+        problem = reasons.PairsStateChanged(new.name, left_out_count, len(left_out))
     elif remaining < PAIRS:
         problem = reasons.PairsNeeded(new.name, remaining, PAIRS)
-    note = reasons.PairsLeftOut(new.name, left_out_count, len(out)) if left_out_count and not problem else None
+    note = reasons.PairsLeftOut(new.name, left_out_count, len(left_out)) if left_out_count and not problem else None
     kept = [rule.without(side, mask) if left_out_count else side for side, mask in zip((old, new), by_launch, strict=True)]
     return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 

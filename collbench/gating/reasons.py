@@ -772,9 +772,9 @@ class SlowMessages(LikelyCause, frozen=True):
         contrast = _CONTRASTS[self.contrast].format(contrasted)
         if self.contrast == "unknown" and contrasted == "small":
             contrast = "; small messages, which would distinguish it from slower hosts, were not measured"
-        seen = f"{which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}"
+        unclear = ", not distinguishable here" if self.cause == UNCLEAR else ""
         alone = "; no other backend was measured" if self.only else ""
-        return f"{' or '.join(named)}{', not distinguishable here' if self.cause == UNCLEAR else ''}: {seen}{alone}"
+        return f"{' or '.join(named)}{unclear}: {which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}{alone}"
 
 
 _CONTRASTS = {

@@ -521,13 +521,13 @@ def explained(env: Mapping[str, str]) -> Explanation:
     programs = launchers(env)
     loaded = library(env)
     names = host_names(env)
-    of_launch = [Problem("severe", broken)] if broken else []
+    launch_problems = [Problem("severe", broken)] if broken else []
     mismatch = mpi_mismatch(loaded.version_text, info, env) if info and loaded.version_text else None
     if info and mismatch:  # its launcher cannot start this library
-        of_launch.append(Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch))
+        launch_problems.append(Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch))
     if info and info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
-        of_launch.append(Problem("note", "; ".join(info.advice)))
-    problems = [*of_launch, *_of_host_names(names, info, env), *_of_mpirun(programs, loaded), *_of_srun(programs, loaded)]
+        launch_problems.append(Problem("note", "; ".join(info.advice)))
+    problems = [*launch_problems, *_of_host_names(names, info, env), *_of_mpirun(programs, loaded), *_of_srun(programs, loaded)]
     missing = missing_interface(env)
     if missing:
         problems.append(Problem("warning", missing.render()))
@@ -536,7 +536,7 @@ def explained(env: Mapping[str, str]) -> Explanation:
         problems.append(Problem("severe", without_loopback))
     if loaded.problem:
         problems.append(Problem("warning" if loaded.mpi4py else "note", loaded.problem))
-    serves = not any(problem.severity == "severe" for problem in of_launch)
+    serves = not any(problem.severity == "severe" for problem in launch_problems)
     lines = tuple(typed(env, info, loaded, programs, serves=serves))
     return Explanation(tuple(places(env, info)), names, loaded, tuple(programs), tuple(problems), lines)
 

@@ -92,6 +92,11 @@ def chosen_mpiexec(env: Mapping[str, str], name: str = "mpiexec") -> Path | None
     return next((program for program in programs if os.access(program, os.X_OK)), None)
 
 
+def preferred_mpiexec(env: Mapping[str, str]) -> Path | None:
+    """Return the mpiexec of COLLBENCH_MPI; without it the one next to this Python, where wheels install it. It may not exist."""
+    return chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+
+
 def forced(env: Mapping[str, str]) -> str | None:
     """Return the setting that names the library to load: "MPI4PY_LIBMPI=/opt/libmpi.so"; None without one."""
     return next((f"{name}={env[name]}" for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if env.get(name)), None)
@@ -321,7 +326,7 @@ def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -
             f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per "
             f"GPU): use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
         )
-    path = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+    path = preferred_mpiexec(env)
     own_mpiexec = f"{path if path and path.exists() else f'the mpiexec of {library}'} -n {info.ranks}"
     if info.launcher == "srun":
         serves = {None: "(--mpi=none) starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
-from collbench.launch.mpi import CHOSEN, chosen_mpiexec, crash_in_opening
+from collbench.launch.mpi import crash_in_opening, preferred_mpiexec
 from collbench.launch.shared_memory import remove_left, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
@@ -34,7 +34,7 @@ def find_mpiexec(env: Mapping[str, str]) -> Path | None:
 
     With COLLBENCH_MPI it is that of this installation, else the first in PATH. Raises NotAnMpi.
     """
-    preferred = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+    preferred = preferred_mpiexec(env)
     if preferred and os.access(preferred, os.X_OK):
         return preferred
     in_path = shutil.which("mpiexec", path=env.get("PATH"))
