@@ -272,11 +272,13 @@ def positional_words(parser: argparse.ArgumentParser) -> str:
 
 def _example_lines(examples: list[tuple[str, str]], width: int) -> str:
     """Return the examples, with what they do beside them, or above them where that is too wide."""
-    longest = max((len(typed) for typed, _ in examples), default=0)
+    if not examples:
+        return ""
+    longest = max(len(typed) for typed, _ in examples)
     beside = [f"  collbench {typed:<{longest}}  # {purpose}" for typed, purpose in examples]
     above = [line for typed, purpose in examples for line in (f"  # {purpose}", f"  collbench {typed}")]
-    lines = ["examples:", *(beside if max(map(len, beside), default=0) <= width else above)]
-    return "".join(f"{line}\n" for line in lines) if examples else ""
+    lines = beside if max(map(len, beside)) <= width else above
+    return "".join(f"{line}\n" for line in ("examples:", *lines))
 
 
 def program_page(parser: HelpParser, operations: Collection[str], everything: bool) -> str:

@@ -200,30 +200,38 @@ def _the_only(pattern: Pattern, column: str, other_column: str) -> list[GroupEff
 
 def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """Return what is slower on every backend: large messages, small ones, or all."""
-    states: list[State] = []
-    for name in CLASSES:
-        groups = pattern.where(lambda group, name=name: group.size_class == name)  # type: ignore[misc]
-        state = pattern.state(groups)
-        if state == SLOW:  # only if each backend is slow, or two are and no other contradicts
-            backends = _names(groups, "backend")
-            by_backend = [pattern.state([effect for effect in groups if effect.group.backend == backend]) for backend in backends]
-            state = SLOW if by_backend.count(SLOW) >= min(2, len(backends)) else UNSURE
-        states.append(state)
-    small, mid, large = states
+    small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
         return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
-    if large != SLOW:
-        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large) if small == SLOW else None
-    # large messages cross links between nodes or GPUs, or a node's memory; both if that is unknown
+    if large == SLOW:
+        path = _path_of_large_messages(pattern)
+        # without small messages it may also be slow hosts
+        return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
+    if small == SLOW:
+        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large)
+    return None
+
+
+def _class_state(pattern: Pattern, size_class: str) -> State:
+    """Return the state of a size class: slow only if each backend is slow, or two are and no other contradicts."""
+    groups = pattern.where(lambda group: group.size_class == size_class)
+    state = pattern.state(groups)
+    if state != SLOW:
+        return state
+    backends = _names(groups, "backend")
+    states = [pattern.state([effect for effect in groups if effect.group.backend == backend]) for backend in backends]
+    return SLOW if states.count(SLOW) >= min(2, len(backends)) else UNSURE
+
+
+def _path_of_large_messages(pattern: Pattern) -> list[PathCause]:
+    """Return what large messages cross: links between nodes or GPUs, or a node's memory; both if that is unknown."""
     groups = [effect for effect in pattern.groups if effect.group.size_class == CLASSES[-1]]
     nodes = pattern.columns(groups, "nodes")
-    path: list[PathCause] = [LINK, MEMORY]
     if nodes == {1}:
-        path = [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
-    elif nodes and all(isinstance(number, int) and number > 1 for number in nodes):
-        path = [LINK]
-    # without small messages it may also be slow hosts
-    return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
+        return [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
+    if nodes and all(isinstance(number, int) and number > 1 for number in nodes):
+        return [LINK]
+    return [LINK, MEMORY]
 
 
 def _of_messages(

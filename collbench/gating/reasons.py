@@ -328,7 +328,8 @@ class OtherHosts(BlockingReason, frozen=True):
     new_hosts: str
 
     def render(self) -> str:
-        old, new = self.old_hosts or "unknown hosts", self.new_hosts or "unknown hosts"
+        old = self.old_hosts or "unknown hosts"
+        new = self.new_hosts or "unknown hosts"
         return f"allocation {self.allocation}: the old stack ran on {old}, the new one on {new}; {_INTERLEAVE}"
 
 
@@ -654,7 +655,10 @@ LINK: Final = "link"
 MEMORY: Final = "memory"
 LATENCY: Final = "latency"
 HOST: Final = "host"
-BACKEND, OPERATION, CASES, UNCLEAR = "backend", "operation", "cells", "unclear"
+BACKEND = "backend"
+OPERATION = "operation"
+CASES = "cells"
+UNCLEAR = "unclear"
 _WAYS: dict[PathCause, str] = {
     LINK: "the link",
     MEMORY: "the memory of the node",

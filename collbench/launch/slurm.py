@@ -149,7 +149,7 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
         return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
         raise UsageError("with srun --distribution=arbitrary the host of rank 0 is not known: export MASTER_ADDR with that host's name")
-    return host_of_node(hosts[0], here=own_node(env))
+    return host_of_node(hosts[0], own_name=own_node(env))
 
 
 def own_node(env: Mapping[str, str]) -> str:
@@ -158,15 +158,15 @@ def own_node(env: Mapping[str, str]) -> str:
     return node if node.partition(".")[0] == socket.gethostname().partition(".")[0] else ""
 
 
-def host_of_node(node: str, here: str = "") -> str:
+def host_of_node(node: str, own_name: str = "") -> str:
     """Return the name of a Slurm node, or the NodeAddr that `scontrol` reports if the name does not resolve correctly.
 
-    here: the node that this host is, if that is certain. On another host a name that resolves to loopback is wrong. On the
+    own_name: the node that this host is, if that is certain. On another host a name that resolves to loopback is wrong. On the
     host itself it is correct: Debian's /etc/hosts has it, and other hosts resolve it differently. Raises UsageError if neither
     resolves.
     """
     addresses = resolve(node)
-    if addresses and not (here and here != node and all(map(is_loopback, addresses))):
+    if addresses and not (own_name and own_name != node and all(map(is_loopback, addresses))):
         return node
     address = _node_address(node)
     if resolve(address):

@@ -74,8 +74,8 @@ def numbers(values: Any) -> list[float] | None:
     """Return a stored list as numbers; None if one of its values is not a number."""
     if not isinstance(values, list):
         return None
-    known_numbers = [known for known in map(number, values) if known is not None]
-    return known_numbers if len(known_numbers) == len(values) else None
+    usable = [value for value in map(number, values) if value is not None]
+    return usable if len(usable) == len(values) else None
 
 
 def seconds_between(begin: Any, end: Any) -> float | None:
