@@ -133,13 +133,8 @@ def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]
 
 def ceiling_drops(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> CeilingDrops:
     """Return the links and ceilings that are lower in the second run; the rows are those of all launches of each side."""
-    rates_before = link_rates(before)
-    rates_after = link_rates(after)
-    links = []
-    for link, rate in rates_before.items():
-        rate_after = rates_after.get(link, rate)
-        if rate_after < FELL * rate:
-            links.append(LinkChange(*link, rate, rate_after))
+    rates = link_rates(after)
+    links = [LinkChange(*link, rate, rates[link]) for link, rate in link_rates(before).items() if rates.get(link, rate) < FELL * rate]
     same = share_hosts(before, after)
     return CeilingDrops(tuple(links), dropped_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
 
