@@ -130,28 +130,34 @@ def judged(rows: Iterable[Row]) -> list[JudgedChoice]:
 def _judged(members: Sequence[Row]) -> JudgedChoice:
     from collbench.analysis.latency import reason  # a measurement without forced algorithms fits nothing
 
-    losses, as_good, unknown, within = [], [], [], 0.0
+    losses = []
+    as_good = []
+    unknown = []
+    within = 0.0
     for size in sorted({row.size_bytes for row in members}):
         sound = [row for row in members if row.size_bytes == size and not reason(row) and not row.wrong]
         sound = [row for row in sound if median_of(row).ci_low is not None]
-        own, others = next((row for row in sound if not forced(row)), None), [row for row in sound if forced(row)]
-        if own is None or not others:
+        automatic = next((row for row in sound if not forced(row)), None)
+        forced_rows = [row for row in sound if forced(row)]
+        if automatic is None or not forced_rows:
             unknown.append(size)
-        elif found := _loss(own, others):
-            losses.append(found)
-        else:
-            as_good.append(size)
-            ratios = [_inverse_ratio(other, own) for other in others]
-            within = max(within, *(1 - (each.value if each.low is None else each.low) for each in ratios))
+            continue
+        loss = _loss(automatic, forced_rows)
+        if loss is not None:
+            losses.append(loss)
+            continue
+        as_good.append(size)
+        ratios = [_inverse_ratio(row, automatic) for row in forced_rows]
+        within = max(within, *(1 - (ratio.value if ratio.low is None else ratio.low) for ratio in ratios))
     return JudgedChoice(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
 
 
-def _loss(own: Row, others: Sequence[Row]) -> Loss | None:
-    faster = [row for row in others if (median_of(row).ci_high or 0) < (median_of(own).ci_low or 0)]
+def _loss(automatic: Row, forced_rows: Sequence[Row]) -> Loss | None:
+    faster = [row for row in forced_rows if (median_of(row).ci_high or 0) < (median_of(automatic).ci_low or 0)]
     if not faster:
         return None
     better = min(faster, key=lambda row: median_of(row).value)
-    ratio = _inverse_ratio(better, own)
+    ratio = _inverse_ratio(better, automatic)
     if ratio.low is None or ratio.high is None or ratio.high >= 1:
         return None
     return Loss(better, 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
@@ -165,8 +171,11 @@ def _inverse_ratio(before: Row, after: Row) -> Ratio:
         ratio_of_medians,
     )
 
-    a, b = _launches(before), _launches(after)
-    return inverse(ratio_of_launches(a, b) if min(len(a), len(b)) > 1 else ratio_of_medians(median_of(before), median_of(after)))
+    launches_before = _launches(before)
+    launches_after = _launches(after)
+    if min(len(launches_before), len(launches_after)) > 1:
+        return inverse(ratio_of_launches(launches_before, launches_after))
+    return inverse(ratio_of_medians(median_of(before), median_of(after)))
 
 
 def _launches(row: Row) -> list[float]:

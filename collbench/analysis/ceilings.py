@@ -88,17 +88,17 @@ class CeilingDrops(msgspec.Struct, frozen=True):
 
     def sentences(self) -> list[str]:
         """Return one sentence for each link, and one for each rate of the ceilings."""
-        return [*(each.sentence() for each in self.links), *ceiling_sentences(self.ceilings)]
+        return [*(link.sentence() for link in self.links), *ceiling_sentences(self.ceilings)]
 
 
 def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
     """Return "expected bandwidth of allreduce on gloo, mpi: 0.120 → 0.0956 GB/s (-20 %), limited by NIC …", one for each rate."""
-    known_changes = list(changes)
-    expected = {(each.operation, each.backend) for each in known_changes if each.model != "bound"}
+    all_changes = list(changes)
+    expected = {(change.operation, change.backend) for change in all_changes if change.model != "bound"}
     groups: dict[tuple[str, float, float, str], list[str]] = {}
-    for each in known_changes:
-        if each.model != "bound" or (each.operation, each.backend) not in expected:  # a hard limit follows the expected bandwidth
-            groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each.backend)
+    for change in all_changes:
+        if change.model != "bound" or (change.operation, change.backend) not in expected:  # a hard limit follows the expected bandwidth
+            groups.setdefault((change.operation, change.before, change.after, change.limited_after), []).append(change.backend)
     sentences = []
     for (operation, before, after, limited), backends in groups.items():
         fell = f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %)"
@@ -109,32 +109,32 @@ def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
 
 def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
     """Return the ceilings of rows that come from links, each once; those that differ between sizes are left out."""
-    found: dict[tuple[Any, ...], set[LinkCeiling]] = {}
+    by_key: dict[tuple[Any, ...], set[LinkCeiling]] = {}
     for row in rows:
         for ceiling in (row.ceiling, row.hard_bound):
             if ceiling is not None and ceiling.kind in OF_LINKS and known(ceiling.bytes_per_s) and ceiling.bytes_per_s:
                 place = (row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic)
-                each = LinkCeiling(*place, ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by, ceiling.constants)
-                found.setdefault(each.key, set()).add(each)
-    return tuple(next(iter(each)) for each in found.values() if len(each) == 1)
+                link_ceiling = LinkCeiling(*place, ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by, ceiling.constants)
+                by_key.setdefault(link_ceiling.key, set()).add(link_ceiling)
+    return tuple(next(iter(same_key)) for same_key in by_key.values() if len(same_key) == 1)
 
 
 def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
     """Return the ceilings that are lower in `after`, each once."""
-    were = {each.key: each for each in before}
-    pairs = [(were[each.key], each) for each in after if each.key in were]
+    ceilings_before = {ceiling.key: ceiling for ceiling in before}
+    pairs = [(ceilings_before[ceiling.key], ceiling) for ceiling in after if ceiling.key in ceilings_before]
     changes = (
-        CeilingChange(now.operation, now.backend, now.model, was.bytes_per_s, now.bytes_per_s, was.limited_by, now.limited_by)
-        for was, now in pairs
-        if now.bytes_per_s < FELL * was.bytes_per_s
+        CeilingChange(new.operation, new.backend, new.model, old.bytes_per_s, new.bytes_per_s, old.limited_by, new.limited_by)
+        for old, new in pairs
+        if new.bytes_per_s < FELL * old.bytes_per_s
     )
     return tuple(dict.fromkeys(changes))
 
 
 def ceiling_drops(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> CeilingDrops:
     """Return the links and ceilings that are lower in the second run; the rows are those of all launches of each side."""
-    rates, now = link_rates(before), link_rates(after)
-    links = [LinkChange(*link, rate, now[link]) for link, rate in rates.items() if link in now and now[link] < FELL * rate]
+    rates = link_rates(after)
+    links = [LinkChange(*link, rate, rates[link]) for link, rate in link_rates(before).items() if rates.get(link, rate) < FELL * rate]
     same = share_hosts(before, after)
     return CeilingDrops(tuple(links), dropped_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
 
@@ -150,30 +150,32 @@ def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequ
 
     Such a row has the original one as `own`.
     """
-    fell = grouped(changes, lambda each: (each.operation, each.backend, each.model))
-    found = []
+    fell = grouped(changes, lambda change: (change.operation, change.backend, change.model))
+    with_earlier = []
     for row in rows:
-        own, ceiling, bound = row.ceiling, _before(fell, name, row, row.ceiling), _before(fell, name, row, row.hard_bound)
+        ceiling = row.ceiling
+        earlier = _before(fell, name, row, row.ceiling)
+        earlier_bound = _before(fell, name, row, row.hard_bound)
         percent = row.comparison and row.comparison.percent
-        if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s and ceiling is not own:
-            percent *= own.bytes_per_s / ceiling.bytes_per_s
-        fallen = ceiling is not own or bound is not row.hard_bound
-        found.append(row.compared_with(ceiling, bound, percent).with_figures(own=row) if fallen else row)
-    return found
+        if percent is not None and ceiling and ceiling.bytes_per_s and earlier and earlier.bytes_per_s and earlier is not ceiling:
+            percent *= ceiling.bytes_per_s / earlier.bytes_per_s
+        fallen = earlier is not ceiling or earlier_bound is not row.hard_bound
+        with_earlier.append(row.compared_with(earlier, earlier_bound, percent).with_figures(own=row) if fallen else row)
+    return with_earlier
 
 
 _ByPlace = Mapping[tuple[str, str, str], Sequence[CeilingChange]]
 
 
-def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
+def _before(fell: _ByPlace, name: str, row: Row, ceiling: Ceiling | None) -> Ceiling | None:
     """Return the ceiling from before it fell, with a text that names both links; the row's own if it did not fall."""
-    if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
-        return own
-    rate = own.bytes_per_s or 0.0
-    change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if FELL <= rate / each.after <= 1 / FELL), None)
-    if change is None:
-        return own
-    return replace(own, bytes_per_s=change.before, limited_by=f"{change.limited_before} in {name}, now {own.limited_by}")
+    if ceiling is None or ceiling.kind not in OF_LINKS or not known(ceiling.bytes_per_s):
+        return ceiling
+    rate = ceiling.bytes_per_s or 0.0
+    for change in fell.get((row.operation, row.backend, ceiling.model), ()):
+        if FELL <= rate / change.after <= 1 / FELL:
+            return replace(ceiling, bytes_per_s=change.before, limited_by=f"{change.limited_before} in {name}, now {ceiling.limited_by}")
+    return ceiling
 
 
 def present_percents(rows: Iterable[Row]) -> list[str]:
@@ -195,18 +197,20 @@ def present_percents(rows: Iterable[Row]) -> list[str]:
 
 def link_rates(run: Run) -> dict[tuple[str, str], float]:
     """Return the rate in bits per second of each network link that is known, by (host, name)."""
-    topology, found = topology_of(run.path), dict[tuple[str, str], float]()
+    topology = topology_of(run.path)
+    rates: dict[tuple[str, str], float] = {}
     for machine in list_of(topology.get("machines"), dict):
         for nic in list_of(machine.get("nics"), dict):
             ports = list_of(nic.get("ports"), dict)
             for port in ports:
                 rate = _rate(port, "rate_bits_per_s", virtual=nic.get("virtual") is not None)
                 name = f"{nic.get('name')} port {port.get('number')}" if len(ports) > 1 else str(nic.get("name"))
-                found |= {(host, name): rate for host in list_of(machine.get("hostnames"), str) if rate}
+                rates |= {(host, name): rate for host in list_of(machine.get("hostnames"), str) if rate}
     for host, interface in zip(hosts_of(run), list_of(topology.get("interfaces"), dict), strict=False):
         rate = _rate(interface, "speed_bits_per_s", virtual=interface.get("virtual") is not None)
-        found |= {(host, str(interface.get("name"))): rate} if rate else {}
-    return found
+        if rate:
+            rates[host, str(interface.get("name"))] = rate
+    return rates
 
 
 def carrying(run: Run) -> set[tuple[str, str]]:
@@ -217,8 +221,10 @@ def carrying(run: Run) -> set[tuple[str, str]]:
 
 def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
     """Return the actual rate of a link: a traffic shaper's, if it has one. The reported speed of a virtual link means nothing."""
-    shaped, speed = part.get("shaped_bits_per_s"), None if virtual else part.get(name)
-    return float(min(rates)) if (rates := [rate for rate in (shaped, speed) if rate is not None and known(rate) and rate]) else None
+    rates = [part.get("shaped_bits_per_s")]
+    if not virtual:
+        rates.append(part.get(name))
+    return min((float(rate) for rate in rates if rate is not None and known(rate) and rate), default=None)
 
 
 def hosts_of(run: Run) -> list[str]:

@@ -18,9 +18,9 @@ from collbench.analysis.launches import (
     case_of,
     check_once,
     estimate_of,
-    figure_of,
     grouped,
     known,
+    row_figures,
     runs_in,
     sentence,
     together,
@@ -185,7 +185,12 @@ def _urgency(case: CaseRatio) -> tuple[int, float]:
     Of a change without an interval it is its size in either direction.
     """
     lost = case.b.na is not None and case.a.na is None
-    rank = 0 if case.wrong else 1 if lost else 2 + (len(Outcome) if case.outcome is None else list(Outcome).index(case.outcome))
+    if case.wrong:
+        rank = 0
+    elif lost:
+        rank = 1
+    else:
+        rank = 2 + (len(Outcome) if case.outcome is None else list(Outcome).index(case.outcome))
     if case.time is None:
         return rank, 0.0
     if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
@@ -212,17 +217,18 @@ def compare_sides(a: Sequence[Run], b: Sequence[Run], names: tuple[str, str], ma
     Raises NothingInCommon for sides without a common case.
     """
     check_once([*a, *b])
-    found = compare_pair(side_of(a, names[0]), side_of(b, names[1]), margin)
-    if not found.cases:
-        sentence = f"{names[0]} and {names[1]} have no case in common: {why_nothing_in_common(found)}"
-        raise NothingInCommon(sentence, (found.a, found.b))
-    return found
+    comparison = compare_pair(side_of(a, names[0]), side_of(b, names[1]), margin)
+    if not comparison.cases:
+        sentence = f"{names[0]} and {names[1]} have no case in common: {why_nothing_in_common(comparison)}"
+        raise NothingInCommon(sentence, (comparison.a, comparison.b))
+    return comparison
 
 
 def compare_pair(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, both read already; without a common case `cases` is empty, and `why_nothing_in_common` has the reason."""
     rows_a, rows_b = ({case_of(row): row for row in side.rows} for side in (a, b))
-    launches_a, launches_b = rows_by_case(a.runs), rows_by_case(b.runs)
+    launches_a = rows_by_case(a.runs)
+    launches_b = rows_by_case(b.runs)
     earlier = rows_by_case(history(a.runs[0], b.runs[0])) if len(a.runs) == len(b.runs) == 1 else {}
     cases = [
         _case(rows_a[case], rows_b[case], launches_a[case], launches_b[case], earlier.get(case, ()), margin=margin)
@@ -238,9 +244,10 @@ def compare_pair(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison
     )  # fmt: skip
 
 
-def why_nothing_in_common(found: Comparison) -> str:
+def why_nothing_in_common(comparison: Comparison) -> str:
     """Return which columns of the cases never agree, for sides without a common case: "ranks 2 → 4"."""
-    a, b = found.only_a, found.only_b
+    a = comparison.only_a
+    b = comparison.only_b
     if not a or not b:
         return "one of them has no finished case"
     names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
@@ -250,12 +257,12 @@ def why_nothing_in_common(found: Comparison) -> str:
 
 def side_of(runs: Sequence[Run], name: str) -> Launches:
     """Return the launches of one side, named `name` in errors. Raises UsageError if they do not belong together."""
-    found, why = together(runs)
-    if len(found) > 1:
+    sides, why = together(runs)
+    if len(sides) > 1:
         reason = why[0] if why else "they are of different allocations, which may differ by more than launches do"
         raise UsageError(f"the launches in {name} cannot be one side of a comparison ({reason}): name a folder of launches that "
                          "`--launches N` wrote, or give all of them the same --allocation NAME")  # fmt: skip
-    return found[0]
+    return sides[0]
 
 
 def rows_by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
@@ -264,7 +271,7 @@ def rows_by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Sequence[Row], *, margin: float) -> CaseRatio:
-    before, after, others = (_figures(rows) for rows in (of_a, of_b, earlier))
+    before, after, others = (row_figures(rows) for rows in (of_a, of_b, earlier))
     several = min(len(before), len(after)) > 1
     time: Ratio | None = None
     scatter = 0
@@ -276,10 +283,6 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Seq
         time = ratio_by_scatter(within, known_launches, (len(before), len(after)))
         scatter = len(known_launches) if time is not within else 0
     return CaseRatio(a, b, time, several, (state_probe_s(of_a), state_probe_s(of_b)), (len(of_a), len(of_b)), margin, scatter)
-
-
-def _figures(rows: Iterable[Row]) -> list[float]:
-    return [figure for row in rows if (figure := figure_of(row)) is not None]
 
 
 def state_probe_s(rows: Iterable[Row]) -> float | None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches, forced, grouped
+from collbench.results.flags import WITHIN_A_LAUNCH
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import first_of, format_size
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.stragglers import Compared
 
-WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
+WRONG = "wrong data"
+BROKEN = "broken off"
+FINDING = "finding"
+DOUBTFUL = "doubtful"
+MISSING = "missing"
+NOTE = "note"
 SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
 # Flags, the one that reduces the value of a figure most first: figures of another machine or path, then times that are not one number,
 # or not the library's, then wide intervals.
@@ -36,9 +42,10 @@ REMARKS = (
     "unverified", "their_tool", "imported", "remeasured", "retransmits", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
     "too_many_updates", "parts_left_out", "dip",
 )  # fmt: skip
-_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these
 _BREAKS = ("hang", "abort")  # kinds of events after which a run records no end
-_MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
+_MOST = 20  # of a severity
+_MOST_GROUPS = 4
+_MOST_SIZES = 3
 
 
 class Concern(msgspec.Struct, frozen=True):
@@ -77,26 +84,29 @@ def concerns(
     warnings  what could not be read or combined
     fallen    (candidate's name, what is lower than in the baseline)
     """
-    found = [
+    run_names = {run.path: "" if len(runs) == 1 else run.path.resolve().name for run in runs}
+    unsorted = [
         # ceilings of other hosts are only a note
-        *(Concern(FINDING if lost.same_hosts else NOTE, each, name) for name, lost in fallen for each in lost.sentences()),
+        *(Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for name, lost in fallen for sentence in lost.sentences()),
         *findings,
-        *(each for run in runs for each in _of_run(run, "" if len(runs) == 1 else run.path.resolve().name)),
-        *(each for run in runs for each in _of_import(run, "" if len(runs) == 1 else run.path.resolve().name)),
-        *(each for table, cases in zip(tables, compared, strict=True) for each in _slow_ranks(table, cases)),
+        *(concern for run in runs for concern in _of_run(run, run_names[run.path])),
+        *(concern for run in runs for concern in _of_import(run, run_names[run.path])),
+        *(concern for table, cases in zip(tables, compared, strict=True) for concern in _slow_ranks(table, cases)),
         *_of_rows([(table.name if len(tables) > 1 else "", row) for table in tables for row in table.rows]),
         *(Concern(MISSING, warning) for warning in warnings),
     ]
-    known = []
+    sorted_concerns = []
     for severity in SEVERITIES:
         places: dict[Concern, list[str]] = {}  # each concern once, with the names of all runs that have it
-        for each in found:
-            if each.severity == severity:
-                places.setdefault(replace(each, where=""), []).append(each.where)
-        here = [replace(each, where=first_of(filter(None, dict.fromkeys(where)), _MOST_GROUPS)) for each, where in places.items()]
-        known += here[:_MOST]
-        known += [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
-    return known
+        for concern in unsorted:
+            if concern.severity == severity:
+                places.setdefault(replace(concern, where=""), []).append(concern.where)
+        shown_places = {concern: first_of(filter(None, dict.fromkeys(where)), _MOST_GROUPS) for concern, where in places.items()}
+        of_severity = [replace(concern, where=where) for concern, where in shown_places.items()]
+        sorted_concerns += of_severity[:_MOST]
+        if len(of_severity) > _MOST:
+            sorted_concerns.append(Concern(severity, f"and {len(of_severity) - _MOST} more of this kind"))
+    return sorted_concerns
 
 
 def _of_run(run: Run, where: str) -> Iterator[Concern]:
@@ -133,31 +143,33 @@ def _slow_ranks(table: Launches, cases: Sequence[Compared]) -> Iterator[Concern]
 
     run = table.runs[0]
     links = slow_links(run)
-    yield from (Concern(FINDING, each.sentence(), table.name) for each in links)
-    for each in stragglers_in(cases, hosts_of(run), links):
-        known = each.role is Role.WAITS or each.other
-        yield Concern(NOTE if known else FINDING, each.sentence(), table.name)
+    yield from (Concern(FINDING, link.sentence(), table.name) for link in links)
+    for straggler in stragglers_in(cases, hosts_of(run), links):
+        is_explained = straggler.role is Role.WAITS or straggler.other
+        yield Concern(NOTE if is_explained else FINDING, straggler.sentence(), table.name)
 
 
 def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
     """Yield the concerns from the rows: wrong elements, flags, reasons why nothing was measured."""
-    wrong = [each for each in rows if each[1].wrong]
+    wrong = [pair for pair in rows if pair[1].wrong]
     if wrong:
         detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")
         yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are wrong{detail}", _where(wrong, rows))
     yield from _flagged(rows)
-    reasons = grouped((each for each in rows if each[1].na is not None), lambda each: each[1].na)
-    yield from (Concern(MISSING, f"not measured: {reason}", _where(those, rows)) for reason, those in reasons.items())
+    reasons = grouped((pair for pair in rows if pair[1].na is not None), lambda pair: pair[1].na)
+    yield from (Concern(MISSING, f"not measured: {reason}", _where(members, rows)) for reason, members in reasons.items())
 
 
 def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
-    flagged = [(flag, each) for each in rows for flag in dict.fromkeys(each[1].flags)]
-    by_flag = {flag: [each for _, each in those] for flag, those in grouped(flagged, lambda pair: pair[0]).items()}
+    flagged = [(flag, pair) for pair in rows for flag in dict.fromkeys(pair[1].flags)]
+    by_flag = {flag: [pair for _, pair in members] for flag, members in grouped(flagged, lambda pair: pair[0]).items()}
     covered = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
     for flag in (*DOUBTS, *REMARKS):
         if flag in by_flag and flag not in covered:
-            settled = flag in _WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in by_flag[flag])
-            severity = WRONG if flag == "wrong_data" else NOTE if flag in REMARKS or settled else DOUBTFUL
+            settled = flag in WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in by_flag[flag])
+            severity = NOTE if flag in REMARKS or settled else DOUBTFUL
+            if flag == "wrong_data":
+                severity = WRONG
             yield Concern(severity, flag, _where(by_flag[flag], rows), flag)
     for flag, rows_with_it in by_flag.items():
         if flag not in (*DOUBTS, *REMARKS):
@@ -178,9 +190,9 @@ def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) ->
 
 
 def _sizes(sizes: Iterable[int]) -> str:
-    known = sorted(size for size in sizes if size > 0)
-    if not known:
+    positive = sorted(size for size in sizes if size > 0)
+    if not positive:
         return ""
-    if len(known) <= _MOST_SIZES:
-        return f" at {', '.join(map(format_size, known))}"
-    return f" at {len(known)} sizes, {format_size(known[0])} to {format_size(known[-1])}"
+    if len(positive) <= _MOST_SIZES:
+        return f" at {', '.join(map(format_size, positive))}"
+    return f" at {len(positive)} sizes, {format_size(positive[0])} to {format_size(positive[-1])}"

@@ -91,21 +91,23 @@ def without_idle(facts: Facts) -> Facts:
     Interfaces with an address of a rank, and those that a setting or a library names, stay. All stay where no address is known.
     """
     used = _used(facts)
-    kinds: dict[_Nic, dict[str, str]] = {}  # of interfaces, what they are: virtual, RDMA
+    attributes: dict[_Nic, dict[str, str]] = {}  # of interfaces, what they are: virtual, RDMA
     for item, text in facts.items():
         if item.nic is not None and len(item.of_machine) == 3 and item.attribute in ("virtual", "rdma"):
-            kinds.setdefault((item.machine, item.nic), {})[item.attribute] = text
-    idle = {nic for nic, each in kinds.items() if each.get("virtual") in _IDLE and each.get("rdma") != "True" and nic[1] not in used}
+            attributes.setdefault((item.machine, item.nic), {})[item.attribute] = text
+    unneeded = {nic for nic, kind in attributes.items() if kind.get("virtual") in _IDLE and kind.get("rdma") != "True"}
+    idle = {nic for nic in unneeded if nic[1] not in used}
     if not used or not idle:
         return facts
-    left = {item: text for item, text in facts.items() if (item.machine, item.nic) not in idle}
-    return _numbered(left, list({frozenset(each.items()): each for each in _machines(left)}.values()))
+    kept = {item: text for item, text in facts.items() if (item.machine, item.nic) not in idle}
+    return _numbered(kept, list({frozenset(machine.items()): machine for machine in _machines(kept)}.values()))
 
 
 def _used(facts: Facts) -> set[str]:
     """Return the names of interfaces with addresses of ranks, and all words of settings that may be names; without addresses none."""
-    own = {
-        text for item, text in facts.items()
+    rank_interfaces = {
+        text
+        for item, text in facts.items()
         if item.kind == "topology" and len(item.path) == 3 and item.path[0] == "interfaces" and item.attribute == "name"
     }  # fmt: skip
     texts = [
@@ -113,7 +115,7 @@ def _used(facts: Facts) -> set[str]:
         for item, text in facts.items()
         if item.kind == "environment" or (item.kind == "software" and any("interface" in word for word in item.path))
     ]
-    return own | {word for text in texts for word in _WORD.findall(text)} if own else own
+    return rank_interfaces | {word for text in texts for word in _WORD.findall(text)} if rank_interfaces else rank_interfaces
 
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
@@ -123,13 +125,15 @@ _APART = ("software", "environment", "topology", "hosts")
 _SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
 _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
-_MOST_FACTS, _DEEPEST = 20_000, 8
+_MOST_FACTS = 20_000
+_DEEPEST = 8
 # Attributes of a machine that are not compared: its sources, and values that change with every reading.
 _TRANSIENT = {
     "hostname", "hostnames", "sources", "unknown", "origins", "disagreements", "doubts", "counters", "lid", "guid", "uuid", "memory_bytes",
 }  # fmt: skip
 _NAMES = ("address", "key", "name", "id", "number")
-_LONGEST, _BEFORE = 200, 20
+_LONGEST = 200
+_BEFORE = 20
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -179,8 +183,7 @@ def differences(a: Run, b: Run) -> list[Difference]:
 
     Each kind of machine is compared with the most similar one of the other run.
     """
-
-    return [each for each in differing(*comparable(facts(a), facts(b))) if not transient(each)]
+    return [difference for difference in differing(*comparable(facts(a), facts(b))) if not transient(difference)]
 
 
 def differing(a: Facts, b: Facts) -> list[Difference]:
@@ -189,43 +192,42 @@ def differing(a: Facts, b: Facts) -> list[Difference]:
     if probed[0] != probed[1]:  # if only one run has machines, they are one difference instead of one for each of their parts
         mark = {Item.of("topology", _MACHINES): "probed"}
         a, b = ({**_without_machines(side), **(mark if is_probed else {})} for side, is_probed in zip((a, b), probed, strict=True))
-    found = [
+    unequal = [
         Difference(item, *_excerpts(a.get(item, NOTHING), b.get(item, NOTHING)))
         for item in dict.fromkeys([*a, *b])
         if a.get(item) != b.get(item)
     ]
-    return sorted(_combined(found), key=lambda difference: KINDS.index(difference.kind))
+    return sorted(_combined(unequal), key=lambda difference: KINDS.index(difference.kind))
 
 
 def apart(a: Run, b: Run) -> list[Difference]:
     """Return the differences that separate two launches. An item that one side lacks does not count, except a variable."""
-    found = [difference for difference in differences(a, b) if difference.kind in _APART]
-    return [each for each in found if each.kind == "environment" or NOTHING not in (each.a, each.b)]
+    separating = [difference for difference in differences(a, b) if difference.kind in _APART]
+    return [difference for difference in separating if difference.kind == "environment" or NOTHING not in (difference.a, difference.b)]
 
 
 def facts(run: Run) -> Facts:
     """Return everything that is compared, as text by item, without idle interfaces."""
     if run.compared is not None:
         return {Item(*item): text for item, text in run.compared.items()}
-    info, topology = run.info, topology_of(run.path)
-    environment, host = dict_of(info.get("environment")), dict_of(info.get("host"))
+    info = run.info
+    topology = topology_of(run.path)
+    host = dict_of(info.get("host"))
     # versions that differ between the hosts; which hosts have which varies by allocation
-    of_hosts = mixed([one for one in list_of(info.get("software"), dict) if isinstance(one.get("hosts"), list)])
-    names = sorted({str(each) for each in info["hosts"]}) if isinstance(info.get("hosts"), list) else []
+    by_host = mixed([versions for versions in list_of(info.get("software"), dict) if isinstance(versions.get("hosts"), list)])
+    unequal = {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(by_host[name])) for name in VERSIONS if name in by_host}
+    names = sorted({str(name) for name in info["hosts"]}) if isinstance(info.get("hosts"), list) else []
     places = list_of(info.get("rank_map"), dict)
     bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
     cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
     # the governor and similar conditions of the first row, which are equal on all rows
-    conditions = next((known for row in run.rows if isinstance(known := row.evidence.get("conditions"), dict)), {})
+    conditions = next(iter(list_of([row.evidence.get("conditions") for row in run.rows], dict)), {})
     read = [
         ("software", {"collbench": info.get("collbench") if isinstance(info.get("collbench"), str) else None}),
         ("software", {"schema of the run folder": info.get("schema")}),
         ("software", info.get("backends")),
-        (
-            "software",
-            {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(of_hosts[name])) for name in VERSIONS if name in of_hosts},
-        ),
-        ("environment", steering(environment)),
+        ("software", unequal),
+        ("environment", steering(dict_of(info.get("environment")))),
         ("topology", {"interfaces": topology.get("interfaces"), "machines": _without_transient(topology.get("machines"))}),
         ("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST}),
         ("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")}),
@@ -237,30 +239,30 @@ def facts(run: Run) -> Facts:
     ]
     # libraries by name without version
     libraries = {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in list_of(info.get("libraries"), str)}
-    found = {item: text for kind, value in read for item, text in _flat(kind, value).items()}
-    return without_idle(found) | _flat("libraries", libraries)
+    items = {item: text for kind, value in read for item, text in _flat(kind, value).items()}
+    return without_idle(items) | _flat("libraries", libraries)
 
 
 def _excerpts(a: str, b: str) -> tuple[str, str]:
     """Return both texts; of long ones the part from shortly before the first difference."""
-    parting = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    parting = next((place for place, (first, second) in enumerate(zip(a, b, strict=False)) if first != second), min(len(a), len(b)))
     start = max(0, parting - _BEFORE) if max(len(a), len(b)) > _LONGEST else 0
     first, second = (f"{'…' * (start > 0)}{text[start : start + _LONGEST]}{'…' * (len(text) > start + _LONGEST)}" for text in (a, b))
     return first, second
 
 
-def _combined(found: list[Difference]) -> list[Difference]:
+def _combined(differences: list[Difference]) -> list[Difference]:
     """Return the differences; equal ones of numbered items (the links of many hosts) are combined, and so are libraries of one run only."""
-    lonely = [each for each in found if each.kind == "libraries" and NOTHING in (each.a, each.b)]
+    lonely = [difference for difference in differences if difference.kind == "libraries" and NOTHING in (difference.a, difference.b)]
     equal: dict[Difference, list[Difference]] = {}
-    for each in (each for each in found if each not in lonely):
-        path = tuple(_DIGITS.sub("*", word) for word in each.item.path) if each.kind == "topology" else each.item.path
-        equal.setdefault(replace(each, item=Item(each.kind, path)), []).append(each)
-    combined = [members[0] if len(members) == 1 else replace(each, times=len(members)) for each, members in equal.items()]
+    for difference in (difference for difference in differences if difference not in lonely):
+        path = tuple(_DIGITS.sub("*", word) for word in difference.item.path) if difference.kind == "topology" else difference.item.path
+        equal.setdefault(replace(difference, item=Item(difference.kind, path)), []).append(difference)
+    combined = [members[0] if len(members) == 1 else replace(difference, times=len(members)) for difference, members in equal.items()]
     if lonely:
-        of_a = ", ".join(each.what for each in lonely if each.b == NOTHING) or NOTHING
-        of_b = ", ".join(each.what for each in lonely if each.a == NOTHING) or NOTHING
-        combined.append(Difference(Item.of("libraries", "in one run only"), of_a, of_b))
+        only_in_a = ", ".join(difference.what for difference in lonely if difference.b == NOTHING) or NOTHING
+        only_in_b = ", ".join(difference.what for difference in lonely if difference.a == NOTHING) or NOTHING
+        combined.append(Difference(Item.of("libraries", "in one run only"), only_in_a, only_in_b))
     return combined
 
 
@@ -285,11 +287,12 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[tu
 def _without_transient(value: Any) -> Any:
     """Return the topology without passing values, parts of a machine by name, so that one missing GPU is one difference."""
     if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
-        names = [
-            next((str(inner[name]) for name in _NAMES if isinstance(inner.get(name), str | int)), str(at)) for at, inner in enumerate(value)
-        ]
-        named = dict(zip(names, map(_without_transient, value), strict=True))
-        return named if len(named) == len(value) else [_without_transient(inner) for inner in value]
+        parts = [_without_transient(inner) for inner in value]
+        named = {}
+        for place, (inner, part) in enumerate(zip(value, parts, strict=True)):
+            name = next((str(inner[name]) for name in _NAMES if isinstance(inner.get(name), str | int)), str(place))
+            named[name] = part
+        return named if len(named) == len(value) else parts
     if not isinstance(value, dict):
         return value
     idle = {"link"} if value.get("kind") == "gpu" else set()  # an idle GPU reduces the speed of its link
@@ -298,16 +301,16 @@ def _without_transient(value: Any) -> Any:
 
 def _options(command: Any, *, imported: bool) -> dict[str, str]:
     """Return the command's options by name; the last one of a name counts. The files that an import reads are left out."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     name = "command"
     for word in list_of(command, str)[1:]:
         if word.startswith("-"):
             short, _, value = word.partition("=")
             name = _LONG.get(short, short)
-            found[name] = value or "given"
+            options[name] = value or "given"
         else:
-            found[name] = word if found.get(name, "given") == "given" else f"{found[name]} {word}"
-    return {name: value for name, value in found.items() if name not in _NOT_OPTIONS and not (imported and name == "command")}
+            options[name] = word if options.get(name, "given") == "given" else f"{options[name]} {word}"
+    return {name: value for name, value in options.items() if name not in _NOT_OPTIONS and not (imported and name == "command")}
 
 
 # Differences between fresh allocations that are not changes: addresses, the order of machines, boot parameters.
@@ -325,11 +328,13 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     most similar one of the other side.
     """
     # `without_idle` again, since an earlier collbench may have written the baseline.
-    a, b = _transient_removed(without_idle(before)), _transient_removed(without_idle(after))
-    one, other = _machines(a), _machines(b)
-    if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
+    a = _transient_removed(without_idle(before))
+    b = _transient_removed(without_idle(after))
+    machines_a = _machines(a)
+    machines_b = _machines(b)
+    if not machines_a or not machines_b or max(len(machines_a), len(machines_b)) > _MOST_MACHINES:
         return _read_by_both(a, b)
-    pairs = list(_pairs(one, other))
+    pairs = list(_pairs(machines_a, machines_b))
     return _read_by_both(_numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs]))
 
 
@@ -347,9 +352,9 @@ def _transient_removed(facts: Facts) -> Facts:
     """Return the facts without addresses, LIDs of subnet managers, and facts with the value that a document without them has."""
     kept: Facts = {}
     for item, text in facts.items():
-        own = len(item.path) > 1 and (item.kind, item.attribute) in (("software", "address"), ("topology", "sm_lid"))
+        is_ephemeral = len(item.path) > 1 and (item.kind, item.attribute) in (("software", "address"), ("topology", "sm_lid"))
         default = LATER.get(item.attribute) if item.kind == "topology" else None
-        if not own and (default is None or text != str(default)):
+        if not is_ephemeral and (default is None or text != str(default)):
             kept[item] = _OF_BOOT.sub("", text).strip() if item.attribute.endswith("command_line") else text
     return kept
 
@@ -357,37 +362,39 @@ def _transient_removed(facts: Facts) -> Facts:
 def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
     """Return both without the facts of machines that only one has and that an earlier collbench did not read."""
     new = {item for item in a.keys() ^ b.keys() if item.kind == "topology" and LATER.get(item.attribute, True) is None}
-    one, other = ({item: text for item, text in facts.items() if item not in new} for facts in (a, b))
-    return one, other
+    kept_a, kept_b = ({item: text for item, text in facts.items() if item not in new} for facts in (a, b))
+    return kept_a, kept_b
 
 
 def _machines(facts: Facts) -> list[_Machine]:
     """Return the facts of each kind of machine, in the order of their numbers."""
-    found: dict[int, dict[tuple[str, ...], str]] = {}
+    machines: dict[int, dict[tuple[str, ...], str]] = {}
     for item, text in facts.items():
         if item.machine is not None:
-            found.setdefault(item.machine, {})[item.of_machine] = text
-    return [found[number] for number in sorted(found)]
+            machines.setdefault(item.machine, {})[item.of_machine] = text
+    return [machines[number] for number in sorted(machines)]
 
 
 def _pairs(before: list[_Machine], after: list[_Machine]) -> Iterator[tuple[_Machine, _Machine]]:
     """Yield each kind of machine of either side with the most similar one of the other; those of both sides once."""
-    alike = [each for each in before if each in after]
-    yield from ((each, each) for each in alike)
-    gone, come = ([machine for machine in side if machine not in alike] for side in (before, after))
+    unchanged = [machine for machine in before if machine in after]
+    yield from ((machine, machine) for machine in unchanged)
+    only_before, only_after = ([machine for machine in side if machine not in unchanged] for side in (before, after))
     used = []
-    for machine in come:
-        used.append(min(before, key=lambda other: len(other.items() ^ machine.items())))
+    for machine in only_after:
+        used.append(min(before, key=lambda candidate: len(candidate.items() ^ machine.items())))
         yield used[-1], machine
-    for machine in gone:
+    for machine in only_before:
         if machine not in used:
-            yield machine, min(after, key=lambda other: len(other.items() ^ machine.items()))
+            yield machine, min(after, key=lambda candidate: len(candidate.items() ^ machine.items()))
 
 
 def _numbered(facts: Facts, machines: list[_Machine]) -> Facts:
     """Return the facts with these machines instead of their own, numbered in this order."""
-    own = {Item("topology", (_MACHINES, str(number), *path)): text for number, each in enumerate(machines) for path, text in each.items()}
-    return {**_without_machines(facts), **own}
+    numbered = _without_machines(facts)
+    for number, machine in enumerate(machines):
+        numbered |= {Item("topology", (_MACHINES, str(number), *path)): text for path, text in machine.items()}
+    return numbered
 
 
 def _without_machines(facts: Facts) -> Facts:

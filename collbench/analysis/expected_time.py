@@ -17,7 +17,7 @@ or no size on the line. If more of the sizes between the ends are off the line t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import cached_property
 from itertools import groupby
 from math import isfinite
@@ -104,7 +104,7 @@ _HEALTHY_PERCENT = 78.0  # of the expected bandwidth: the least that published h
 
 def not_saturated(rows: Sequence[Row]) -> list[NotSaturated]:
     """Return the series whose largest size reaches neither the healthy part of the expected bandwidth, nor what larger sizes approach."""
-    found: list[NotSaturated] = []
+    unsaturated: list[NotSaturated] = []
     for fit in line_fits(rows):
         row = fit.row
         expected = row.ceiling.bytes_per_s if row.ceiling else None
@@ -113,8 +113,8 @@ def not_saturated(rows: Sequence[Row]) -> list[NotSaturated]:
         is_low = row.comparison is None or row.comparison.percent < _HEALTHY_PERCENT
         if is_low and isfinite(fit.busbw.high) and row.busbw_bytes_per_s < _SATURATED * fit.busbw.value:
             rates = (row.busbw_bytes_per_s, fit.busbw.value, expected)
-            found.append(NotSaturated(row.operation, row.backend, row.size_bytes, row.ranks, *rates))
-    return found
+            unsaturated.append(NotSaturated(row.operation, row.backend, row.size_bytes, row.ranks, *rates))
+    return unsaturated
 
 
 # The line through the smallest and the largest reliable size of a series.
@@ -142,8 +142,10 @@ class _RunLine:
     """The line through the times of two rows; its rate is the reference of the last row if that row exceeds it."""
 
     def __init__(self, first: Row, last: Row) -> None:
-        self.first, self.last = first, last
-        self._first_s, last_s = _seconds(first), _seconds(last)
+        self.first = first
+        self.last = last
+        self._first_s = _seconds(first)
+        last_s = _seconds(last)
         self._s_per_byte = max(0.0, (last_s - self._first_s) / (last.size_bytes - first.size_bytes))
         reference = _s_per_byte_of_links(last)
         self.exceeds_reference = reference is not None and reference * last.size_bytes > last_s * TOLERANCE
@@ -202,20 +204,20 @@ def _off_the_line(middle: Sequence[Row], line: _RunLine, reliable: Set[int]) -> 
 
     An unreliable row that is off the line supports a neighbor that is off, but none that is on it proves that the line holds.
     """
-    ways = [_way_off(row, line) for row in middle]
-    number_on = sum(way == 0 and id(row) in reliable for way, row in zip(ways, middle, strict=True))
-    number_off = sum(way != 0 for way in ways)
+    directions = [_direction_off(row, line) for row in middle]
+    number_on = sum(direction == 0 and id(row) in reliable for direction, row in zip(directions, middle, strict=True))
+    number_off = sum(direction != 0 for direction in directions)
     if number_off > number_on:
         return [(middle[0].size_bytes, middle[-1].size_bytes)]
     stretches: list[_Stretch] = []
-    for way, places in groupby(range(len(middle)), key=ways.__getitem__):
+    for direction, places in groupby(range(len(middle)), key=directions.__getitem__):
         sizes = [middle[place].size_bytes for place in places]
-        if way < 0 or (way > 0 and len(sizes) > 1):
+        if direction < 0 or (direction > 0 and len(sizes) > 1):
             stretches.append((sizes[0], sizes[-1]))
     return stretches
 
 
-def _way_off(row: Row, line: _RunLine) -> int:
+def _direction_off(row: Row, line: _RunLine) -> int:
     """Return 1 if the row is off the line and slower, -1 if it is faster, 0 if it is on it, all by more than its interval explains."""
     measured = median_of(row)
     expected = line.seconds(row.size_bytes)
@@ -243,13 +245,13 @@ class _NcclModels:
     def _by_table(self, series: Sequence[Row]) -> list[Expectation] | None:
         first = series[0]
         entries = _tuning_of(dict_of(dict_of(self._run.info.get("nccl_log")).get(first.backend)).get("tuning"))
-        found: list[Expectation] = []
+        expectations: list[Expectation] = []
         for row in series if entries else ():
             time = time_of_table(entries, row.operation, row.ranks, row.nodes or 1, row.size_bytes, forced=_chosen(row))
             if time is None:
                 return None
-            found.append(_compared(row, time.seconds, FromNcclLog(choice=time.choice), reliable=is_reliable(row)))
-        return found or None
+            expectations.append(_compared(row, time.seconds, FromNcclLog(choice=time.choice), reliable=is_reliable(row)))
+        return expectations or None
 
     def _by_constants(self, series: Sequence[Row]) -> list[Expectation] | None:
         first = series[0]
@@ -305,12 +307,11 @@ def _chosen(row: Row) -> Forced:
     if row.algorithm or row.protocol:
         return row.algorithm, row.protocol
     choices = list_of(dict_of(row.evidence.get("nccl")).get("choices"), dict)
-    pairs = {(choice.get("algorithm"), choice.get("protocol")) for choice in choices if _is_of(choice, row)}
+    operation = plain_name(row.operation)
+    pairs = {
+        (choice.get("algorithm"), choice.get("protocol")) for choice in choices if plain_name(str(choice.get("collective"))) == operation
+    }
     if len(pairs) != 1:
         return None, None
     algorithm, protocol = pairs.pop()
     return (algorithm, protocol) if isinstance(algorithm, str) and isinstance(protocol, str) else (None, None)
-
-
-def _is_of(choice: Mapping[str, Any], row: Row) -> bool:
-    return plain_name(str(choice.get("collective"))) == plain_name(row.operation)

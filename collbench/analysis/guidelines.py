@@ -107,9 +107,9 @@ def _sizes(rows: Sequence[Row]) -> Iterator[GuidelineCheck]:
     """Yield a check of each row with the fastest larger size of its operation."""
     fastest = _fastest(rows)
     for (operation, size), row in fastest.items():
-        larger = [other for (name, other_size), other in fastest.items() if name == operation and other_size > size]
+        larger = [fastest[name, larger_size] for name, larger_size in fastest if name == operation and larger_size > size]
         if larger:
-            yield _compared(row, (min(larger, key=lambda other: _times(other).p50),), larger=True)
+            yield _compared(row, (min(larger, key=lambda row: _times(row).p50),), larger=True)
 
 
 def _compared(row: Row, instead: tuple[Row, ...], *, larger: bool) -> GuidelineCheck:

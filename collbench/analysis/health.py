@@ -20,6 +20,7 @@ references that agree between these sizes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated
@@ -43,11 +44,14 @@ from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
 
 # Bytes; smaller messages do not reach the bandwidth of a healthy system. Inside a host 4 MiB may stay in a cache.
-LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
+LEAST_OF_LINKS = 4 << 20
+LEAST_OF_MEASURED = 16 << 20
 # The share of the expected bandwidth that a healthy system reaches. Inside a host, two ranks on a healthy machine reach 60 to 120 % of what
 # was measured. Runs of earlier versions were compared with memory copy, of which they reach 28 to 66 %, or with loopback TCP out of a
 # cache, of which they reach 33 to 48 %.
-OF_LINKS, OF_MEASURED, OF_MEMORY = 0.5, 0.4, 0.2
+OF_LINKS = 0.5
+OF_MEASURED = 0.4
+OF_MEMORY = 0.2
 EARLIER_REFERENCES = frozenset(
     {"memory copy", "memory sum", "memory copy and sum", "one loopback TCP stream", "one loopback TCP stream each way"}
 )
@@ -136,13 +140,13 @@ class SeriesCheck(Fact, frozen=True):
 
     def rate(self) -> str:
         """Return "5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy"."""
-        own, where = format_rate(self.busbw or 0), f"at {format_size(self.size_bytes)}"
+        busbw = format_rate(self.busbw or 0)
+        size = format_size(self.size_bytes)
         if self.expected is None or self.percent is None:
-            return f"{own} GB/s {where}"
+            return f"{busbw} GB/s at {size}"
+        expected = f"{'at most ' if self.varied else ''}{format_rate(self.expected)}"
         percent = f"{format_percent(self.percent)}{' or more' if self.varied else ''}{self._remark(', ')}"
-        if self.varied:
-            return f"{own} of at most {format_rate(self.expected)} GB/s ({percent}) {where}, limited by {self.limited_by}"
-        return f"{own} of {format_rate(self.expected)} GB/s ({percent}) {where}, limited by {self.limited_by}"
+        return f"{busbw} of {expected} GB/s ({percent}) at {size}, limited by {self.limited_by}"
 
     def reached(self) -> str:
         """Return "allreduce reaches 63 %", or "allreduce reaches 57 % or more"; above 100 % with what that means."""
@@ -372,23 +376,23 @@ def verdict_of(
     omitted    (operation, backend) with cases that were not measured, because the time was over
     """
     by_backend = grouped(rows, lambda row: row.backend)
-    series_by_backend = {
-        backend: [_series(same) for same in grouped(members, lambda row: row.operation).values()] for backend, members in by_backend.items()
-    }
+    series_by_backend = {}
+    for backend, backend_rows in by_backend.items():
+        series_by_backend[backend] = [_series(members) for members in grouped(backend_rows, lambda row: row.operation).values()]
     series = [check for checks in series_by_backend.values() for check in checks]
     causes: list[Cause] = []
     if failed:
         causes.append(failed)
     reasons = [decode_reason(row.na_fact) for row in rows]
-    causes += dict.fromkeys(each for each in reasons if isinstance(each, BackendStartFailed))
-    causes += [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
+    causes += dict.fromkeys(fact for fact in reasons if isinstance(fact, BackendStartFailed))
+    causes += [SevereProblem(finding.code, finding.what, finding.hostname or "") for finding in findings if finding.severity == "severe"]
     measured = {(check.operation, check.backend) for check in series if check.reach is not Reach.ABSENT}
     missing = grouped((case for case in omitted if case not in measured), lambda case: case[1])
     for backend in dict.fromkeys([*series_by_backend, *missing]):
-        of_backend = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
-        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in of_backend):
-            of_backend = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
-        causes += of_backend
+        backend_causes = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
+        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in backend_causes):
+            backend_causes = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
+        causes += backend_causes
     if any(isinstance(cause, ReachesExpected) for cause in causes):
         causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
     if all(check.reach is Reach.ABSENT for check in series):
@@ -402,11 +406,10 @@ def verdict_of(
         decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
         return len(outcomes) if is_proven and decides_nothing else outcomes.index(outcome)
 
-    worst_first = sorted(causes, key=rank_of)
     in_order = sorted(series, key=lambda check: (check.operation, check.backend))
-    severe_ones, warnings, notes = (sum(each.severity == word for each in findings) for word in ("severe", "warning", "note"))
-    summary = DoctorSummary(severe_ones, warnings, notes, findings[0].code if findings else "")
-    return CheckVerdict(tuple(worst_first), (*in_order, summary))
+    counts = Counter(finding.severity for finding in findings)
+    summary = DoctorSummary(counts["severe"], counts["warning"], counts["note"], findings[0].code if findings else "")
+    return CheckVerdict(tuple(sorted(causes, key=rank_of)), (*in_order, summary))
 
 
 def _causes_of_backend(backend: str, checks: Sequence[SeriesCheck], rows: Sequence[Row]) -> list[Cause]:
@@ -515,13 +518,15 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
 
 def interval_of_percent(row: Row) -> tuple[float | None, float | None]:
     """Return the 95 % interval of the percentage, with that of a measured reference; (None, None) without one."""
-    times, comparison = row.time_s, row.comparison
+    times = row.time_s
+    comparison = row.comparison
     if times is None or not times.ci_low or not times.ci_high or not times.p50 or comparison is None:
         return None, None
     fast = comparison.ceiling.high_bytes_per_s or comparison.expected_bytes_per_s
     slow = comparison.ceiling.low_bytes_per_s or comparison.expected_bytes_per_s
-    percent, expected = comparison.percent * times.p50, comparison.expected_bytes_per_s
-    return percent / times.ci_high * expected / fast, percent / times.ci_low * expected / slow
+    expected = comparison.expected_bytes_per_s
+    percent_seconds = comparison.percent * times.p50
+    return percent_seconds / times.ci_high * expected / fast, percent_seconds / times.ci_low * expected / slow
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
@@ -534,8 +539,10 @@ def _described(row: Row, reach: Reach) -> SeriesCheck:
     comparison = row.comparison
     if comparison is None or _exceeds_reference(row):
         return check
-    expected, limit = comparison.expected_bytes_per_s, comparison.ceiling.limited_by
-    return structs.replace(check, expected=expected, percent=comparison.percent, low=low, high=high, share=share_of(row), limited_by=limit)
+    return structs.replace(
+        check, expected=comparison.expected_bytes_per_s, percent=comparison.percent, low=low, high=high,
+        share=share_of(row), limited_by=comparison.ceiling.limited_by,
+    )  # fmt: skip
 
 
 def _why_undecided(row: Row, reach: Reach) -> str:

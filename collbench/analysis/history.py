@@ -18,7 +18,8 @@ _MOST = 20  # the newest ones are read
 def history(a: Run, b: Run) -> list[Run]:
     """Return other runs in the folder of a, or of b, with its software, settings, hosts and links; those of the one with more."""
     pair = {a.path.resolve(), b.path.resolve()}
-    return max(([other for other in _beside(run, pair) if not apart(run, other)] for run in (a, b)), key=len)
+    beside_a, beside_b = ([earlier for earlier in _beside(run, pair) if not apart(run, earlier)] for run in (a, b))
+    return max(beside_a, beside_b, key=len)
 
 
 def _beside(run: Run, left_out: set[Path]) -> Iterator[Run]:
@@ -33,8 +34,8 @@ def _beside(run: Run, left_out: set[Path]) -> Iterator[Run]:
             return
         try:
             info = read_object(folder / "run.json")
-            alike = info.get("operation") == run.info.get("operation") and _hosts(info) == _hosts(run.info)
-            if alike and "finished_utc" in info and "slowed" not in info:
+            is_similar = info.get("operation") == run.info.get("operation") and _hosts(info) == _hosts(run.info)
+            if is_similar and "finished_utc" in info and "slowed" not in info:
                 yield _read(folder)
                 number += 1
         except (OSError, ValueError, UsageError):

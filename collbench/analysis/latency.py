@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from collbench.analysis.launches import case_of, grouped, time_of
+from collbench.analysis.launches import case_of, grouped, row_times, time_of
 from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
@@ -66,7 +66,7 @@ def series_of(row: Row) -> tuple[Any, ...]:
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:
     """Return one fit for each series of `rows` that allows it, in the order in which the series first occur."""
     fits = (_line_fit(members) for members in grouped(rows, series_of).values())
-    return [each for each in fits if each is not None]
+    return [line for line in fits if line is not None]
 
 
 def _line_fit(members: list[Row]) -> LineFit | None:
@@ -75,16 +75,18 @@ def _line_fit(members: list[Row]) -> LineFit | None:
     last = rows[-1] if len(rows) >= _FEWEST else None
     if last is None or last.ranks < 2 or not last.busbw_bytes_per_s or not last.algbw_bytes_per_s:
         return None
-    found = _fitted(tuple(row.size_bytes for row in rows), tuple(time_s for row in rows if (time_s := time_of(row)) is not None))
-    if found is None or not found.regimes or found.regimes[-1].s_per_byte.value <= 0:
+    line = _fitted(tuple(row.size_bytes for row in rows), tuple(row_times(rows)))
+    if line is None or not line.regimes or line.regimes[-1].s_per_byte.value <= 0:
         return None
-    factor, s_per_byte = last.busbw_bytes_per_s / last.algbw_bytes_per_s, found.regimes[-1].s_per_byte
+    factor = last.busbw_bytes_per_s / last.algbw_bytes_per_s
+    s_per_byte = line.regimes[-1].s_per_byte
     low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))  # the slow bound is the low one
     busbw = Bounds(factor / s_per_byte.value, low, high)
-    left_out = tuple(sorted((row.size_bytes, why) for row in members if (why := reason(row))))
-    is_off = any(size == last.size_bytes for size, _ in found.off)
+    reasons = [(row.size_bytes, reason(row)) for row in members]
+    left_out = tuple(sorted((size, why) for size, why in reasons if why))
+    is_off = any(size == last.size_bytes for size, _ in line.off)
     percent = 100 * busbw.value / last.comparison.expected_bytes_per_s if last.comparison and not is_off else None
-    return LineFit(last, rows[0].size_bytes, found, busbw, percent, _half_size(found.regimes), left_out)
+    return LineFit(last, rows[0].size_bytes, line, busbw, percent, _half_size(line.regimes), left_out)
 
 
 @lru_cache(maxsize=1024)

@@ -23,6 +23,7 @@ from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
 from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
+    from collbench.stats.launches import Spread
     from collbench.stats.median import Median
 
 T = TypeVar("T")
@@ -33,7 +34,8 @@ K = TypeVar("K")
 # the meaning of None in these fields; in others it means that the case does not have them
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto", "call": "blocking"}
 _NAMED = attrgetter(*CaseKey._fields)
-SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
+SHORTEST_S = 1e-15  # outside of these, logarithms and their squares overflow
+LONGEST_S = 1e12
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -86,6 +88,16 @@ def why_inconclusive(row: Row) -> str | None:
 def is_time(value: Any) -> bool:
     """Return whether the value is a plausible time in seconds: a femtosecond to 30 000 years."""
     return known(value) and SHORTEST_S <= value <= LONGEST_S
+
+
+def row_times(rows: Iterable[Row]) -> list[float]:
+    """Return the times of those rows that have a valid one, in seconds."""
+    return [time for time in map(time_of, rows) if time is not None]
+
+
+def row_figures(rows: Iterable[Row]) -> list[float]:
+    """Return the figures of `figure_of` of those rows that have one."""
+    return [figure for figure in map(figure_of, rows) if figure is not None]
 
 
 def known(value: Any) -> bool:
@@ -152,7 +164,8 @@ def runs_in(path: Path) -> list[Run]:
     folders = [] if (path / "run.json").exists() or (path / "cells.jsonl").exists() else launch_folders(path)
     if not folders:
         return [read_run(path)]
-    runs, unreadable = [], []
+    runs = []
+    unreadable = []
     for folder in folders:
         try:
             runs.append(read_run(folder))
@@ -166,10 +179,10 @@ def runs_in(path: Path) -> list[Run]:
 def launch_folders(path: Path) -> list[Path]:
     """Return the folders of launches in `path`, by number."""
     try:
-        named = [(int(match[1]), each) for each in path.iterdir() if (match := _LAUNCH.fullmatch(each.name)) and each.is_dir()]
+        folders = [folder for folder in path.iterdir() if _LAUNCH.fullmatch(folder.name) and folder.is_dir()]
     except OSError:
         return []
-    return [folder for _, folder in sorted(named)]
+    return sorted(folders, key=lambda folder: (int(folder.name.removeprefix("launch-")), folder))
 
 
 def read_all(paths: Iterable[Path]) -> list[Run]:
@@ -185,7 +198,8 @@ def check_once(runs: Iterable[Run]) -> None:
     for run in runs:
         start = [run.info.get(name) for name in ("started_utc", "id")]  # no two launches have both in common
         marks: list[Any] = [run.path.resolve()]
-        marks += [(*start, str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in start) else []
+        if all(isinstance(fact, str) for fact in start):
+            marks.append((*start, str(run.info.get("allocation_id"))))
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
         if earlier is not None:
             raise UsageError(f"{run.path} is named twice{'' if run.path == earlier else f', as {earlier}, too'}: name each launch once")
@@ -236,17 +250,18 @@ def combined_rows(runs: Sequence[Run]) -> list[Row]:
     if len(runs) == 1:
         return with_expectations(with_dips(runs[0].rows), runs[0])
     by_launch = [{case_of(row): row for row in run.rows} for run in runs]
+    measured_operations = [{row.operation for row in run.rows} for run in runs]
     combined = []
     for case in dict.fromkeys(case for rows in by_launch for case in rows):
-        there = [rows[case] for rows in by_launch if case in rows]
-        measured = [row for row in there if time_of(row) is not None]
-        row = combine(measured) if measured else there[0]
+        rows_of_case = [rows[case] for rows in by_launch if case in rows]
+        measured = [row for row in rows_of_case if time_of(row) is not None]
+        row = combine(measured) if measured else rows_of_case[0]
         # a run that stopped early would have measured the case if its earlier rows include similar ones
         broke_off = any(
-            case not in rows and not run.finished and (not run.rows or any(other.operation == case.operation for other in run.rows))
-            for rows, run in zip(by_launch, runs, strict=True)
+            case not in rows and not run.finished and (not operations or case.operation in operations)
+            for rows, run, operations in zip(by_launch, runs, measured_operations, strict=True)
         )
-        missing = bool(measured) and (broke_off or len(measured) < len(there))
+        missing = bool(measured) and (broke_off or len(measured) < len(rows_of_case))
         combined.append(replace(row, flags=(*row.flags, "missing_launches")) if missing else row)
     return with_expectations(with_dips(combined), runs[0])
 
@@ -261,32 +276,24 @@ def combine(rows: Sequence[Row]) -> Row:
 
     if len(rows) == 1:
         return rows[0]
-    medians = [time for row in rows if (time := time_of(row)) is not None]
-    spread, times = over_launches(medians), [row.time_s for row in rows if row.time_s]
-    least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
-    most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
-    at_once = next((round(row.algbw_bytes_per_s * row.time_s.p50 / row.size_bytes) for row in rows
-                    if row.message_rate and row.algbw_bytes_per_s and row.time_s and row.size_bytes), 1)  # fmt: skip
-    algbw = at_once * rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
-    factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
-    busbw = algbw * factor if algbw and factor else None
+    medians = row_times(rows)
+    spread = over_launches(medians)
+    algbw, busbw = _bandwidths(rows, spread.value)
     ceiling = _ceiling([row.ceiling for row in rows])
-    percent = 100 * busbw / ceiling.bytes_per_s if busbw and ceiling and ceiling.bytes_per_s else None
+    percent = None
+    if busbw and ceiling and ceiling.bytes_per_s and all(row.comparison for row in rows):
+        percent = 100 * busbw / ceiling.bytes_per_s
     agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
     reached = [row.reached for row in rows if row.reached is not None]
     wrong = [row.wrong for row in rows if row.wrong is not None]
-    factors = [factor for row in rows if row.mode == UNDER_LOAD and (factor := figure_of(row)) is not None]
+    factors = row_figures(row for row in rows if row.mode == UNDER_LOAD)
     interference = rows[0].interference  # of a row under load the factor over the launches that have one
     if factors:
         load = over_launches(factors)
         interference = {"factor": load.value, "low": load.low, "high": load.high}
-    has_percentage = all(row.comparison for row in rows)
     combined = replace(
         rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None,
-        time_s=Times(
-            spread.value, spread.low, spread.high, least and min(least, spread.value), _median(each.p95 for each in times),
-            _median(each.p99 for each in times), most and max(most, spread.value),
-        ),
+        time_s=_quantiles([row.time_s for row in rows if row.time_s], spread),
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
@@ -297,19 +304,41 @@ def combine(rows: Sequence[Row]) -> Row:
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
     )  # fmt: skip
-    return combined.compared_with(ceiling, _ceiling([row.hard_bound for row in rows]), percent if has_percentage else None)
+    return combined.compared_with(ceiling, _ceiling([row.hard_bound for row in rows]), percent)
+
+
+def _bandwidths(rows: Sequence[Row], time_s: float) -> tuple[float | None, float | None]:
+    """Return algorithm and bus bandwidth at this time, in bytes per second; None where no row has one."""
+    messages = next((round(row.algbw_bytes_per_s * row.time_s.p50 / row.size_bytes) for row in rows
+                     if row.message_rate and row.algbw_bytes_per_s and row.time_s and row.size_bytes), 1)  # fmt: skip
+    algbw = messages * rows[0].size_bytes / time_s if any(row.algbw_bytes_per_s for row in rows) else None
+    factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
+    return algbw, algbw * factor if algbw and factor else None
+
+
+def _quantiles(times: Sequence[Times], spread: Spread) -> Times:
+    """Return the median over launches with its interval, and the other quantiles of all launches together."""
+    shortest = [launch.min for launch in times if launch.min is not None and known(launch.min)]
+    longest = [launch.max for launch in times if launch.max is not None and known(launch.max)]
+    return Times(
+        spread.value, spread.low, spread.high,
+        min=min(*shortest, spread.value) if shortest else None,
+        p95=_median(launch.p95 for launch in times),
+        p99=_median(launch.p99 for launch in times),
+        max=max(*longest, spread.value) if longest else None,
+    )  # fmt: skip
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:
     """Return each group's median over the launches, and that of all together; empty if a launch lacks them."""
     if not all(row.groups for row in rows):
         return {}
-    found = {**rows[0].groups, "total_busbw_bytes_per_s": _median(row.groups.get("total_busbw_bytes_per_s") for row in rows)}
+    medians = {**rows[0].groups, "total_busbw_bytes_per_s": _median(row.groups.get("total_busbw_bytes_per_s") for row in rows)}
     for name in ("p50_s", "busbw_bytes_per_s"):
         lists: list[Any] = [row.groups.get(name) for row in rows]
-        sound = all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists)
-        found[name] = [_middle(column) for column in zip(*lists, strict=True)] if sound else None
-    return found
+        sound = all(isinstance(values, list) and len(values) == len(lists[0]) and all(map(known, values)) for values in lists)
+        medians[name] = [_middle(column) for column in zip(*lists, strict=True)] if sound else None
+    return medians
 
 
 def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
@@ -326,15 +355,15 @@ def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
     named = [ceiling for ceiling in ceilings if ceiling]
     if not named:
         return None
-    rateless = [replace(each, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False) for each in named]
+    rateless = [replace(ceiling, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False) for ceiling in named]
     common = Counter(rateless).most_common(1)[0][0]
-    alike = [ceiling for ceiling, each in zip(named, rateless, strict=True) if each == common]
+    same_ceiling = [ceiling for ceiling, without_rates in zip(named, rateless, strict=True) if without_rates == common]
     return replace(
         common,
-        bytes_per_s=_median(each.bytes_per_s for each in alike),
-        low_bytes_per_s=min((each.low_bytes_per_s for each in alike if each.low_bytes_per_s is not None), default=None),
-        high_bytes_per_s=max((each.high_bytes_per_s for each in alike if each.high_bytes_per_s is not None), default=None),
-        disturbed=any(each.disturbed for each in alike),
+        bytes_per_s=_median(ceiling.bytes_per_s for ceiling in same_ceiling),
+        low_bytes_per_s=min((ceiling.low_bytes_per_s for ceiling in same_ceiling if ceiling.low_bytes_per_s is not None), default=None),
+        high_bytes_per_s=max((ceiling.high_bytes_per_s for ceiling in same_ceiling if ceiling.high_bytes_per_s is not None), default=None),
+        disturbed=any(ceiling.disturbed for ceiling in same_ceiling),
     )
 
 
@@ -345,7 +374,8 @@ def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
         for pair in list_of(row.slowest_ranks.get("worst"), list):
             if len(pair) == 2 and all(isinstance(number, int) for number in pair):
                 counts[pair[0]] += pair[1]
-    numbers = [number for row in rows if isinstance(number := row.slowest_ranks.get("count"), int)]
+    stored_counts = [row.slowest_ranks.get("count") for row in rows]
+    numbers = [number for number in stored_counts if isinstance(number, int)]
     if not counts and not numbers:
         return {}
     return {"worst": [list(pair) for pair in counts.most_common(_WORST)], "count": max([len(counts), *numbers])}
@@ -358,8 +388,8 @@ def _middle(values: Iterable[float]) -> float:
 
 
 def _median(values: Iterable[Any]) -> float | None:
-    there = [value for value in values if known(value)]
-    return _middle(there) if there else None
+    known_values = [value for value in values if known(value)]
+    return _middle(known_values) if known_values else None
 
 
 def _name(runs: Sequence[Run]) -> str:
@@ -373,7 +403,8 @@ def _name(runs: Sequence[Run]) -> str:
 
 def median_of(row: Row) -> Median:
     """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
-    times, value = row.time_s, time_of(row)
+    times = row.time_s
+    value = time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")
     return _median_within(row, value, times.ci_low, times.ci_high)

@@ -54,21 +54,21 @@ def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margi
 
     Slower or faster is what exceeds the limit every time; no change needs a limit and factors inside the margin.
     """
-    known = [factor for factor in factors if factor is not None]
-    if not known or limit is None:
+    known_factors = [factor for factor in factors if factor is not None]
+    if not known_factors or limit is None:
         return Outcome.INCONCLUSIVE
-    if min(known) > limit:
+    if min(known_factors) > limit:
         return Outcome.SLOWER
-    if max(known) < 1 / limit:
+    if max(known_factors) < 1 / limit:
         return Outcome.FASTER
-    inside = max(limit, *known) <= 1 + margin + _ROUNDING and min(known) >= 1 - margin
+    inside = max(limit, *known_factors) <= 1 + margin + _ROUNDING and min(known_factors) >= 1 - margin
     return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
     """Return the number of each outcome, zeros included, in the order of `Outcome`."""
-    found = Counter(outcomes)
-    return {each: found[each] for each in Outcome}
+    counts = Counter(outcomes)
+    return {outcome: counts[outcome] for outcome in Outcome}
 
 
 def counts_by_name(counts: Mapping[Outcome, int]) -> dict[str, int]:

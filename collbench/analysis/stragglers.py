@@ -112,10 +112,8 @@ class Straggler(msgspec.Struct, frozen=True):
         """Return which rank finishes last, how often, where, by how much, and why as far as that is known."""
         often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
         after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
-        subject, why = (
-            f"{self.name} finishes last",
-            "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)",
-        )
+        subject = f"{self.name} finishes last"
+        why = "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
         if self.role is Role.DELAYS:
             subject = f"{self.name}, or a path into it, is slow: it finishes last"
         if self.link is not None:
@@ -151,11 +149,11 @@ class Compared(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def others_s(self) -> NDArray[np.float64]:
         """The median of the other ranks' medians in seconds, by rank: all at once, from the position of each in the sorted medians."""
-        stands = np.argsort(np.argsort(self.medians_s))
-        ascending, others = np.sort(self.medians_s), len(self.medians_s) - 1
-        low, high = (ascending[place + (stands <= place)] for place in ((others - 1) // 2, others // 2))
-        both: NDArray[np.float64] = (low + high) / 2
-        return both
+        positions = np.argsort(np.argsort(self.medians_s))
+        ascending = np.sort(self.medians_s)
+        others = len(self.medians_s) - 1
+        low, high = (ascending[place + (positions <= place)] for place in ((others - 1) // 2, others // 2))
+        return np.asarray((low + high) / 2)
 
     def excess(self, rank: int) -> float:
         """Return the rank's median over the others', minus 1."""
@@ -170,13 +168,13 @@ def stragglers(run: Run) -> list[Straggler]:
 def stragglers_in(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
     """Return the ranks that finish last in these cases, possibly of several launches on the same hosts; `links` are slower ones."""
     tests = sum(len(case.medians_s) for case in cases)
-    found: dict[int, list[Compared]] = {}
+    by_rank: dict[int, list[Compared]] = {}
     for case in cases:
         for rank in np.unique(case.slowest).tolist():
             if _is_conspicuous(case, rank, _ALARMS / tests):
-                found.setdefault(rank, []).append(case)
-    named = [_straggler(rank, hosts, out, cases, links) for rank, out in found.items() if _often(out, cases)]
-    return sorted(named, key=lambda each: (-each.cases * each.excess, each.rank))
+                by_rank.setdefault(rank, []).append(case)
+    named = [_straggler(rank, hosts, out, cases, links) for rank, out in by_rank.items() if _often(out, cases)]
+    return sorted(named, key=lambda straggler: (-straggler.cases * straggler.excess, straggler.rank))
 
 
 def slow_links(run: Run) -> list[SlowLink]:
@@ -185,8 +183,8 @@ def slow_links(run: Run) -> list[SlowLink]:
     rates = {link: rate for link, rate in link_rates(run).items() if link in used}
     fastest = max(rates.values(), default=0.0)
     slow = [SlowLink(*link, rate, fastest) for link, rate in rates.items() if rate < _SLOWER_LINK * fastest]
-    ceilings = [each.bytes_per_s for each in link_ceilings(run.rows)]
-    return [each for each in slow if any(_SETS[0] <= 8 * ceiling / each.rate <= _SETS[1] for ceiling in ceilings)]
+    ceilings = [ceiling.bytes_per_s for ceiling in link_ceilings(run.rows)]
+    return [link for link in slow if any(_SETS[0] <= 8 * ceiling / link.rate <= _SETS[1] for ceiling in ceilings)]
 
 
 def compared(run: Run) -> list[Compared]:
@@ -208,18 +206,19 @@ def histogram(cases: Sequence[Compared]) -> list[tuple[int, float]]:
         ranks, times = np.unique(case.slowest, return_counts=True)
         for rank, share in zip(ranks.tolist(), times / len(case.slowest) / len(cases), strict=True):
             shares[rank] += share
-    return sorted(((rank, float(share)) for rank, share in shares.items()), key=lambda each: (-each[1], each[0]))
+    return sorted(((rank, float(share)) for rank, share in shares.items()), key=lambda entry: (-entry[1], entry[0]))
 
 
 def hosts_of(run: Run) -> dict[int, str]:
     """Return the host of each rank, as far as run.json has it."""
-    known = list_of(run.info.get("rank_map"), dict)
-    return {place["rank"]: place["host"] for place in known if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
+    places = list_of(run.info.get("rank_map"), dict)
+    return {place["rank"]: place["host"] for place in places if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
 
 
 def _compared(run: Run, row: Row) -> Compared | None:
     try:
-        slowest, medians = run.array(row, "slowest_rank"), run.array(row, "rank_p50_s")
+        slowest = run.array(row, "slowest_rank")
+        medians = run.array(row, "rank_p50_s")
     except UsageError:  # not stored, or incomplete: the ranks of this case are unknown
         return None
     sound = slowest.ndim == medians.ndim == 1 and len(slowest) and len(medians) > 1
@@ -246,7 +245,8 @@ def _worth(hits: NDArray[np.bool_]) -> float:
 
     The sum ends at the first ρ_k that is not positive (Geyer). A constant series has n.
     """
-    n, centred = len(hits), hits - np.mean(hits)
+    n = len(hits)
+    centred = hits - np.mean(hits)
     variance = float(np.dot(centred, centred)) / n
     inflation = 1.0
     for lag in range(1, n // 2 if variance > 0 else 0):
@@ -268,25 +268,37 @@ def _tail(hits: int, trials: int, chance: float) -> float:
 
 def _often(out: Sequence[Compared], cases: Sequence[Compared]) -> bool:
     """Return whether it is conspicuous in enough cases of a backend: a rank may be slow in one library only."""
-    here, all_cases = (Counter(case.row.backend for case in part) for part in (out, cases))
-    return any(here[backend] >= max(_OFTEN * all_cases[backend], min(2, all_cases[backend])) for backend in here)
+    late_cases, all_cases = (Counter(case.row.backend for case in part) for part in (out, cases))
+    return any(late_cases[backend] >= max(_OFTEN * all_cases[backend], min(2, all_cases[backend])) for backend in late_cases)
 
 
 def _straggler(
     rank: int, hosts: Mapping[int, str], out: Sequence[Compared], cases: Sequence[Compared], links: Sequence[SlowLink]
 ) -> Straggler:
-    share, expected = (float(np.mean(values)) for values in ([case.share(rank) for case in out], [case.expected for case in out]))
+    share = float(np.mean([case.share(rank) for case in out]))
+    expected = float(np.mean([case.expected for case in out]))
     excess = float(np.median([case.excess(rank) for case in out]))
-    few = all(len(case.medians_s) == 2 for case in out)
-    other = name_of(1 - rank, hosts.get(1 - rank, "")) if few else ""
+    is_pair = all(len(case.medians_s) == 2 for case in out)
+    other = name_of(1 - rank, hosts.get(1 - rank, "")) if is_pair else ""
     link = links[0] if links else None
-    role = Role.WAITS if link else Role.DELAYS if not few and _is_slow(rank, out, cases) else Role.UNKNOWN
+    role = Role.UNKNOWN
+    if link:
+        role = Role.WAITS
+    elif not is_pair and _is_slow(rank, out, cases):
+        role = Role.DELAYS
     return Straggler(rank, hosts.get(rank, ""), share, expected, len(out), len(cases), excess, role, link, other)
 
 
 def _is_slow(rank: int, out: Sequence[Compared], cases: Sequence[Compared]) -> bool:
     """Return whether the rank is late where it receives from every rank directly, while the others end at the same time."""
-    here, there = ([case for case in part if case.row.operation in _DIRECT and len(case.medians_s) >= _FEWEST] for part in (out, cases))
-    others = [np.delete(case.medians_s, rank) for case in here]
-    alone = [case for case, each in zip(here, others, strict=True) if float(each.max() / each.min()) - 1 < case.excess(rank) / 2]
-    return bool(alone) and _often(alone, there)
+    alone = []
+    for case in filter(_is_direct, out):
+        others_s = np.delete(case.medians_s, rank)
+        if float(others_s.max() / others_s.min()) - 1 < case.excess(rank) / 2:
+            alone.append(case)
+    return bool(alone) and _often(alone, list(filter(_is_direct, cases)))
+
+
+def _is_direct(case: Compared) -> bool:
+    """Return whether each rank receives from every other one directly, and there are enough of them."""
+    return case.row.operation in _DIRECT and len(case.medians_s) >= _FEWEST

@@ -19,7 +19,6 @@ from collbench.cli.request import CHECK_SIZES, check_request
 from collbench.cli.start import LaunchStart, begin
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.mpi import StartCrashed
-from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
@@ -80,7 +79,8 @@ def _check(spec: CommandSpec, options: MeasuringOptions, argv: Sequence[str]) ->
 def _check_here(start: LaunchStart) -> int:
     from collbench.report.screen import announce
 
-    request, options = start.launch, start.options
+    request = start.launch
+    options = start.options
     announce("looking for backends…", options.quiet)
     missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
     if missing and all(missing.values()):  # the start checks the backends that the user named
@@ -151,9 +151,8 @@ def _omitted(run: Run | None) -> list[tuple[str, str]]:
 
 def _findings(run: Run | None) -> list[Finding]:
     """Return doctor's findings about the hosts of the run, or about this host without their description, worst first."""
-    from collbench.machine.doctor import host as settings
+    from collbench.cli.machine import with_own_findings
     from collbench.machine.doctor.examine import examine
-    from collbench.machine.doctor.finding import worst_first
     from collbench.machine.here import this_machine
     from collbench.machine.sources import read_paths
     from collbench.results.folder import TOPOLOGY
@@ -165,11 +164,7 @@ def _findings(run: Run | None) -> list[Finding]:
         except UsageError:
             machines = []
     machines = machines or [this_machine()]
-    own = machines[0].hostname
-    software = list(settings.examined_software(own, os.environ))
-    for hook in hooks_of("software_findings"):
-        software += hook(own, os.environ)
-    return worst_first([*examine(machines), *software, *settings.examined(own, os.environ)])
+    return with_own_findings(examine(machines), machines[0].hostname)
 
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, options: MeasuringOptions) -> int:
@@ -218,8 +213,8 @@ def _measure_and_judge(start: LaunchStart, world: World, listener: ProgressListe
             failed = RunFailedEarly(error.exit_code, str(error))
             _print(verdict_of(run.rows if run else [], [], failed), printer.folder, len(world.hosts), start.options)
         raise
-    own = _judge(printer.folder, code, start.launch.requested, start.options) if printer else code
-    return world.broadcast(own, "printing the verdict")
+    exit_code = _judge(printer.folder, code, start.launch.requested, start.options) if printer else code
+    return world.broadcast(exit_code, "printing the verdict")
 
 
 CHECK_COMMAND = CommandSpec(

@@ -43,9 +43,11 @@ class Configuration(msgspec.Struct, frozen=True):
         """Return the file, line and key for a message: "config.toml, line 3, max-time"."""
         current: str | None = None
         for number, line in enumerate(self.text.splitlines(), 1):
-            if found := _TABLE.match(line):
-                current = found[1]
-            elif current == table and (found := _KEY.match(line)) and found[1] == key:
+            header = _TABLE.match(line)
+            entry = _KEY.match(line)
+            if header:
+                current = header[1]
+            elif current == table and entry and entry[1] == key:
                 return f"{self.file}, line {number}, {key}"
         return f"{self.file}, {key}"
 
@@ -76,24 +78,24 @@ def read_configuration(typed: Sequence[str], env: Mapping[str, str]) -> Configur
     return Configuration(file, text, {key: value for key, value in document.items() if key not in tables}, tables)
 
 
-def check_keys(found: Configuration, command: str, parsers: Parsers) -> None:
+def check_keys(configuration: Configuration, command: str, parsers: Parsers) -> None:
     """Raise UsageError for a table that is not a command, a key that no command has, or a key that does not fit the command's table."""
-    for table in found.tables:
+    for table in configuration.tables:
         if table not in parsers:
-            raise UsageError(f"{found.file}: [{table}] is not a command{_alike(table, parsers)}")
-    own = _settable(parsers[command])
-    for key in found.tables.get(command, {}):
-        if _long(key) not in own:
-            raise UsageError(f"{found.place(key, command)}: {command} has no option {_long(key)}{_alike(_long(key), own)}")
-    unknown = [key for key in found.common if _long(key) not in own]
-    every = {name for parser in parsers.values() for name in _settable(parser)} if unknown else set()
+            raise UsageError(f"{configuration.file}: [{table}] is not a command{_alike(table, parsers)}")
+    settable = _settable(parsers[command])
+    for key in configuration.tables.get(command, {}):
+        if _long(key) not in settable:
+            raise UsageError(f"{configuration.place(key, command)}: {command} has no option {_long(key)}{_alike(_long(key), settable)}")
+    unknown = [key for key in configuration.common if _long(key) not in settable]
+    all_options = {name for parser in parsers.values() for name in _settable(parser)} if unknown else set()
     for key in unknown:
-        if _long(key) not in every:
-            raise UsageError(f"{found.place(key)}: unknown option{_alike(_long(key), every)}")
+        if _long(key) not in all_options:
+            raise UsageError(f"{configuration.place(key)}: unknown option{_alike(_long(key), all_options)}")
 
 
 def parse_configured(
-    found: Configuration | None, command: str, parser: argparse.ArgumentParser, typed: Sequence[str],
+    configuration: Configuration | None, command: str, parser: argparse.ArgumentParser, typed: Sequence[str],
     parse: Callable[[list[str]], argparse.Namespace],
 ) -> argparse.Namespace:  # fmt: skip
     """Return what `parse` returns for the arguments with the file's values; its `configuration` has the facts for run.json.
@@ -101,18 +103,18 @@ def parse_configured(
     `typed` has the options that take precedence: those of the command line, of variables and of the suite. Raises UsageError with the place
     in the file for a value that is not valid. If only a combination is not valid, it names the file.
     """
-    if found is None:
+    if configuration is None:
         return parse(list(typed))
-    texts = _texts(found, command, parser)
+    texts = _texts(configuration, command, parser)
     words = from_environment(parser, list(typed), {environment_name(long): text for long, text in texts.items()})
     used = [word.partition("=")[0] for word in words[: len(words) - len(typed)]]
     try:
         arguments = parse(words)
     except UsageError as error:
         parse(list(typed))  # raises if the file is not the reason
-        raise UsageError(f"{found.file}: {error}") from error
+        raise UsageError(f"{configuration.file}: {error}") from error
     values = {long.removeprefix("--"): texts[long] for long in used}
-    arguments.configuration = {"file": str(found.file), "values": values} if values else None
+    arguments.configuration = {"file": str(configuration.file), "values": values} if values else None
     return arguments
 
 
@@ -120,11 +122,11 @@ def _long(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _texts(found: Configuration, command: str, parser: argparse.ArgumentParser) -> dict[str, str]:
+def _texts(configuration: Configuration, command: str, parser: argparse.ArgumentParser) -> dict[str, str]:
     """Return the command's values as text, by long option."""
     actions = _settable(parser)
-    own = ((None, found.common), (command, found.tables.get(command, {})))
-    values = {_long(key): (value, found.place(key, table)) for table, each in own for key, value in each.items()}
+    sources = ((None, configuration.common), (command, configuration.tables.get(command, {})))
+    values = {_long(key): (value, configuration.place(key, table)) for table, entries in sources for key, value in entries.items()}
     return {long: _text(actions[long], value, place, parser) for long, (value, place) in values.items() if long in actions}
 
 
@@ -134,11 +136,11 @@ def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {long: action for long, action in options.items() if long not in _NEVER and is_settable(action)}
 
 
-def _alike(word: str, known: Iterable[str]) -> str:
+def _alike(word: str, words: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    found = get_close_matches(word, list(known), n=1)
-    return f": did you mean {found[0].removeprefix('--')}?" if found else ""
+    matches = get_close_matches(word, list(words), n=1)
+    return f": did you mean {matches[0].removeprefix('--')}?" if matches else ""
 
 
 def _text(action: argparse.Action, value: Any, place: str, parser: argparse.ArgumentParser) -> str:
@@ -148,7 +150,7 @@ def _text(action: argparse.Action, value: Any, place: str, parser: argparse.Argu
             raise UsageError(f"{place}: not a valid value: use true or false")
         return str(int(value))
     values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values):
+    if not values or not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in values):
         raise UsageError(f"{place}: not a valid value: use text, a number or a list of these")
     text = ",".join(map(str, values))
     if not text:
@@ -167,9 +169,9 @@ def _check_name(option: str, text: str) -> None:
     from collbench.operations.dtypes import dtype_named, redop_named
     from collbench.units import parse_size, parse_sizes
 
-    each: Mapping[str, Callable[[str], object]] = {"backend": check_name, "dtype": dtype_named, "redop": redop_named}
-    whole: Mapping[str, Callable[[str], object]] = {"sizes": parse_sizes, "size": parse_size, "latency_size": parse_size}
-    if option in whole:
-        whole[option](text)
-    for word in text.split(",") if option in each else ():
-        each[option](word.strip())
+    check_word: Mapping[str, Callable[[str], object]] = {"backend": check_name, "dtype": dtype_named, "redop": redop_named}
+    check_text: Mapping[str, Callable[[str], object]] = {"sizes": parse_sizes, "size": parse_size, "latency_size": parse_size}
+    if option in check_text:
+        check_text[option](text)
+    for word in text.split(",") if option in check_word else ():
+        check_word[option](word.strip())

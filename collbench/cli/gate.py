@@ -69,8 +69,8 @@ _HISTORY_ABOUT = (
 
 def add_history(commands: Any) -> None:
     """Add the command."""
-    about = "show how times changed from allocation to allocation"
-    add_command(commands, "history", about, _judging("show_history"), _add_history_options, description=_HISTORY_ABOUT)
+    summary = "show how times changed from allocation to allocation"
+    add_command(commands, "history", summary, _judging("show_history"), _add_history_options, description=_HISTORY_ABOUT)
 
 
 def _add_history_options(parser: Parser) -> None:
@@ -97,8 +97,8 @@ DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prolo
 
 def add_gate(commands: Any) -> None:
     """Add the command."""
-    about = "detect a cluster that is slower than its baseline"
-    add_command(commands, "gate", about, _judging("gate"), _add_gate_options, description=_ABOUT)
+    summary = "detect a cluster that is slower than its baseline"
+    add_command(commands, "gate", summary, _judging("gate"), _add_gate_options, description=_ABOUT)
 
 
 def _add_gate_options(parser: Parser) -> None:

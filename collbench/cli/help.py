@@ -199,7 +199,8 @@ def grouped_commands(parsers: Mapping[str, HelpParser], operations: Collection[s
     for name, parser in parsers.items():
         if name in placed or name in operations:
             continue
-        group, follows = groups[parser.entry.group], parser.entry.follows
+        group = groups[parser.entry.group]
+        follows = parser.entry.follows
         place = 0 if follows == "" else len(group)
         if follows in group:
             place = group.index(follows) + 1
@@ -221,10 +222,10 @@ def examples(parser: HelpParser, operations: Collection[str]) -> list[tuple[str,
     from collbench.cli.main import is_command
 
     command = _command_of(parser)
-    own = parser.entry.examples or _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
+    all_examples = parser.entry.examples or _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
     absent = tuple(start for start, plugin in _OF_PLUGINS.items() if plugin not in plugins())
-    shown = [(typed.format(command), what) for typed, what in own if not typed.startswith(absent)]
-    return [(typed, what) for typed, what in shown if is_command(typed.split()[0])]
+    shown = [(typed.format(command), purpose) for typed, purpose in all_examples if not typed.startswith(absent)]
+    return [(typed, purpose) for typed, purpose in shown if is_command(typed.split()[0])]
 
 
 def is_expert(parser: HelpParser, action: argparse.Action) -> bool:
@@ -240,7 +241,8 @@ def command_page(parser: HelpParser, operations: Collection[str], everything: bo
     """Return the help page of a command: usage, examples, and the common or all options."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     hidden = [] if everything else [action for action in shown if is_expert(parser, action)]
-    head, body = parser._get_formatter(), parser._get_formatter()
+    head = parser._get_formatter()
+    body = parser._get_formatter()
     head.add_usage(_usage(parser), [], [])
     head.add_text(parser.description)
     for group in parser._action_groups:
@@ -265,16 +267,18 @@ def positional_words(parser: argparse.ArgumentParser) -> str:
     """Return the arguments of a command that are not options, as its usage has them: "RUN [RUN ...]"."""
     formatter = parser._get_formatter()
     positional = (action for action in parser._actions if not action.option_strings and action.help != argparse.SUPPRESS)
-    return " ".join(formatter._format_args(one, str(one.metavar or one.dest)) for one in positional)
+    return " ".join(formatter._format_args(action, str(action.metavar or action.dest)) for action in positional)
 
 
-def _example_lines(found: list[tuple[str, str]], width: int) -> str:
+def _example_lines(examples: list[tuple[str, str]], width: int) -> str:
     """Return the examples, with what they do beside them, or above them where that is too wide."""
-    longest = max((len(typed) for typed, _ in found), default=0)
-    beside = [f"  collbench {typed:<{longest}}  # {what}" for typed, what in found]
-    above = [line for typed, what in found for line in (f"  # {what}", f"  collbench {typed}")]
-    lines = ["examples:", *(beside if max(map(len, beside), default=0) <= width else above)]
-    return "".join(f"{line}\n" for line in lines) if found else ""
+    if not examples:
+        return ""
+    longest = max(len(typed) for typed, _ in examples)
+    beside = [f"  collbench {typed:<{longest}}  # {purpose}" for typed, purpose in examples]
+    above = [line for typed, purpose in examples for line in (f"  # {purpose}", f"  collbench {typed}")]
+    lines = beside if max(map(len, beside)) <= width else above
+    return "".join(f"{line}\n" for line in ("examples:", *lines))
 
 
 def program_page(parser: HelpParser, operations: Collection[str], everything: bool) -> str:

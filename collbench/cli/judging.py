@@ -34,8 +34,8 @@ def add_to_baseline(arguments: argparse.Namespace) -> int:
     allocations = allocations_of(selected[1]) if selected else allocations_in(arguments.runs)
     for file in add_all(arguments.folder, allocations):
         print(file)
-    held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
-    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
+    allocation_count = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
+    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, allocation_count)}")
     return 0
 
 
@@ -60,7 +60,8 @@ def compare_baselines(arguments: argparse.Namespace) -> int:
     from collbench.gating.history import between_allocations, between_baselines
     from collbench.report.baseline import diff_lines
 
-    folder, others = arguments.folder, arguments.others
+    folder = arguments.folder
+    others = arguments.others
     if len(others) > 2:
         raise UsageError(f"diff compares two: name two allocations of {folder}, or the folder of one other baseline")
     baseline = load(folder)
@@ -84,14 +85,16 @@ def show_history(arguments: argparse.Namespace) -> int:
     selected = selected_runs(arguments, arguments.folder)
     if not selected and len(arguments.folder) != 1:
         raise UsageError("history shows one folder: name a baseline, or a folder that holds runs")
-    source = selected[0] if selected else str(arguments.folder[0])
-    found = history(source, *(dated_runs(*selected) if selected else dated_in(arguments.folder[0])))
+    if selected:
+        allocation_history = history(selected[0], *dated_runs(*selected))
+    else:
+        allocation_history = history(str(arguments.folder[0]), *dated_in(arguments.folder[0]))
     letters = letters_for(sys.stdout.encoding, painted)
-    shown = list(history_lines(found, arguments.format, arguments.only, letters, width_of(sys.stdout)))
+    shown = list(history_lines(allocation_history, arguments.format, arguments.only, letters, width_of(sys.stdout)))
     if arguments.html:
         from collbench.report.html.history import write_history
 
-        write_history(found, arguments.only, arguments.html)
+        write_history(allocation_history, arguments.only, arguments.html)
         confirm_written((arguments.html,), sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, painted)
     for line in shown:
@@ -113,7 +116,8 @@ def gate(arguments: argparse.Namespace) -> int:
     half, odd = divmod(len(arguments.runs), 2)
     if arguments.paired and odd:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
-    suite, typed = None, None
+    suite = None
+    typed = None
     with uncollected():
         expected, floors = read_conditions(arguments.expect, arguments.min_percent)
         if arguments.paired:
@@ -175,8 +179,8 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
     besides += [word for floor in arguments.min_percent for word in ("--min-percent", floor)]
     return GateCommand(
         arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
-        first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
-        {each.name: arguments_of(each.facts.get("options", {})) for each in candidate},
+        first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(allocation.slowed for allocation in candidate),
+        {allocation.name: arguments_of(allocation.facts.get("options", {})) for allocation in candidate},
     )  # fmt: skip
 
 
@@ -185,7 +189,8 @@ def _written(
 ) -> int:
     """Write and print a verdict with the suite of its suspects, and return the exit code. typed: of a verdict against a baseline."""
     write_files(verdict, files, arguments.runs, arguments.baseline)
-    notes, written = [], list(astuple(files))
+    notes = []
+    written = list(astuple(files))
     if arguments.confirm_suite:
         stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
         notes.append(write_suite(arguments.confirm_suite, suite, stays))

@@ -57,12 +57,14 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
 
 def in_turn(launches: Sequence[PlannedLaunch], output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:
     """Start the launches one after the other, up to the first failure. Return 0, or its code."""
-    code, one, left = 0, launches[0], len(launches)
+    code = 0
+    launch = launches[0]
+    remaining = len(launches)
     try:
-        for one in launches:
-            print_lines(one.title, output)
-            left -= 1
-            code = start([*argv, "--out", str(one.folder)], {**env, LAUNCH_INDEX: str(one.index), **one.env})
+        for launch in launches:
+            print_lines(launch.title, output)
+            remaining -= 1
+            code = start([*argv, "--out", str(launch.folder)], {**env, LAUNCH_INDEX: str(launch.index), **launch.env})
             if code:
                 break
     except Interrupted as error:  # no supervisor of ranks was running to handle it
@@ -70,7 +72,7 @@ def in_turn(launches: Sequence[PlannedLaunch], output: Output, argv: Sequence[st
     if code:
         from collbench.launch.supervise import report_error
 
-        report_error(_why_it_ended(code, one.title, left))
+        report_error(_why_it_ended(code, launch.title, remaining))
     return code
 
 
@@ -78,14 +80,15 @@ def refuse_a_used(folder: Path) -> None:
     """Raise UsageError for a folder that holds a run or launches already."""
     from collbench.analysis.launches import launch_folders
 
-    held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
-    if held:
-        raise UsageError(f"--out {folder} already holds a run ({held[0]}): use a new folder, so that no data is lost")
+    names = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()]
+    names += [path.name for path in launch_folders(folder)]
+    if names:
+        raise UsageError(f"--out {folder} already holds a run ({names[0]}): use a new folder, so that no data is lost")
 
 
-def _why_it_ended(code: int, title: str, rest: int) -> str:
+def _why_it_ended(code: int, title: str, remaining: int) -> str:
     how = {INTERRUPTED: "was interrupted", TERMINATED: "was terminated"}.get(code, f"failed with exit code {code}")
-    return f"{title} {how}{f', {rest} more not started' if rest else ''}"
+    return f"{title} {how}{f', {remaining} more not started' if remaining else ''}"
 
 
 def _print_all(folder: Path, trace: Path | None, output: Output) -> None:
@@ -107,7 +110,8 @@ def print_lines(sentence: str, output: Output) -> None:
 
 # --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows.
 
-_WITH, _WITHOUT = "with-gdr", "without-gdr"
+_WITH = "with-gdr"
+_WITHOUT = "without-gdr"
 
 
 def check(request: Request, output: Output, argv: Sequence[str], env: Mapping[str, str], start: StartOnce) -> int:

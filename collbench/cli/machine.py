@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.doctor.examine import ExaminedLog
+    from collbench.machine.doctor.finding import Finding
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job
@@ -171,33 +172,33 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         ceiling_from_user=given_rate("--ceiling", arguments.ceiling),
     )
     measured = given_rate("--measured", arguments.measured)
-    found = ceilings(arguments.operation, job)
+    reachable = ceilings(arguments.operation, job)
     check_ranks(arguments.operation, job)
-    if found.expected is not None and found.expected.bytes_per_s is None:
-        raise UsageError(f"peak {arguments.operation}: {found.expected.limited_by}")
+    if reachable.expected is not None and reachable.expected.bytes_per_s is None:
+        raise UsageError(f"peak {arguments.operation}: {reachable.expected.limited_by}")
     sizes = parse_sizes(arguments.sizes) if arguments.sizes else None
     if arguments.floor is not None:
         from collbench.machine.peak.floors import floors_of, parse_share, render
 
-        floors = floors_of(arguments.operation, job, found, parse_share(arguments.floor), sizes)
+        floors = floors_of(arguments.operation, job, reachable, parse_share(arguments.floor), sizes)
         print(render(floors, arguments.operation, job, arguments.emit or "json"))
         return 0
     times = expected_times(arguments.operation, job, sizes) if sizes else []
-    found = replace(found, sizes=tuple(times))
+    reachable = replace(reachable, sizes=tuple(times))
     if measured is not None and len(times) > 1:
         raise UsageError("--measured with several --sizes: use one size, the one that was measured")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.machine import peak_sections
 
-        known = arguments.operation, measured, found, job
-        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines))
+        screen = of_peak(arguments.operation, measured, reachable, job)
+        _write_page(arguments.html, screen, lambda: peak_sections(arguments.operation, measured, reachable, job, machines))
     if arguments.format == "json":
-        print(_json(arguments.operation, measured, found, job))
+        print(_json(arguments.operation, measured, reachable, job))
     elif arguments.format == "csv":
-        print("\n".join(csv_lines(found.sizes)))
+        print("\n".join(csv_lines(reachable.sizes)))
     else:
-        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(found.sizes, job.ranks, measured)]
+        text = [*lines(arguments.operation, measured, reachable, job), *lines_of_sizes(reachable.sizes, job.ranks, measured)]
         for line in wrapped(map(Line, text), width_of(sys.stdout)):
             print(line.text)
     return 0
@@ -228,31 +229,29 @@ def given_rate(option: str, text: str | None) -> float | None:
     return None if text is None else parse_gigabytes(option, text)
 
 
-def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
-
+def _json(operation: str, measured: float | None, reachable: CollectiveCeilings, job: Job) -> str:
     from collbench.machine.peak.ceiling import percent_of
     from collbench.machine.peak.comparison import assumed, doubtful_input, doubts, exceeds_bound, percents
     from collbench.machine.peak.published import published
 
-    share, of_bound = percents(measured, found)
-    of_size = 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and found.sizes else None
-    doubtful = exceeds_bound(measured, found)
-    ceilings = {"expected": found.expected, "ring": found.ring, "bound": found.bound}
+    share_of_ceiling, share_of_bound = percents(measured, reachable)
+    percent_of_size = 100 * measured / reachable.sizes[0].busbw_bytes_per_s if measured is not None and reachable.sizes else None
+    doubtful = exceeds_bound(measured, reachable)
+    ceilings = {"expected": reachable.expected, "ring": reachable.ring, "bound": reachable.bound}
     return json.dumps({
         "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
-        **{name: each.as_json(complete=True) if each else None for name, each in ceilings.items()},
-        "measured_bytes_per_s": measured, "percent_of_ceiling": share,
-        "percent_of_ring": None if doubtful else percent_of(measured, found.ring), "percent_of_bound": of_bound,
+        **{name: ceiling.as_json(complete=True) if ceiling else None for name, ceiling in ceilings.items()},
+        "measured_bytes_per_s": measured, "percent_of_ceiling": share_of_ceiling,
+        "percent_of_ring": None if doubtful else percent_of(measured, reachable.ring), "percent_of_bound": share_of_bound,
         "published": [msgspec.to_builtins(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job) if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
-        "sizes": [msgspec.to_builtins(row) for row in found.sizes],
-        "percent_of_size": of_size,
+        "sizes": [msgspec.to_builtins(row) for row in reachable.sizes],
+        "percent_of_size": percent_of_size,
     }, ensure_ascii=False)  # fmt: skip
 
 
 def _add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the common options of the commands that examine nodes without measuring."""
     deadline = f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})"
     add_some(parser, "color timeout", timeout={"help": deadline})
 
@@ -277,13 +276,13 @@ def add_probe(commands: Any) -> None:
 
 
 def _add_probe_options(parser: Parser) -> None:
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
-    what.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
+    source.add_argument(
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
     for add in hooks_of("probe_options"):
-        add(parser, what)
+        add(parser, source)
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     for add in hooks_of("probe_views"):
         add(parser)
@@ -319,8 +318,8 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
         from collbench.report.html.first_screen import of_probe
         from collbench.report.html.machine import probe_sections
 
-        found = examine(machines)
-        _write_page(arguments.html, of_probe(machines, differing, found), lambda: probe_sections(machines, differing, found))
+        findings = examine(machines)
+        _write_page(arguments.html, of_probe(machines, differing, findings), lambda: probe_sections(machines, differing, findings))
     probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
     for show in hooks_of("probed"):
         show(machines, arguments)
@@ -368,11 +367,11 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
         code: int | None = answer(arguments)
         if code is not None:
             return code
-    return examine_nodes(arguments, lambda machines, here: show_findings(machines, (), arguments, here))
+    return examine_nodes(arguments, lambda machines, has_this_host: show_findings(machines, (), arguments, has_this_host))
 
 
 def examine_nodes(arguments: argparse.Namespace, show: Callable[[list[Machine], bool], int]) -> int:
-    """Probe or read machines, and return the exit code of `show(machines, here)` at rank 0. here: whether this host is one of them.
+    """Probe or read machines, and return the exit code of `show(machines, has_this_host)` at rank 0.
 
     Raises CollbenchError.
     """
@@ -390,12 +389,13 @@ def _launch(arguments: argparse.Namespace) -> int:
     """
     from collbench.report.doctor import write_launch
 
-    others = {"--from": arguments.sources, "--log": getattr(arguments, "log", None), "--since": arguments.since, "--html": arguments.html}
-    other = next((option for option, override in others.items() if override), None)
-    if other:
-        raise UsageError(f"--launch looks at this shell, {other} at what others sent: leave one of the two out")
-    known = _explained(os.environ, arguments.timeout)
-    return FINE if known is None else write_launch(known, arguments.format, sys.stdout, color=arguments.color)
+    log = getattr(arguments, "log", None)
+    examining = {"--from": arguments.sources, "--log": log, "--since": arguments.since, "--html": arguments.html}
+    conflicting = next((option for option, value in examining.items() if value), None)
+    if conflicting:
+        raise UsageError(f"--launch looks at this shell, {conflicting} at what others sent: leave one of the two out")
+    explanation = _explained(os.environ, arguments.timeout)
+    return FINE if explanation is None else write_launch(explanation, arguments.format, sys.stdout, color=arguments.color)
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
@@ -409,18 +409,21 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     if info is None or info.ranks == info.local_ranks or not info.meeting.startswith("tcp://"):
         return None if rank_of(env) else explained(env)
 
-    def about(loaded: MpiLibrary) -> Mapping[str, str]:
-        return {**software.installed(), "native": software.native(), **({"mpi": loaded.name} if loaded.name else {})}
+    def software_with(loaded: MpiLibrary) -> Mapping[str, str]:
+        versions = {**software.installed(), "native": software.native()}
+        if loaded.name:
+            versions["mpi"] = loaded.name
+        return versions
 
     from collbench.control.builds import collect, send_build
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
         if info.local_rank == 0:
-            send_build(info, env, about(library(env)), 2 * wait_s)
+            send_build(info, env, software_with(library(env)), 2 * wait_s)
         return None
-    known, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
-    return with_hosts(known, hosts, silent)
+    explanation, hosts, silent = collect(info, env, lambda: explained(env), lambda own: software_with(own.library), wait_s)
+    return with_hosts(explanation, hosts, silent)
 
 
 def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
@@ -439,25 +442,30 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
             mpi.finalise(sys.modules["mpi4py.MPI"])
 
 
-def show_findings(machines: Sequence[Machine], logs: Sequence[ExaminedLog], arguments: argparse.Namespace, here: bool) -> int:
-    """Print the findings of the machines and logs; return the exit code. here: this host is one of them, so include its software."""
+def with_own_findings(findings: Sequence[Finding], hostname: str | None) -> list[Finding]:
+    """Return the findings and those about the software and settings of this host, worst first."""
     from collbench.machine.doctor import host
-    from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
+
+    software = list(host.examined_software(hostname, os.environ))
+    for examined in hooks_of("software_findings"):
+        software += examined(hostname, os.environ)
+    return worst_first([*findings, *software, *host.examined(hostname, os.environ)])
+
+
+def show_findings(machines: Sequence[Machine], logs: Sequence[ExaminedLog], arguments: argparse.Namespace, has_this_host: bool) -> int:
+    """Print the findings of the machines and logs; return the exit code. has_this_host: include the software of this host."""
+    from collbench.machine.doctor.examine import examine
     from collbench.machine.sources import read_paths
     from collbench.report.doctor import print_findings
 
     good = [] if arguments.since is None else read_paths([arguments.since])
-    found = examine(machines, logs, good)
-    if here:
-        hostname = machines[0].hostname if machines else None
-        software = host.examined_software(hostname, os.environ)
-        for examined in hooks_of("software_findings"):
-            software += examined(hostname, os.environ)
-        found = worst_first([*found, *software, *host.examined(hostname, os.environ)])
+    findings = examine(machines, logs, good)
+    if has_this_host:
+        findings = with_own_findings(findings, machines[0].hostname if machines else None)
     if arguments.html:
         from collbench.report.html.first_screen import of_doctor
         from collbench.report.html.machine import doctor_sections
 
-        _write_page(arguments.html, of_doctor(found, machines, logs), lambda: doctor_sections(found, machines, logs))
-    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)
+        _write_page(arguments.html, of_doctor(findings, machines, logs), lambda: doctor_sections(findings, machines, logs))
+    return print_findings(findings, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)

@@ -45,17 +45,20 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
         raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
     from difflib import get_close_matches
 
-    alike = get_close_matches(first.lower(), [*parsers, "help", *topics], n=1)
-    raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
+    matches = get_close_matches(first.lower(), [*parsers, "help", *topics], n=1)
+    suggestion = f": did you mean {matches[0]}?" if matches else ""
+    raise UsageError(f"unknown command '{first}'{suggestion} (`collbench --help` lists the commands)")
 
 
-def check_words(command: str, left: Sequence[str], parsers: Parsers) -> NoReturn:
-    """Raise UsageError for arguments that the command's parser did not accept; `left` has one or more."""
-    option = next((_option(word) for word in left if word.startswith("-")), None)
-    if parsers[command].ends_with_command and left[0] in parsers:
-        raise UsageError(f"put -- before the command: `collbench {command} … -- {' '.join(left)}`")
-    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is an unexpected argument"
-    raise UsageError(f"{what} (see `collbench {command} --help`)")
+def check_words(command: str, unknown: Sequence[str], parsers: Parsers) -> NoReturn:
+    """Raise UsageError for arguments that the command's parser did not accept; `unknown` has one or more."""
+    option = next((_option(word) for word in unknown if word.startswith("-")), None)
+    if parsers[command].ends_with_command and unknown[0] in parsers:
+        raise UsageError(f"put -- before the command: `collbench {command} … -- {' '.join(unknown)}`")
+    problem = f"'{unknown[0]}' is an unexpected argument"
+    if option:
+        problem = f"{command} has no option {option}{_remedy(option, command, parsers)}"
+    raise UsageError(f"{problem} (see `collbench {command} --help`)")
 
 
 def _option(word: str) -> str:
@@ -65,27 +68,33 @@ def _option(word: str) -> str:
 
 def _remedy(option: str, command: str, parsers: Parsers) -> str:
     """Return similar options, or why the command does not have it, or which commands do; "" if none has it."""
-    alike = _alike(option, _options(parsers[command]))
-    if alike:
-        return f": did you mean {alike}?"
+    similar = _alike(option, _options(parsers[command]))
+    if similar:
+        return f": did you mean {similar}?"
     operations = operation_commands().get(command, [])
-    of_data = {flag for each in OPTIONS.values() if each.needs is moves for flag in each.flags.split()}
-    if operations and not any(map(moves, operations)) and option in of_data:
+    data_options = {flag for declared in OPTIONS.values() if declared.needs is moves for flag in declared.flags.split()}
+    if operations and not any(map(moves, operations)) and option in data_options:
         return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
-    named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
-    return f": {' and '.join(filter(None, (', '.join(named[:-1]), named[-1])))} {'have' if others[1:] else 'has'} it" if others else ""
+    if not others:
+        return ""
+    named = others[:_MOST_NAMED]
+    if len(others) > _MOST_NAMED:
+        named.append("others")
+    *first, last = named
+    return f": {', '.join(first)} and {last} have it" if first else f": {last} has it"
 
 
-def _alike(option: str, known: Sequence[str]) -> str | None:
+def _alike(option: str, options: Sequence[str]) -> str | None:
     """Return the long option that begins with this text, or is most similar to it. Dashes do not count."""
     if not option.startswith("--"):
         return None
-    word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
+    word = option[2:]
+    words = [name[2:] for name in options if name.startswith("--")]
     from difflib import get_close_matches
 
-    found = [one for one in words if word and one.startswith(word)] or get_close_matches(word, words, n=1)
-    return f"--{found[0]}" if found else None
+    matches = [name for name in words if word and name.startswith(word)] or get_close_matches(word, words, n=1)
+    return f"--{matches[0]}" if matches else None
 
 
 def _options(parser: ArgumentParser) -> list[str]:
@@ -168,10 +177,10 @@ def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     if argv[:1] and argv[0] in added and not {"-h", "--help", "--help-all"} & set(split_rest(argv)[0]):
         from collbench.cli.configuration import check_keys, parse_configured, read_configuration
 
-        found = read_configuration(argv[1:], os.environ)
-        if found:
-            check_keys(found, argv[0], all_parsers()[1])
-        return parse_configured(found, argv[0], added[argv[0]], argv[1:], lambda words: _read([argv[0], *words], parser, added))
+        configuration = read_configuration(argv[1:], os.environ)
+        if configuration:
+            check_keys(configuration, argv[0], all_parsers()[1])
+        return parse_configured(configuration, argv[0], added[argv[0]], argv[1:], lambda words: _read([argv[0], *words], parser, added))
     return _read(argv, parser, added)
 
 
@@ -190,7 +199,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
         if translate is None and not {*argv[1:]} <= {"-h", "--help", "--help-all"}:
             raise UsageError(f"{argv[0]}: options of OSU and IMB need the plug-in mpibench: use collbench's own (`collbench --help`)")
         argv = translate(argv[0], argv[1:]) if translate else argv
-    return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
+    return [*(part for word in argv[:1] for part in command_named(word, parsers)), *respelled(argv[1:])]
 
 
 def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
@@ -234,9 +243,9 @@ def is_command(name: str) -> bool:
 
 def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     check_command(argv, added)
-    arguments, left = parser.parse_known_args(argv)
-    if left:
-        check_words(arguments.command, left, all_parsers()[1])
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        check_words(arguments.command, unknown, all_parsers()[1])
     return cast(Namespace, arguments)
 
 
@@ -294,7 +303,7 @@ def _code_of(error: BaseException) -> int:
 def _leave(code: int) -> NoReturn:
     """End the process at once. Python's clean-up and threads of failed libraries must not delay a finished rank."""
     signals.settle()
-    left = code
+    exit_code = code
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -302,14 +311,14 @@ def _leave(code: int) -> NoReturn:
         from collbench.launch.spawn import code_for_launcher, record_exit
 
         record_exit(code, os.environ)
-        left = code_for_launcher(code, os.environ)
+        exit_code = code_for_launcher(code, os.environ)
     if code:
         from collbench.launch.shared_memory import remove_mapped
 
         remove_mapped()
     if "mpi4py.MPI" in sys.modules:
-        _run_exit_handlers(left)
-    os._exit(left)
+        _run_exit_handlers(exit_code)
+    os._exit(exit_code)
 
 
 def _run_exit_handlers(code: int) -> None:

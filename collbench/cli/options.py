@@ -251,11 +251,11 @@ class OperationOptions(MeasuringOptions):
 
 def declared_options(kind: type[MeasuringOptions]) -> dict[str, Option]:
     """Return by name the options that a class declares, with those of its bases."""
-    found = {}
+    options = {}
     for declared in fields(kind):
         if "option" in declared.metadata:
-            found[declared.name] = replace(declared.metadata["option"], name=declared.name)
-    return found
+            options[declared.name] = replace(declared.metadata["option"], name=declared.name)
+    return options
 
 
 OPTIONS: Mapping[str, Option] = declared_options(MeasuringOptions)

@@ -22,24 +22,28 @@ _COMMANDS = {
 }  # fmt: skip
 
 
-def command_named(word: str, known: Collection[str]) -> list[str]:
-    """Return the known command, with options, that a word means: itself, or the one for another tool's name; an unknown word unchanged.
+def command_named(word: str, commands: Collection[str]) -> list[str]:
+    """Return the command, with options, that a word means: itself, or the one for another tool's name; an unknown word unchanged.
 
     OSU's names of call forms are options here: "iallreduce" is `allreduce --calls nonblocking`, "allreduce_persistent" is
     `allreduce --calls persistent`.
     """
-    if word in known:
+    if word in commands:
         return [word]
-    plain, form = word.lower().removeprefix("osu_").removesuffix("_persistent"), "persistent"
-    if plain == word.lower().removeprefix("osu_"):
-        plain, form = plain.removeprefix("i"), "nonblocking" if plain.startswith("i") else ""
-    if form:
-        found = command_named(plain, known)
-        return [*found, "--calls", form] if found[0] in operation_commands() else [word]
-    short = word.lower().removeprefix("osu_").removesuffix("_mpi").removesuffix("_perf").replace("-", "").replace("_", "")
-    by_letters = {name.replace("-", ""): name for name in known}
+    name = word.lower().removeprefix("osu_")
+    if name.endswith("_persistent"):
+        return _with_call_form(word, name.removesuffix("_persistent"), "persistent", commands)
+    if name.startswith("i"):
+        return _with_call_form(word, name.removeprefix("i"), "nonblocking", commands)
+    short = name.removesuffix("_mpi").removesuffix("_perf").replace("-", "").replace("_", "")
+    by_letters = {name.replace("-", ""): name for name in commands}
     name, *options = _COMMANDS.get(short, short).split() or [short]
     return [by_letters[name], *options] if name in by_letters else [word]
+
+
+def _with_call_form(word: str, operation: str, form: str, commands: Collection[str]) -> list[str]:
+    command = command_named(operation, commands)
+    return [*command, "--calls", form] if command[0] in operation_commands() else [word]
 
 
 # Other spellings of options that mean the same: nccl-tests' long names, and mpirun's -np.
@@ -75,12 +79,13 @@ class OtherOption(msgspec.Struct, frozen=True):
 
 
 def _only(*accepted: str) -> Callable[[str], Mapping[str, Any] | None]:
-    """Accept these values: they are what collbench does."""
     return lambda value: {} if value in accepted else None
 
 
 def _graph(value: str) -> Mapping[str, Any] | None:
-    return None if not (value.isascii() and value.isdecimal()) else {"mode": "graph"} if int(value) else {}
+    if not (value.isascii() and value.isdecimal()):
+        return None
+    return {"mode": "graph"} if int(value) else {}
 
 
 def _registration(value: str) -> Mapping[str, Any] | None:
@@ -134,10 +139,10 @@ class _Translate(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
         """Set them. Raises UsageError for a value without an equivalent."""
-        found = self.option.settings(str(values))
-        if found is None:
+        settings = self.option.settings(str(values))
+        if settings is None:
             raise UsageError(f"{option_string} {values}: {self.option.reason}")
-        for name, value in found.items():
+        for name, value in settings.items():
             setattr(namespace, name, value)
 
 

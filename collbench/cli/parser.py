@@ -47,13 +47,13 @@ class Parser(HelpParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse with argparse after all options were added."""
         self.whole()
-        own, rest = split_rest(args) if self._rest else (args, None)
-        found, left = super().parse_known_args(own, namespace)
+        own_words, rest = split_rest(args) if self._rest else (args, None)
+        arguments, unknown = super().parse_known_args(own_words, namespace)
         if self._rest:
-            setattr(found, self._rest, rest)
-        if getattr(found, "format", None) == "jsonl":
-            found.format = "json"  # its name in the code
-        return found, left
+            setattr(arguments, self._rest, rest)
+        if getattr(arguments, "format", None) == "jsonl":
+            arguments.format = "json"  # its name in the code
+        return arguments, unknown
 
     def format_help(self, *, everything: bool = False) -> str:
         """Return the help page: the program's, or a command's with its common options or all of them."""
@@ -110,8 +110,8 @@ def add_command(
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """Return the arguments before a bare `--`, and those after it (None: there is none)."""
     words = list(typed)
-    at = words.index("--") if "--" in words else None
-    return (words, None) if at is None else (words[:at], words[at + 1 :])
+    end = words.index("--") if "--" in words else None
+    return (words, None) if end is None else (words[:end], words[end + 1 :])
 
 
 def file_name(text: str) -> Path:
@@ -216,10 +216,10 @@ def pair_numbers(text: str) -> tuple[int, ...]:
 
 def words(text: str) -> list[str]:
     """Return names separated by commas."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if not names:
         raise argparse.ArgumentTypeError("an empty list: name at least one")
-    return found
+    return names
 
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -230,16 +230,17 @@ def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
     """Return the options from COLLBENCH_* variables (empty is unset), then the typed ones, which take precedence."""
     added: list[str] = []
-    own, _ = split_rest(typed)
+    own_words, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
         value = env.get(environment_name(long)) if long and long not in _HELP else None
-        if long is None or not value or not is_settable(action) or _is_typed(action, own):
+        if long is None or not value or not is_settable(action) or _is_typed(action, own_words):
             continue
         if action.nargs == 0:
-            added += [long] if value.lower() not in ("0", "false", "no") else []
+            if value.lower() not in ("0", "false", "no"):
+                added.append(long)
         else:
-            added += [f"{long}={value}"]
+            added.append(f"{long}={value}")
     return [*added, *typed]
 
 

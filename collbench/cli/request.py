@@ -138,15 +138,15 @@ def _check_resume(options: MeasuringOptions) -> None:
             raise UsageError(f"--resume-if-exists and {name} exclude each other: remove one of them")
 
 
-def _every(names: Sequence[str], known: Iterable[str]) -> Iterable[str]:
+def _every(names: Sequence[str], all_names: Iterable[str]) -> Iterable[str]:
     """Return the names, or what nccl-tests means by "all"."""
-    return known if list(names) == ["all"] else names
+    return all_names if list(names) == ["all"] else names
 
 
-def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+def _known(noun: str, names: list[str], choices: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if name.lower() not in known:
-            raise UsageError(f"{what} '{name}' is unknown: choose from {', '.join(known)}")
+        if name.lower() not in choices:
+            raise UsageError(f"{noun} '{name}' is unknown: choose from {', '.join(choices)}")
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
@@ -173,7 +173,8 @@ def _sizes(options: MeasuringOptions) -> tuple[tuple[int, ...] | None, str, tupl
         return None, step, None
     least = str(SMALLEST) if options.minimum is None else options.minimum
     most = least if options.maximum is None else options.maximum
-    first, last = parse_size(least), parse_size(most)
+    first = parse_size(least)
+    last = parse_size(most)
     if first > last:
         raise UsageError(f"-b {least} is larger than -e {most}: swap them")
     return tuple(size_steps(first, last, step)), step, (first, last)
@@ -188,8 +189,8 @@ _CHECK_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a lin
 
 def check_request(options: MeasuringOptions, argv: Sequence[str], info: LaunchInfo | None) -> TaskRequest:
     """Return the request of `collbench check`. Sizes that do not fit the memory are left out. Raises UsageError."""
-    kept = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
-    sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in CHECK_SIZES.items()]
+    common = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
+    sweeps = [replace(common, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in CHECK_SIZES.items()]
     total_s = options.total_time or 0.0
     limits = {"max_time_s": _CHECK_MAX_TIME_S, "wall_s": total_s + CHECK_OVERHEAD_S}
     more: dict[str, Any] = {}
@@ -201,7 +202,8 @@ def check_request(options: MeasuringOptions, argv: Sequence[str], info: LaunchIn
 # Several launches of a command on this host: by --launches, or of --gdr-check with and without GPUDirect RDMA.
 
 LAUNCH_INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `launches` starts
-GDR_LEVEL, GDR_NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
+GDR_LEVEL = "NCCL_NET_GDR_LEVEL"
+GDR_NEVER = "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _BY_HAND = (
     "--gdr-check starts the ranks itself, but {launcher} has already started them: "
     f"run the command twice in the allocation without it, the second time with {GDR_LEVEL}={GDR_NEVER} exported, "
@@ -281,16 +283,16 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
     if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
         return 1
     gpus = visible_gpus(env)
-    each = per_process(request) if gpus else None
-    return default_ranks(gpus, each) if each else 1
+    gpus_each = per_process(request) if gpus else None
+    return default_ranks(gpus, gpus_each) if gpus_each else 1
 
 
 def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
     """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
-    kept = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
+    launch_advice = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
     task = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}.get(info.launcher, "each task")
     advice = f"{task} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-    return replace(info, advice=(advice, *kept))
+    return replace(info, advice=(advice, *launch_advice))
 
 
 def placement_of(request: Request, info: LaunchInfo | None, env: Mapping[str, str]) -> Placement:
@@ -300,7 +302,8 @@ def placement_of(request: Request, info: LaunchInfo | None, env: Mapping[str, st
         per_host = request.ranks_per_node or processes
     else:
         started = request.ranks_per_node or node_ranks(request, info, env)
-        processes, per_host = info.ranks * started, info.local_ranks * started
+        processes = info.ranks * started
+        per_host = info.local_ranks * started
     gpus = request.gpus_per_process
     host_of = tuple(rank // (per_host * gpus) for rank in range(processes * gpus))
     names = info.hosts if info else (socket.gethostname(),)

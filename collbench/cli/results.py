@@ -124,8 +124,8 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def add_runs(commands: Any) -> None:
     """Add the command."""
-    about = "list stored runs, newest first: when, command, ranks, cases and the best figure"
-    add_command(commands, "runs", about, call_runs, _add_runs_options, description=about)
+    summary = "list stored runs, newest first: when, command, ranks, cases and the best figure"
+    add_command(commands, "runs", summary, call_runs, _add_runs_options, description=summary)
 
 
 def _add_runs_options(parser: Parser) -> None:

@@ -56,7 +56,7 @@ def _stored_command(folder: Path) -> list[str]:
 
 def _without(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
     """Return the words without these options and their values."""
-    found = []
+    kept = []
     skipped = 0
     for word in words:
         name, equals, _ = word.partition("=")
@@ -65,5 +65,5 @@ def _without(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
         elif name in options:
             skipped = 0 if equals else options[name]
         else:
-            found.append(word)
-    return found
+            kept.append(word)
+    return kept

@@ -30,7 +30,7 @@ def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tup
     """
     check_selection(arguments)
     for select in hooks_of("selected_runs"):
-        found: tuple[str, Sequence[Run]] | None = select(arguments, names)
-        if found is not None:
-            return found
+        runs: tuple[str, Sequence[Run]] | None = select(arguments, names)
+        if runs is not None:
+            return runs
     return None

@@ -57,7 +57,8 @@ def suite_request(parser: Parser, options: OperationOptions, argv: Sequence[str]
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
     default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
-    values, plain = {name: getattr(options, name) for name in sorted(typed)}, (bool, int, float, list, type(None))
+    plain = (bool, int, float, list, type(None))
+    values = {name: getattr(options, name) for name in sorted(typed)}
     facts = suite.as_json() | {"typed": {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}}
     word = _NOT_FOR_NAMES.sub("-", suite.name)[:60].strip("-") or "suite"
     request = request_of(
@@ -70,8 +71,7 @@ def suite_request(parser: Parser, options: OperationOptions, argv: Sequence[str]
 
 def _check_number(suite: Suite) -> None:
     """Raise UsageError for a suite that would need hours of preparation before the first measurement."""
-    lists = ([each for key, each in table.values.items() if key in _ONE_BY_ONE] for table in suite.sweeps)
-    number = sum(prod(map(len, each)) for each in lists)
+    number = sum(prod(len(choices) for key, choices in table.values.items() if key in _ONE_BY_ONE) for table in suite.sweeps)
     if number > _MOST_COMBINATIONS:
         raise UsageError(
             f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, but at most {_MOST_COMBINATIONS:,} are "
@@ -102,8 +102,8 @@ def _sweeps_of(table: SuiteSweep, parser: Parser, argv: Sequence[str], suite: Su
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
     """Yield the options and values of each combination."""
-    fixed = [(_TOGETHER[key], ",".join(map(_text, each))) for key, each in values.items() if key in _TOGETHER]
-    choices = [[(_ONE_BY_ONE[key], one) for one in each] for key, each in values.items() if key in _ONE_BY_ONE]
+    fixed = [(_TOGETHER[key], ",".join(map(_text, listed))) for key, listed in values.items() if key in _TOGETHER]
+    choices = [[(_ONE_BY_ONE[key], value) for value in listed] for key, listed in values.items() if key in _ONE_BY_ONE]
     if "in_place" in values:
         choices.append(_PLACED[values["in_place"][0]])
     return ([*fixed, *chosen] for chosen in product(*choices))

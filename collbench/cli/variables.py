@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-YOU, JOB, COLLBENCH = "you", "a job of `emit`", "collbench"
+YOU = "you"
+JOB = "a job of `emit`"
+COLLBENCH = "collbench"
 
 
 class Variable(NamedTuple):

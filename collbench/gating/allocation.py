@@ -126,7 +126,8 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
         unreadable = next((folder for folder in folders if folder not in read), None)
         if unreadable is not None:
             raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
-        planned = max((count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)), default=0)
+        counts = [read[folder].info.get("launches") for folder in folders]
+        planned = max((count for count in counts if isinstance(count, int)), default=0)
         if planned > len(folders):
             raise UsageError(f"{path} holds {len(folders)} of {planned} launches: repeat those missing, or name the others one by one")
         if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
@@ -136,9 +137,9 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
 
 def allocations_of(runs: Sequence[Run]) -> list[Allocation]:
     """Return the allocations of runs, in the order in which they began. Raises UsageError if launches do not repeat one another."""
-    by_allocation, apart = launches.repetitions(runs)
-    if apart:
-        raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")
+    by_allocation, conflicts = launches.repetitions(runs)
+    if conflicts:
+        raise UsageError(f"{conflicts[0]}: launches of one allocation need equal software and settings; name those that have them")
     return in_order([allocation_from(repeated) for repeated in by_allocation])
 
 
@@ -155,42 +156,46 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     if not NAME.fullmatch(name):
         raise UsageError(f"{first}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
     by_launch = [{case_of(row): row for row in run.rows} for run in runs]  # of a case measured twice in a launch the last row counts
-    rows = {case: [of_launch.get(case) for of_launch in by_launch] for case in dict.fromkeys(case for each in by_launch for case in each)}
+    cases = dict.fromkeys(case for launch_rows in by_launch for case in launch_rows)
+    rows = {case: [launch_rows.get(case) for launch_rows in by_launch] for case in cases}
     if not rows:
         raise UsageError(f"{first} has no finished case: name another run")
-    every = [row for run in runs for row in run.rows]
-    imported = {IMPORTED in row.flags for row in every}
+    all_rows = [row for run in runs for row in run.rows]
+    imported = {IMPORTED in row.flags for row in all_rows}
     if len(imported) > 1:  # another tool's statistic is not comparable with our median
         raise UsageError(f"{first}: some of its allocation's rows are imported, others measured here: give them two names")
     wrong = Counter[CaseKey]()  # of all rows
-    for row in every:
+    for row in all_rows:
         if row.wrong:
             wrong[case_of(row)] += row.wrong
-    starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
-    began = min(starts)[1] if starts else ""
-    found: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
-    for item, text in (fact for run in runs for fact in facts(run).items()):
-        found.setdefault(item.kind, {}).setdefault(item.what, text)
+    started = list_of([run.info.get("started_utc") for run in runs], str)
+    began = min((text for text in started if moment(text)), key=lambda text: (moment(text), text), default="")
+    texts: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
+    for run in runs:
+        for item, text in facts(run).items():
+            texts.setdefault(item.kind, {}).setdefault(item.what, text)
     slowed = ""  # how they were slowed on purpose, from the rows that record it
-    if any(SLOWED in row.flags for row in every):
+    if any(SLOWED in row.flags for row in all_rows):
         recorded = [text for run in runs for text in list_of(run.info.get("slowed"), str)]
         slowed = "; ".join(dict.fromkeys(recorded)) or "unknown"
     return Allocation(
-        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_probe_s, runs)), found,
-        cases={case: _measured(of_case, wrong[case]) for case, of_case in rows.items()},
-        shown={case: _shown(of_case) for case, of_case in rows.items()},
-        imported=True in imported, slowed=slowed, jobs=_jobs(runs), ceilings=link_ceilings(every),
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_probe_s, runs)), texts,
+        cases={case: _measured(case_rows, wrong[case]) for case, case_rows in rows.items()},
+        shown={case: _shown(case_rows) for case, case_rows in rows.items()},
+        imported=True in imported, slowed=slowed, jobs=_jobs(runs), ceilings=link_ceilings(all_rows),
         stopped=tuple(str(run.path) for run in runs if _broke_off(run)),
     )  # fmt: skip
 
 
 def moment(value: Any) -> datetime | None:
     """Return the time of an ISO 8601 day or moment, in UTC where it has no zone; None for anything else."""
+    if not isinstance(value, str):
+        return None
     try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        parsed = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed
 
 
 def _broke_off(run: Run) -> bool:
@@ -202,7 +207,8 @@ def _broke_off(run: Run) -> bool:
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
     jobs = []
-    for environment in (dict_of(run.info.get("environment")) for run in runs):
+    for run in runs:
+        environment = dict_of(run.info.get("environment"))
         for variable, kind in _JOBS.items():
             cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
             parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
@@ -216,31 +222,31 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     medians = tuple(None if row is None else figure_of(row) for row in rows)
     if any(value is not None for value in medians):
         return CaseTimes(medians, wrong)
-    there = [row for row in rows if row is not None]
-    if any(map(launches.why_inconclusive, there)):
+    measured_rows = [row for row in rows if row is not None]
+    if any(map(launches.why_inconclusive, measured_rows)):
         return CaseTimes(medians, wrong, "inconclusive")
-    return CaseTimes(medians, wrong, next((row.na for row in there if row.na), "no time"))
+    return CaseTimes(medians, wrong, next((row.na for row in measured_rows if row.na), "no time"))
 
 
-def _shown(of_case: Sequence[Row | None]) -> ShownFigures:
+def _shown(case_rows: Sequence[Row | None]) -> ShownFigures:
     """Return the figures from the rows of one case, by launch; rows without a time do not count."""
-    rows = [row if row is not None and time_of(row) is not None else None for row in of_case]
-    there = [row for row in rows if row is not None]
-    ceilings = [row.ceiling for row in there if row.ceiling is not None]
-    bound = next((row.hard_bound for row in reversed(there) if row.hard_bound is not None), None)
-    alike = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
-    percents = tuple(row.comparison.percent if row is not None and row.comparison and alike else None for row in rows)
-    complete = bool(there) and sum(share is not None for share in percents) == len(there)
-    percent = median_of(percents) if complete else None
-    flags = frozenset(flag for row in there for flag in row.flags)
-    checked = all(row.checked and row.wrong is not None for row in there)
+    rows = [row if row is not None and time_of(row) is not None else None for row in case_rows]
+    timed_rows = [row for row in rows if row is not None]
+    ceilings = [row.ceiling for row in timed_rows if row.ceiling is not None]
+    bound = next((row.hard_bound for row in reversed(timed_rows) if row.hard_bound is not None), None)
+    has_one_kind = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
+    percents = tuple(row.comparison.percent if row is not None and row.comparison and has_one_kind else None for row in rows)
+    is_complete = sum(share is not None for share in percents) == len(timed_rows)
+    percent = median_of(percents) if is_complete else None
+    flags = frozenset(flag for row in timed_rows for flag in row.flags)
+    checked = all(row.checked and row.wrong is not None for row in timed_rows)
     return ShownFigures(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median of the known values; None without any."""
-    there = [value for value in values if value is not None]
-    return median(there) if there else None
+    known_values = [value for value in values if value is not None]
+    return median(known_values) if known_values else None
 
 
 def _probe_s(run: Run) -> float | None:

@@ -36,7 +36,8 @@ from collbench.untrusted import open_file, read_file, uncollected, values_in
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
 _KEPT = ("name", "began_utc", "launches", "unfinished", "canary_s", "facts", "imported", "jobs", "ceilings")
-_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
+_LARGEST = 128 << 20  # bytes: 10,000 cases take about 3 MB
+_LARGEST_HEAD = 16 << 20
 _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
 _FIGURES = ("medians_s", "wrong", "na")
@@ -63,8 +64,8 @@ class AllocationHead(msgspec.Struct, frozen=True):
 
     def impossible(self, file: Path) -> str | None:
         """Return the first field with an impossible value; None if there is none."""
-        texts = [text for each in self.ceilings for text in each if isinstance(text, str)]
-        counts = [count for each in self.ceilings for count in (each.ranks, each.nodes or 0)]
+        texts = [text for ceiling in self.ceilings for text in ceiling if isinstance(text, str)]
+        counts = [count for ceiling in self.ceilings for count in (ceiling.ranks, ceiling.nodes or 0)]
         fits = {
             "name": f"{self.name}{ENDING}" == file.name and NAME.fullmatch(self.name),
             "began_utc": not self.began_utc or moment(self.began_utc),
@@ -74,7 +75,7 @@ class AllocationHead(msgspec.Struct, frozen=True):
             "jobs": all(map(str.isprintable, self.jobs)),
             "ceilings": all(map(str.isprintable, texts))
             and min(counts, default=0) >= 0
-            and all(known(each.bytes_per_s) for each in self.ceilings),
+            and all(known(ceiling.bytes_per_s) for ceiling in self.ceilings),
         }
         return next((name for name, is_fitting in fits.items() if not is_fitting), None)
 
@@ -130,8 +131,8 @@ def _put(draft: Path, target: Path) -> None:
 
 def _lines(allocation: Allocation) -> Iterator[str]:
     head = {name: getattr(allocation, name) for name in _KEPT}
-    known = max(len(case.stored()) for case in allocation.cases)
-    yield to_line({"schema": SCHEMA, **head, "columns": _columns(known)})
+    count = max(len(case.stored()) for case in allocation.cases)
+    yield to_line({"schema": SCHEMA, **head, "columns": _columns(count)})
 
     # None first, numbers by size, text by letters, so that equal cases have equal line numbers
     def sortable(value: Any) -> tuple[bool, str, float]:
@@ -139,7 +140,7 @@ def _lines(allocation: Allocation) -> Iterator[str]:
         return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
     for case, measured in sorted(allocation.cases.items(), key=lambda entry: tuple(map(sortable, entry[0]))):
-        yield json.dumps([*case[:known], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
+        yield json.dumps([*case[:count], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
 
 
 def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
@@ -193,19 +194,18 @@ def _misfit(name: str, values: Mapping[str, Any]) -> ValueError:
     return ValueError(f"'{name}' in its first line is {str(values.get(name))[:40]!r}")
 
 
-def _columns(known: int) -> tuple[str, ...]:
-    """Return the columns of a file that has the first `known` fields of its cases."""
-    return (*COLUMNS[:known], *_FIGURES)
+def _columns(count: int) -> tuple[str, ...]:
+    """Return the columns of a file that has the first `count` fields of its cases."""
+    return (*COLUMNS[:count], *_FIGURES)
 
 
 @cache
-def _decoder(known: int) -> Any:
-    """Return the decoder of the lines of such a file."""
-    return msgspec.json.Decoder(GenericAlias(tuple, (*_CASE[:known], tuple[float | None, ...], _Count, str | None)))
+def _decoder(count: int) -> Any:
+    return msgspec.json.Decoder(GenericAlias(tuple, (*_CASE[:count], tuple[float | None, ...], _Count, str | None)))
 
 
 def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
-    decoder, launches = _decoder(len(head.columns) - len(_FIGURES)), head.launches
+    decoder = _decoder(len(head.columns) - len(_FIGURES))
     try:
         values = decoder.decode_lines(lines)
     except msgspec.ValidationError:  # name the first line that is not a valid case
@@ -220,7 +220,7 @@ def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) ->
     cases: dict[CaseKey, CaseTimes] = {}
     for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
         case = CaseKey(*columns)
-        if len(medians) != launches or not (case in names or all(str(value).isprintable() for value in case)):
+        if len(medians) != head.launches or not (case in names or all(str(value).isprintable() for value in case)):
             raise ValueError(f"line {number} has impossible figures")
         cases[names.setdefault(case, case)] = CaseTimes(medians, wrong, na)
     if not cases:
@@ -236,7 +236,8 @@ def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) ->
 
 # Size classes, and groups of cases, which are judged in addition to their cases.
 
-_SMALL, _MID = 16 << 10, 1 << 20  # bytes: the upper ends of the classes
+_LARGEST_SMALL = 16 << 10  # bytes
+_LARGEST_MID = 1 << 20
 CLASSES = ("small", "mid", "large")
 Numbers = NDArray[np.int64]
 Figures = NDArray[np.float64]
@@ -255,7 +256,9 @@ class CaseGroup(NamedTuple):
 
 def size_class(size_bytes: int) -> str:
     """Return "small" (up to 16 KiB, and operations that move no data), "mid" (up to 1 MiB) or "large"."""
-    return CLASSES[0] if size_bytes <= _SMALL else CLASSES[1] if size_bytes <= _MID else CLASSES[2]
+    if size_bytes <= _LARGEST_SMALL:
+        return CLASSES[0]
+    return CLASSES[1] if size_bytes <= _LARGEST_MID else CLASSES[2]
 
 
 class Scheme(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -289,29 +292,29 @@ class Scheme(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def medians(self, values: Figures) -> Figures:
         """Return […, groups] of […, cases]: the median over each group's known cases; NaN without any."""
-        found = np.full((*values.shape[:-1], len(self.groups)), np.nan)
+        medians = np.full((*values.shape[:-1], len(self.groups)), np.nan)
         for number, cases in enumerate(self.members):
-            found[..., number] = known_median(values[..., cases])
-        return found
+            medians[..., number] = known_median(values[..., cases])
+        return medians
 
     def means(self, values: Figures) -> Figures:
         """Return [groups] of [cases]: the mean over each group's known cases; NaN without any."""
-        known = np.isfinite(values)
-        sums = np.bincount(self.of, np.where(known, values, 0.0), len(self.groups))
-        counts = np.bincount(self.of, known, len(self.groups))
+        is_known = np.isfinite(values)
+        sums = np.bincount(self.of, np.where(is_known, values, 0.0), len(self.groups))
+        counts = np.bincount(self.of, is_known, len(self.groups))
         with np.errstate(invalid="ignore"):
             return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def known_median(values: Figures) -> Figures:
     """Return the median of the known values over the last axis; NaN without any."""
-    known = np.isfinite(values)
-    if known.all():
+    is_known = np.isfinite(values)
+    if is_known.all():
         return np.median(values, axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
-    ordered = np.sort(np.where(known, values, np.inf), axis=-1)
-    counts = known.sum(axis=-1)
+    ordered = np.sort(np.where(is_known, values, np.inf), axis=-1)
+    counts = is_known.sum(axis=-1)
     low, high = ((counts + shift) // 2 - 1 for shift in (1, 2))
-    picked = [np.take_along_axis(ordered, np.maximum(each, 0)[..., None], axis=-1)[..., 0] for each in (low, high)]
+    picked = [np.take_along_axis(ordered, np.maximum(positions, 0)[..., None], axis=-1)[..., 0] for positions in (low, high)]
     with np.errstate(invalid="ignore"):
         return np.where(counts > 0, (picked[0] + picked[1]) / 2, np.nan)
 
@@ -325,7 +328,7 @@ class Baseline(msgspec.Struct, frozen=True):
     @property
     def cases(self) -> list[CaseKey]:
         """Return all cases that any allocation has, in order of first appearance."""
-        return list(dict.fromkeys(case for each in self.allocations for case in each.cases))
+        return list(dict.fromkeys(case for allocation in self.allocations for case in allocation.cases))
 
 
 def group_of_case(case: CaseKey) -> CaseGroup:
@@ -336,7 +339,7 @@ def group_of_case(case: CaseKey) -> CaseGroup:
 
 def scheme_of(cases: Sequence[CaseKey]) -> Scheme:
     """Return the grouping of these cases."""
-    return Scheme.of_cases(list(map(group_of_case, cases)))
+    return Scheme.of_cases([group_of_case(case) for case in cases])
 
 
 def times_of(allocations: Sequence[Allocation], cases: Sequence[CaseKey]) -> Figures:
@@ -354,7 +357,7 @@ def seconds_of(allocation: Allocation, cases: Sequence[CaseKey]) -> Figures:
 def is_baseline(path: Path) -> bool:
     """Return whether the path is a folder with at least one file of a baseline, valid or not."""
     try:
-        return any(each.name.endswith(ENDING) for each in path.iterdir())
+        return any(file.name.endswith(ENDING) for file in path.iterdir())
     except OSError:
         return False
 
@@ -365,7 +368,7 @@ def load(path: Path) -> Baseline:
     Raises UsageError if there is none, a file is not valid, two files hold one allocation, or only some allocations were imported.
     """
     try:
-        files = sorted(each for each in path.iterdir() if each.name.endswith(ENDING))
+        files = sorted(file for file in path.iterdir() if file.name.endswith(ENDING))
     except OSError as error:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
@@ -385,29 +388,31 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     Raises UsageError for an allocation that has wrong data, stopped early, was slowed on purpose or is in the folder under any name.
     Likewise for two allocations of one job, for a mixture of imported and measured ones, and if writing fails.
     """
-    for each in allocations:
-        wrong = sum(measured.wrong for measured in each.cases.values())
+    for allocation in allocations:
+        wrong = sum(measured.wrong for measured in allocation.cases.values())
         if wrong:
-            raise UsageError(f"allocation {each.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
-        if each.unfinished:
-            folders = f" ({first_of(each.stopped, 3)})" if each.stopped else ""
+            raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
+        if allocation.unfinished:
+            stopped = plural(allocation.unfinished, "launch")
+            folders = f" ({first_of(allocation.stopped, 3)})" if allocation.stopped else ""
             raise UsageError(
-                f"allocation {each.name} has {plural(each.unfinished, 'launch')} that stopped early{folders}: repeat what stopped, "
+                f"allocation {allocation.name} has {stopped} that stopped early{folders}: repeat what stopped, "
                 "or name the other launches one by one"
             )
-        if each.slowed:
-            raise UsageError(f"allocation {each.name} was slowed on purpose ({each.slowed}): it does not show the cluster's speed; omit it")
-    held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
-    starts = {each.began: each.name for each in allocations if _is_exact(each.began_utc)}  # of a file under another name
-    alike = [file for file, head in held.items() if head and starts.get(moment(head.began_utc), head.name) != head.name]
-    _refuse_duplicates(path, [*(read(file, {}) for file in alike), *allocations])
-    every: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
-    shared = of_one_job([(each.name, each.jobs) for each in every])
+        if allocation.slowed:
+            slowed = f"slowed on purpose ({allocation.slowed})"
+            raise UsageError(f"allocation {allocation.name} was {slowed}: it does not show the cluster's speed; omit it")
+    heads = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
+    names = {allocation.began: allocation.name for allocation in allocations if _is_exact(allocation.began_utc)}
+    renamed = [file for file, head in heads.items() if head and names.get(moment(head.began_utc), head.name) != head.name]
+    _refuse_duplicates(path, [*(read(file, {}) for file in renamed), *allocations])
+    all_allocations: list[Allocation | AllocationHead] = [*filter(None, heads.values()), *allocations]
+    shared = shares_one_job(all_allocations)
     if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
         raise UsageError(
             f"{path}: {shared[0]} and {shared[1]} are both of {shared[2]}, so they are one allocation: measure each in its own job"
         )
-    _refuse_a_mixture(path, every)
+    _refuse_a_mixture(path, all_allocations)
     written: list[Path] = []
     try:
         written.extend(write(path, allocation) for allocation in allocations)
@@ -418,29 +423,29 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     return written
 
 
-def same(one: Allocation, other: Allocation) -> bool:
+def same(first: Allocation, second: Allocation) -> bool:
     """Return whether both are one allocation, even under different names."""
-    return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cases == other.cases)
+    return first.name == second.name or (_is_exact(first.began_utc) and first.began == second.began and first.cases == second.cases)
 
 
-def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
-    """Return (name, name, job) of two allocations measured in one job; None if there are none. `held` are names with their jobs."""
+def shares_one_job(allocations: Sequence[Allocation] | Sequence[Allocation | AllocationHead]) -> tuple[str, str, str] | None:
+    """Return (name, name, job) of two allocations measured in one job; None if there are none."""
     owner: dict[str, str] = {}
-    for name, jobs in held:
-        for job in jobs:
-            if owner.setdefault(job, name) != name:
-                return owner[job], name, job
+    for allocation in allocations:
+        for job in allocation.jobs:
+            if owner.setdefault(job, allocation.name) != allocation.name:
+                return owner[job], allocation.name, job
     return None
 
 
 def fresh(candidate: Sequence[Allocation], held: Sequence[Allocation] = ()) -> list[bool]:
     """Return for each candidate whether it shares no job with an earlier candidate or with an allocation in `held`."""
-    used = {job for each in held for job in each.jobs}
-    found = []
-    for each in candidate:
-        found.append(not used.intersection(each.jobs))
-        used.update(each.jobs)
-    return found
+    used = {job for allocation in held for job in allocation.jobs}
+    is_fresh = []
+    for allocation in candidate:
+        is_fresh.append(not used.intersection(allocation.jobs))
+        used.update(allocation.jobs)
+    return is_fresh
 
 
 def _is_exact(moment_utc: str) -> bool:
@@ -450,19 +455,20 @@ def _is_exact(moment_utc: str) -> bool:
 
 def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
     by_start: dict[object, list[Allocation]] = {}
-    for each in allocations:
-        earlier = by_start.setdefault(each.began, [])
-        duplicate = next((one for one in earlier if same(one, each)), None)
+    for allocation in allocations:
+        earlier = by_start.setdefault(allocation.began, [])
+        duplicate = next((candidate for candidate in earlier if same(candidate, allocation)), None)
         if duplicate is not None:
-            raise UsageError(f"allocations {duplicate.name} and {each.name} are the same allocation ({path}): omit one")
-        earlier.append(each)
+            raise UsageError(f"allocations {duplicate.name} and {allocation.name} are the same allocation ({path}): omit one")
+        earlier.append(allocation)
 
 
-def _refuse_a_mixture(path: Path, every: Sequence[Allocation | AllocationHead]) -> None:
+def _refuse_a_mixture(path: Path, allocations: Sequence[Allocation | AllocationHead]) -> None:
     """Raise UsageError for imported and measured allocations together: their statistics differ."""
-    imported, own = ([each.name for each in every if each.imported is is_imported] for is_imported in (True, False))
-    if imported and own:
-        raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
+    imported = [allocation.name for allocation in allocations if allocation.imported]
+    measured = [allocation.name for allocation in allocations if not allocation.imported]
+    if imported and measured:
+        raise UsageError(f"{path}: {imported[0]} was imported and {measured[0]} measured here: keep them in two baselines")
 
 
 def drop(path: Path, name: str) -> None:
@@ -471,5 +477,5 @@ def drop(path: Path, name: str) -> None:
     try:
         target.unlink()
     except OSError as error:
-        held = ", ".join(each.name for each in load(path).allocations)
-        raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {held}") from error
+        names = ", ".join(allocation.name for allocation in load(path).allocations)
+        raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {names}") from error

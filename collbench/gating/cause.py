@@ -69,67 +69,69 @@ class Pattern(msgspec.Struct, frozen=True):
     @property
     def touched(self) -> list[GroupEffect]:
         """Return the groups that are slower or have a slower case."""
-        return [each for each in self.groups if each.touched]
+        return [effect for effect in self.groups if effect.touched]
 
-    def mostly(self, seen: GroupEffect) -> bool:
+    def mostly(self, effect: GroupEffect) -> bool:
         """Return whether most cases of a group are slower, not only a few."""
-        return seen.excess is not None and seen.excess >= self.slowdown / 2
+        return effect.excess is not None and effect.excess >= self.slowdown / 2
 
     def where(self, fits: Callable[[CaseGroup], bool]) -> list[GroupEffect]:
         """Return the measured groups for which `fits` holds."""
-        return [each for each in self.groups if each.excess is not None and fits(each.group)]
+        return [effect for effect in self.groups if effect.excess is not None and fits(effect.group)]
 
     def state(self, groups: Collection[GroupEffect]) -> State:
         """Return whether all these groups are slower by similar factors, or none is; "unsure" if they differ or chance could hide it."""
-        known = [(each.excess, each.spread) for each in groups if each.excess is not None and each.spread < inf]
-        if not known:
+        measured = [(effect.excess, effect.spread) for effect in groups if effect.excess is not None and effect.spread < inf]
+        if not measured:
             return UNSURE if groups else UNKNOWN
         half = self.slowdown / 2
-        if _SURE * sqrt(median(spread for _, spread in known) ** 2 / len(known) + _COMMON**2) > half:
+        if _SURE * sqrt(median(spread for _, spread in measured) ** 2 / len(measured) + _COMMON**2) > half:
             return UNSURE
-        if median(excess for excess, _ in known) >= half:
-            alike = all(half <= excess + _SURE * spread and excess <= _ALIKE * self.slowdown + spread for excess, spread in known)
-            return SLOW if alike else UNSURE
-        clear = median(excess for excess, _ in known) < half / 2 and all(excess - _SURE * spread < half for excess, spread in known)
+        if median(excess for excess, _ in measured) >= half:
+            is_similar = all(half <= excess + _SURE * spread and excess <= _ALIKE * self.slowdown + spread for excess, spread in measured)
+            return SLOW if is_similar else UNSURE
+        clear = median(excess for excess, _ in measured) < half / 2 and all(excess - _SURE * spread < half for excess, spread in measured)
         return CLEAR if clear else UNSURE
 
     def sizes(self) -> set[int]:
         """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
-        single = {int(each.case["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
-        whole = {each.group for each in self.touched if self.mostly(each)}
+        single = {int(suspicion.case["size_bytes"]) for suspicion in self.suspicions if suspicion.kind == "cell"}
+        whole = {effect.group for effect in self.touched if self.mostly(effect)}
         return single | {case.size_bytes for case in self.cases if group_of_case(case) in whole}
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
-        touched_groups = {each.group for each in groups}
+        touched_groups = {effect.group for effect in groups}
         return {getattr(case, name) for case in self.cases if group_of_case(case) in touched_groups}
 
 
 def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey]) -> Pattern | None:
     """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
-    active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
+    confirmed = [suspicion for suspicion in suspicions if suspicion.state == CONFIRMED]
+    active = confirmed or [suspicion for suspicion in suspicions if suspicion.state == SUSPECTED]
     if not active:
         return None
-    touched = {each.name for each in active if each.kind == "group"}
-    touched |= {str(group_of_case(CaseKey(**each.case))) for each in active if each.kind == "cell"}
-    seen = []
-    for each in groups:
+    touched = {suspicion.name for suspicion in active if suspicion.kind == "group"}
+    touched |= {str(group_of_case(CaseKey(**suspicion.case))) for suspicion in active if suspicion.kind == "cell"}
+    effects = []
+    for state in groups:
         # a group that is too small to be judged has the limit of one of its cases
-        limit = each.limit if each.limit is not None else each.worst_limit
+        limit = state.limit if state.limit is not None else state.worst_limit
         spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
-        group = CaseGroup(each.backend, each.operation, each.size_class)
-        seen.append(GroupEffect(group, each.cases, _typical(each.factors), spread, each.name in touched))
-    over = [each.excess for each in seen if each.touched and each.excess is not None and each.excess > _LIMIT * each.spread]
-    own = [excess for suspect in active if (excess := _typical(suspect.factors)) is not None]
-    slowdown = median(over or own or [0.0])
-    if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone
-        seen = [replace(each, touched=(each.excess or 0) >= slowdown / 2) for each in seen]
-    return Pattern(seen, slowdown, active, cases) if slowdown > 0 else None
+        group = CaseGroup(state.backend, state.operation, state.size_class)
+        effects.append(GroupEffect(group, state.cases, _typical(state.factors), spread, state.name in touched))
+    touched_effects = [effect for effect in effects if effect.touched]
+    beyond_limit = [effect.excess for effect in touched_effects if effect.excess is not None and effect.excess > _LIMIT * effect.spread]
+    excesses = [_typical(suspicion.factors) for suspicion in active]
+    slowdown = median(beyond_limit or [excess for excess in excesses if excess is not None] or [0.0])
+    if not touched_effects:  # only the whole is slower, and no group shows that alone
+        effects = [replace(effect, touched=(effect.excess or 0) >= slowdown / 2) for effect in effects]
+    return Pattern(effects, slowdown, active, cases) if slowdown > 0 else None
 
 
 def _typical(factors: Sequence[float | None]) -> float | None:
-    known = [log(factor) for factor in factors if factor is not None and factor > 0]
-    return median(known) if known else None
+    logarithms = [log(factor) for factor in factors if factor is not None and factor > 0]
+    return median(logarithms) if logarithms else None
 
 
 _MOST_SIZES = 3
@@ -143,83 +145,93 @@ def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], case
     pattern = pattern_of(suspicions, groups, cases)
     if pattern is None or not pattern.touched:
         return None
-    looks: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cases, _of_backend, _of_operation, _of_classes)
-    return next((found for look in looks if (found := look(pattern)) is not None), None)
+    finders: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cases, _of_backend, _of_operation, _of_classes)
+    return next(filter(None, (finder(pattern) for finder in finders)), None)
 
 
 def _of_cases(pattern: Pattern) -> LikelyCause | None:
     """Return single slower sizes of a series with other sizes that are not slower: a switch of algorithm."""
-    series = {(each.group.backend, each.group.operation) for each in pattern.touched}
-    whole = [each for each in pattern.touched if pattern.mostly(each)]
+    series = {(effect.group.backend, effect.group.operation) for effect in pattern.touched}
+    whole = [effect for effect in pattern.touched if pattern.mostly(effect)]
     sizes = pattern.sizes()
     scattered = len(series) == 1 and not whole and len(sizes) <= _MOST_SIZES
-    if not sizes or not (len(sizes) == 1 or scattered) or any(each.cases > 1 for each in whole if not pattern.cases):
+    if not sizes or not (len(sizes) == 1 or scattered) or any(effect.cases > 1 for effect in whole if not pattern.cases):
         return None
-    others = [each for each in pattern.groups if (each.group.backend, each.group.operation) in series and each not in whole]
+    others = [effect for effect in pattern.groups if (effect.group.backend, effect.group.operation) in series and effect not in whole]
     if pattern.state(others) != CLEAR:
         return None
     return facts.SlowSizes(tuple(sorted(sizes)), tuple(sorted(series)), pattern.slowdown)
 
 
 def _of_backend(pattern: Pattern) -> LikelyCause | None:
-    same, touched = _the_only(pattern, "backend", "operation"), pattern.touched
+    same = _the_only(pattern, "backend", "operation")
+    touched = pattern.touched
     if same is None:
         return None
     (backend,) = _names(touched, "backend")
-    small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
+    small_too = any(effect.group.size_class == CLASSES[0] for effect in touched) or pattern.columns(touched, "nodes") == {1}
     operations = _names(touched, "operation")
-    every = len(operations) > 1 and operations == _names(pattern.where(lambda group: group.backend == backend), "operation")
-    named = () if every else operations
+    all_operations = len(operations) > 1 and operations == _names(pattern.where(lambda group: group.backend == backend), "operation")
+    named = () if all_operations else operations
     return facts.SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _names(same, "backend"))
 
 
 def _of_operation(pattern: Pattern) -> LikelyCause | None:
-    same, touched = _the_only(pattern, "operation", "backend"), pattern.touched
+    same = _the_only(pattern, "operation", "backend")
+    touched = pattern.touched
     if same is None:
         return None
     (operation,) = _names(touched, "operation")
     return facts.SlowOperation(operation, _classes_of(touched), _names(touched, "backend"), _slower(pattern), _names(same, "operation"))
 
 
-def _the_only(pattern: Pattern, column: str, other: str) -> list[GroupEffect] | None:
+def _the_only(pattern: Pattern, column: str, other_column: str) -> list[GroupEffect] | None:
     """Return the same groups of other backends (or operations) if only one is slower; None if there is no such one.
 
     Whole groups must be slower: scattered single cases may belong to one backend or operation by chance.
     """
     touched = pattern.touched
     names = _names(touched, column)
-    kinds = {(getattr(each.group, other), each.group.size_class) for each in touched}
-    same = pattern.where(lambda group: (getattr(group, other), group.size_class) in kinds and getattr(group, column) not in names)
+    kinds = {(getattr(effect.group, other_column), effect.group.size_class) for effect in touched}
+    same = pattern.where(lambda group: (getattr(group, other_column), group.size_class) in kinds and getattr(group, column) not in names)
     enough = 2 * sum(map(pattern.mostly, touched)) >= len(touched)
     return same if len(names) == 1 and enough and pattern.state(same) == CLEAR else None
 
 
 def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """Return what is slower on every backend: large messages, small ones, or all."""
-    states: list[State] = []
-    for name in CLASSES:
-        groups = pattern.where(lambda group, name=name: group.size_class == name)  # type: ignore[misc]
-        state = pattern.state(groups)
-        if state == SLOW:  # only if each backend is slow, or two are and no other contradicts
-            backends = _names(groups, "backend")
-            by_backend = [pattern.state([each for each in groups if each.group.backend == backend]) for backend in backends]
-            state = SLOW if by_backend.count(SLOW) >= min(2, len(backends)) else UNSURE
-        states.append(state)
-    small, mid, large = states
+    small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
         return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
-    if large != SLOW:
-        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large) if small == SLOW else None
-    # large messages cross links between nodes or GPUs, or a node's memory; both if that is unknown
-    groups = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
+    if large == SLOW:
+        path = _path_of_large_messages(pattern)
+        # without small messages it may also be slow hosts
+        return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
+    if small == SLOW:
+        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large)
+    return None
+
+
+def _class_state(pattern: Pattern, size_class: str) -> State:
+    """Return the state of a size class: slow only if each backend is slow, or two are and no other contradicts."""
+    groups = pattern.where(lambda group: group.size_class == size_class)
+    state = pattern.state(groups)
+    if state != SLOW:
+        return state
+    backends = _names(groups, "backend")
+    states = [pattern.state([effect for effect in groups if effect.group.backend == backend]) for backend in backends]
+    return SLOW if states.count(SLOW) >= min(2, len(backends)) else UNSURE
+
+
+def _path_of_large_messages(pattern: Pattern) -> list[PathCause]:
+    """Return what large messages cross: links between nodes or GPUs, or a node's memory; both if that is unknown."""
+    groups = [effect for effect in pattern.groups if effect.group.size_class == CLASSES[-1]]
     nodes = pattern.columns(groups, "nodes")
-    path: list[PathCause] = [LINK, MEMORY]
     if nodes == {1}:
-        path = [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
-    elif nodes and all(isinstance(number, int) and number > 1 for number in nodes):
-        path = [LINK]
-    # without small messages it may also be slow hosts
-    return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
+        return [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
+    if nodes and all(isinstance(number, int) and number > 1 for number in nodes):
+        return [LINK]
+    return [LINK, MEMORY]
 
 
 def _of_messages(
@@ -233,8 +245,8 @@ def _of_messages(
 
 
 def _slower(pattern: Pattern) -> Slowdown:
-    found = [each.excess for each in pattern.touched if each.excess is not None and pattern.mostly(each)]
-    return (min(found), max(found)) if found else (pattern.slowdown, pattern.slowdown)
+    excesses = [effect.excess for effect in pattern.touched if effect.excess is not None and pattern.mostly(effect)]
+    return (min(excesses), max(excesses)) if excesses else (pattern.slowdown, pattern.slowdown)
 
 
 def _classes_of(effects: Iterable[GroupEffect]) -> tuple[str, ...]:
@@ -242,7 +254,7 @@ def _classes_of(effects: Iterable[GroupEffect]) -> tuple[str, ...]:
 
 
 def _names(effects: Iterable[GroupEffect], column: str) -> tuple[str, ...]:
-    return tuple(sorted({getattr(each.group, column) for each in effects}))
+    return tuple(sorted({getattr(effect.group, column) for effect in effects}))
 
 
 # Changes since the last good allocation, the most plausible cause of the slowdown first.
@@ -269,7 +281,7 @@ _Ranked = tuple[int, facts.Plausible | None]
 
 
 def ranked(
-    found: Sequence[Difference],
+    differences: Sequence[Difference],
     expected: Sequence[ExpectedChange],
     today: date,
     suspicions: Sequence[Suspicion],
@@ -279,9 +291,9 @@ def ranked(
 ) -> list[Change]:
     """Return each difference with its announcement and its plausibility, the most plausible cause first; unsorted if nothing is slower."""
     pattern = pattern_of(suspicions, groups, ())
-    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(difference, pattern, cause) for difference in found]
+    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(difference, pattern, cause) for difference in differences]
     changes = []
-    for (rank, why), difference in sorted(zip(ranks, found, strict=True), key=lambda ranked_one: ranked_one[0][0]):
+    for (rank, why), difference in sorted(zip(ranks, differences, strict=True), key=lambda pair: pair[0][0]):
         announced = next((change.announcement for change in expected if change.covers(difference, today)), None)
         explains = why is not None and rank <= _POSSIBLE
         changes.append(Change(difference.item, difference.a, difference.b, why, announced, difference.times, explains))
@@ -290,11 +302,11 @@ def ranked(
 
 def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) -> _Ranked:
     kind = cause.cause if cause else ""
-    slower = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
-    slower |= {each.group.backend for each in pattern.touched}
+    slower = {str(suspicion.case["backend"]) for suspicion in pattern.suspicions if suspicion.kind == "cell"}
+    slower |= {effect.group.backend for effect in pattern.touched}
     first = change.item.path[0]
     owners: set[str] = set()  # none: it belongs to no single backend
-    if change.kind == "software" and first in {*(each.group.backend for each in pattern.groups), *slower, *_VARIABLES}:
+    if change.kind == "software" and first in {*(effect.group.backend for effect in pattern.groups), *slower, *_VARIABLES}:
         owners = {first}
     elif change.kind == "environment":
         owners = {backend for backend, begins in _VARIABLES.items() if first.startswith(begins)}
@@ -334,7 +346,6 @@ def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
 
 
 def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
-    """Return whether a word of the change's path matches."""
     return any(map(pattern.search, change.item.path))
 
 

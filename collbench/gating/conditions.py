@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import combinations, product
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from msgspec.structs import replace as replaced
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
@@ -41,20 +40,22 @@ _OTHER_MACHINES = {"topology", "machine"}
 
 def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[CaseKey]) -> None:
     """Raise UsageError if the candidates cannot be judged by the baseline; `cases` are the baseline's."""
-    twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
-    if twice is not None:
-        known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
-        raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
-    if len({each.name for each in candidate}) < len(candidate):
+    for allocation, held in product(candidate, baseline.allocations):
+        if same(allocation, held):
+            known_as = "" if allocation.name == held.name else f" as {held.name}"
+            raise UsageError(f"allocation {allocation.name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
+    if len({allocation.name for allocation in candidate}) < len(candidate):
         raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
-    twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
-    if twins is not None:
-        raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: measure a fresh one")
-    other = next((each for each in candidate if each.imported is not baseline.allocations[0].imported), None)
-    if other is not None:
-        here, there = ("imported", "was measured here") if other.imported else ("measured here", "was imported")
+    for first, second in combinations(candidate, 2):
+        if same(first, second):
+            raise UsageError(f"{first.name} and {second.name} are one allocation under two names: measure a fresh one")
+    unlike = next((allocation for allocation in candidate if allocation.imported is not baseline.allocations[0].imported), None)
+    if unlike is not None:
+        ours = "imported" if unlike.imported else "measured here"
+        theirs = "measured here" if unlike.imported else "imported"
         raise UsageError(
-            f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: their statistics differ; compare like with like"
+            f"allocation {unlike.name} was {ours} and the baseline {baseline.path} was {theirs}: their statistics differ; "
+            "compare like with like"
         )
     first = candidate[0]
     if not any(case in first.cases for case in cases):
@@ -63,34 +64,38 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection
         raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) -> reasons.ColumnDiffers | None:
+def differing_column(expected: Collection[CaseKey], measured: Collection[CaseKey]) -> reasons.ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
-    found = Counter[tuple[str, object, object]]()
+    counts = Counter[tuple[str, object, object]]()
     for place in _WAYS:
-        others = {(*case[:place], *case[place + 1 :]): case[place] for case in there}
+        others = {(*case[:place], *case[place + 1 :]): case[place] for case in measured}
         for case in expected:
             key = (*case[:place], *case[place + 1 :])
             if key in others and others[key] != case[place]:
-                found[COLUMNS[place], others[key], case[place]] += 1
-    if not found:
+                counts[COLUMNS[place], others[key], case[place]] += 1
+    if not counts:
         return None
-    (name, here, wants), _ = found.most_common(1)[0]
-    return reasons.ColumnDiffers(name, *(None if value is None else str(value) for value in (here, wants)))
+    (name, measured_value, expected_value), _ = counts.most_common(1)[0]
+    return reasons.ColumnDiffers(name, *(None if value is None else str(value) for value in (measured_value, expected_value)))
 
 
-def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> reasons.AnotherCluster | None:
-    """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
-    held = {host for each in baseline.allocations for host in each.hosts}
+def other_cluster(baseline: Baseline, candidate: Allocation, differences: Sequence[Difference]) -> reasons.AnotherCluster | None:
+    """Return a reason if no host is in the baseline and the machines differ too; else None. `differences` are unexpected changes."""
+    baseline_hosts = {host for allocation in baseline.allocations for host in allocation.hosts}
     hosts = set(candidate.hosts)
-    if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
+    differs = any(difference.kind in _OTHER_MACHINES for difference in differences)
+    if not baseline_hosts or not hosts or baseline_hosts & hosts or not differs:
         return None
-    return reasons.AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
+    return reasons.AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(baseline_hosts)))
 
 
 # Hosts, the launcher's numbers and the list of cases differ in each fresh allocation, and paths do not matter.
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
-_ALWAYS, _DIFFERENCE, _SLOWER = ("reason", "reviewer", "expires"), ("kind", "what"), ("operation", "backend", "sizes", "slower_percent")
-_MOST_PERCENT, _LARGEST = 1000, 1 << 20
+_ALWAYS = ("reason", "reviewer", "expires")
+_DIFFERENCE = ("kind", "what")
+_SLOWER = ("operation", "backend", "sizes", "slower_percent")
+_MOST_PERCENT = 1000
+_LARGEST = 1 << 20  # bytes
 _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
@@ -145,15 +150,15 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     What differs in each fresh allocation is left out: hosts, their addresses and their order. So is the software of a backend that one
     side did not measure, as when only suspects are measured again.
     """
-    backends = [{case.backend for case in each.cases} for each in (before, after)]
+    backends = [{case.backend for case in allocation.cases} for allocation in (before, after)]
     lonely = backends[0] ^ backends[1]
-    found = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
-    return [each for each in found if each.kind in COMPARED and not transient(each)]
+    differences = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
+    return [difference for difference in differences if difference.kind in COMPARED and not transient(difference)]
 
 
-def unannounced(found: Sequence[Difference], expected: Sequence[ExpectedChange], today: date) -> list[Difference]:
+def unannounced(differences: Sequence[Difference], expected: Sequence[ExpectedChange], today: date) -> list[Difference]:
     """Return the unexpected changes: those without an announcement that is still valid."""
-    return [each for each in found if not any(one.covers(each, today) for one in expected)]
+    return [difference for difference in differences if not any(change.covers(difference, today) for change in expected)]
 
 
 def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[CaseKey]) -> list[Suspicion]:
@@ -161,34 +166,37 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange]
 
     `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
     """
-    allowing, found = [each for each in expected if each.slower_percent is not None], []
-    for each in suspicions:
+    allowing = [change for change in expected if change.slower_percent is not None]
+    judged = []
+    for suspicion in suspicions:
         by = None
-        if allowing and each.state in (CONFIRMED, SUSPECTED):
-            whole = [case for case in cases if each.kind == "whole" or str(group_of_case(case)) == each.name]
-            own = [CaseKey(**each.case)] if each.kind == "cell" else whole
-            by = next((one for one in allowing if one.allows(each, own, today)), None)
-        found.append(each if by is None else replace(each, state=ACCEPTED, announced=by.announcement))
-    return sorted(found, key=lambda each: _ORDER.index(each.state))
+        if allowing and suspicion.state in (CONFIRMED, SUSPECTED):
+            whole = [case for case in cases if suspicion.kind == "whole" or str(group_of_case(case)) == suspicion.name]
+            covered_cases = [CaseKey(**suspicion.case)] if suspicion.kind == "cell" else whole
+            by = next((change for change in allowing if change.allows(suspicion, covered_cases, today)), None)
+        judged.append(suspicion if by is None else replace(suspicion, state=ACCEPTED, announced=by.announcement))
+    return sorted(judged, key=lambda suspicion: _ORDER.index(suspicion.state))
 
 
-def of_what_changed(
+def used_announcements(
     expected: Sequence[ExpectedChange], candidate: Sequence[Allocation], good: Sequence[Allocation]
 ) -> tuple[list[ExpectedChange], list[reasons.UnusedAnnouncement]]:
     """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
     The candidate is compared with each of the `good` allocations, since some are older than the change.
     """
-    named = [each for each in expected if each.slower_percent is not None and each.kind]
-    found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
-    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # `expired` reports what expired
-    notes = [reasons.UnusedAnnouncement(each.reviewer, each.reason, each.kind, each.what) for each in idle]
-    return [each for each in expected if each not in idle], notes
+    named = [change for change in expected if change.slower_percent is not None and change.kind]
+    differences = {difference for before in good for after in candidate for difference in changes(before, after)} if named else set()
+    # `expired` reports what expired
+    idle = [change for change in named if not any(change.covers(difference, change.expires) for difference in differences)]
+    notes = [reasons.UnusedAnnouncement(change.reviewer, change.reason, change.kind, change.what) for change in idle]
+    return [change for change in expected if change not in idle], notes
 
 
 def expired(expected: Sequence[ExpectedChange], today: date) -> list[reasons.ExpiredAnnouncement]:
     """Return a note for each announcement that expired."""
-    return [reasons.ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
+    late = [change for change in expected if today > change.expires]
+    return [reasons.ExpiredAnnouncement(change.reviewer, change.reason, change.expires.isoformat()) for change in late]
 
 
 def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
@@ -199,20 +207,22 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
 def read_expected(path: Path) -> list[ExpectedChange]:
     """Return the changes in a TOML file, one for each [[change]] table. Raises UsageError naming the first invalid entry."""
     try:
-        known = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
+        content = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
-    listed = known.get("change")
-    if set(known) != {"change"} or not isinstance(listed, list):
+    listed = content.get("change")
+    if set(content) != {"change"} or not isinstance(listed, list):
         raise UsageError(f"--expect {path}: only tables [[change]] are allowed")
-    return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
+    return [from_table(table, f"--expect {path}, change {number}") for number, table in enumerate(listed, 1)]
 
 
 def from_table(table: Any, where: str) -> ExpectedChange:
     """Return the change of a [[change]] table. Raises UsageError that begins with `where`."""
     names = set(table) if isinstance(table, dict) else set()
     slower = "slower_percent" in names
-    needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
+    needed = set(_ALWAYS)
+    if not slower or names & set(_DIFFERENCE):
+        needed |= set(_DIFFERENCE)
     if not needed <= names or names - needed - set(_SLOWER):
         more = f"; optional for a slowdown: {', '.join(_SLOWER)}"
         raise UsageError(f"{where}: required keys are {', '.join((*_DIFFERENCE, *_ALWAYS))}{more}")
@@ -223,7 +233,8 @@ def from_table(table: Any, where: str) -> ExpectedChange:
             raise UsageError(f"{where}: '{name}' is {repr(table[name])[:60]}, not a text")
     if type(table["expires"]) is not date:
         raise UsageError(f"{where}: 'expires' is {table['expires']}, not a valid date (write 2027-01-31, without quotes)")
-    kind, what = table.get("kind", ""), table.get("what", "")
+    kind = table.get("kind", "")
+    what = table.get("what", "")
     if kind and "*" not in kind and kind not in COMPARED:
         raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
     if kind and not (kind + what).strip("*? "):
@@ -283,23 +294,23 @@ def floor_states(
 
     Raises UsageError if a floor applies to no case of the first allocation, since it could never fail.
     """
-    idle = next((each.asked for each in floors if not any(map(each.meant, candidate[0].cases))), None)
+    idle = next((floor.asked for floor in floors if not any(map(floor.meant, candidate[0].cases))), None)
     if idle is not None:
         raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
-    were = {each.key: each for each in before}
-    states = (_state(floor, case, candidate, confirmations, were) for case in candidate[0].cases for floor in floors if floor.meant(case))
-    return [each for each in states if each is not None]
+    by_key = {ceiling.key: ceiling for ceiling in before}
+    states = (_state(floor, case, candidate, confirmations, by_key) for case in candidate[0].cases for floor in floors if floor.meant(case))
+    return [state for state in states if state is not None]
 
 
 def floor_reasons(states: Sequence[FloorState]) -> list[reasons.SuspectedBelowFloor | reasons.FloorUnknown]:
     """Return why these states prevent a pass. A confirmed one has no reason here: it is a regression."""
     against: list[reasons.SuspectedBelowFloor | reasons.FloorUnknown] = []
-    suspected = [each.name for each in states if each.state == SUSPECTED]
+    suspected = [state.name for state in states if state.state == SUSPECTED]
     if suspected:
         against.append(reasons.SuspectedBelowFloor(case_names(suspected)))
-    unknown = [each for each in states if each.state == UNDECIDED]
-    for text in dict.fromkeys(each.asked for each in unknown):
-        against.append(reasons.FloorUnknown(text, case_names(each.name for each in unknown if each.asked == text)))
+    unknown = [state for state in states if state.state == UNDECIDED]
+    for text in dict.fromkeys(state.asked for state in unknown):
+        against.append(reasons.FloorUnknown(text, case_names(state.name for state in unknown if state.asked == text)))
     return against
 
 
@@ -309,16 +320,18 @@ def _state(
     """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_share(floor, case, allocation.shown.get(case), before) for allocation in candidate]
     percents = tuple(percent for percent, _ in shares)
-    first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
+    first = percents[0]
+    ceiling = next((shown_ceiling for _, shown_ceiling in shares if shown_ceiling is not None), None)
     if first is not None and first >= floor.percent:
         return None
-    below = sum(percent is not None and own for percent, own in zip(percents, fresh(candidate), strict=True))
+    below = sum(percent is not None and is_own_job for percent, is_own_job in zip(percents, fresh(candidate), strict=True))
     state = CONFIRMED if below >= confirmations else SUSPECTED
     if first is None:
         state = UNDECIDED
     elif any(percent is not None and percent >= floor.percent for percent in percents):
         state = CLEARED
-    limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
+    limited_by = None if ceiling is None else ceiling.limited_by
+    model = None if ceiling is None else ceiling.model
     return FloorState(name_of(case), case.named(), floor.asked, floor.percent, percents, limited_by, model, state)
 
 
@@ -331,7 +344,8 @@ def _share(
     """
     if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
         return None, None
-    percent, ceiling = shown.percent, shown.ceiling
+    percent = shown.percent
+    ceiling = shown.ceiling
     if floor.model == HARD:
         bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
         if bound is None or not bound.bytes_per_s:
@@ -342,11 +356,11 @@ def _share(
         return None, None
     if ceiling.kind not in OF_LINKS or not ceiling.bytes_per_s:
         return percent, ceiling
-    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
-    if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
+    old = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
+    if old is None or old.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
-    share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
-    return share, replaced(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
+    share = None if percent is None else percent * ceiling.bytes_per_s / old.bytes_per_s
+    return share, replace(ceiling, bytes_per_s=old.bytes_per_s, limited_by=f"{old.limited_by}, the baseline's ceiling")
 
 
 def read_floor(text: str) -> Floor:
@@ -371,7 +385,9 @@ def sizes_of(text: str, where: str) -> tuple[int, int | None]:
     low, dash, high = (part.strip() for part in text.partition("-"))
     try:
         smallest = parse_size(low) if low or not high else 1
-        largest = parse_size(high) if high else None if dash else smallest
+        largest = None if dash else smallest
+        if high:
+            largest = parse_size(high)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     if largest is not None and largest < smallest:

@@ -18,19 +18,20 @@ _KEYS = {
     "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",
     "protocol": "protocols", "registration": "registrations", "call": "calls",
 }  # fmt: skip
-_EVEN, _SKEW = "even", "skew "
+_EVEN = "even"
+_SKEW = "skew "
 
 
 def suspects(verdict: Verdict, cases: Sequence[CaseKey]) -> list[CaseKey]:
     """Return the cases to measure again: suspected cases, all cases of a suspected group, or all cases if the whole is suspected."""
-    waiting = [each for each in verdict.suspicions if each.state == SUSPECTED]
-    if any(each.kind == "whole" for each in waiting):
+    waiting = [suspicion for suspicion in verdict.suspicions if suspicion.state == SUSPECTED]
+    if any(suspicion.kind == "whole" for suspicion in waiting):
         return list(cases)
-    groups = {each.name for each in waiting if each.kind == "group"}
-    below = (each.case for each in verdict.floors if each.state == SUSPECTED)
-    single = {CaseKey(**each) for each in (*(each.case for each in waiting if each.kind == "cell"), *below)}
-    found = [case for case in cases if case in single or str(group_of_case(case)) in groups]
-    return list(dict.fromkeys([*found, *sorted(single - set(found), key=str)]))
+    groups = {suspicion.name for suspicion in waiting if suspicion.kind == "group"}
+    single = {CaseKey(**suspicion.case) for suspicion in waiting if suspicion.kind == "cell"}
+    single |= {CaseKey(**floor.case) for floor in verdict.floors if floor.state == SUSPECTED}
+    suspected = [case for case in cases if case in single or str(group_of_case(case)) in groups]
+    return list(dict.fromkeys([*suspected, *sorted(single - set(suspected), key=str)]))
 
 
 def can_be_named(case: CaseKey) -> bool:

@@ -86,17 +86,17 @@ def scatter(values: Figures) -> Figures:
     """
     last = np.full(values.shape[1], np.nan)
     squares = np.full(values.shape, np.nan)  # of the difference of each known value to the previous known one
-    for number, each in enumerate(values):
-        squares[number] = (each - last) ** 2
-        last = np.where(np.isfinite(each), each, last)
+    for number, current in enumerate(values):
+        squares[number] = (current - last) ** 2
+        last = np.where(np.isfinite(current), current, last)
     return typical(squares) / 2
 
 
 def typical(squares: Figures) -> Figures:
     """Return [series] the mean of normal squares [… × series] without the largest, which may not be chance; NaN for fewer than two."""
-    known = np.isfinite(squares)
-    counts = known.sum(axis=0)
-    kept = np.where(known, squares, 0.0)
+    is_known = np.isfinite(squares)
+    counts = is_known.sum(axis=0)
+    kept = np.where(is_known, squares, 0.0)
     expected = np.array([NormalDist().inv_cdf(1 - _LARGEST / max(count, 2)) ** 2 for count in range(len(squares) + 1)])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - expected[counts]), np.nan)
@@ -111,12 +111,12 @@ def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[Leve
     """
     price = _PRICE * np.maximum(np.nan_to_num(variance), _LEAST_VARIANCE)
     parts = [slice(first, first + _AT_ONCE) for first in range(0, values.shape[1], _AT_ONCE)]
-    starts = [each for part in parts for each in _levels(values[:, part], price[part])]
-    found: list[list[LevelChange]] = [[] for _ in starts]
-    for number, each in enumerate(starts):
-        if len(each) > 1:
-            found[number] = _sure(values[:, number], each, float(variance[number]), float(floors[number]))
-    return found
+    starts = [series_starts for part in parts for series_starts in _levels(values[:, part], price[part])]
+    series_steps: list[list[LevelChange]] = [[] for _ in starts]
+    for number, series_starts in enumerate(starts):
+        if len(series_starts) > 1:
+            series_steps[number] = _sure(values[:, number], series_starts, float(variance[number]), float(floors[number]))
+    return series_steps
 
 
 def _levels(values: Figures, price: Figures) -> list[list[int]]:
@@ -125,25 +125,26 @@ def _levels(values: Figures, price: Figures) -> list[list[int]]:
     measured = np.isfinite(values)
     around = np.where(measured, values - known_median(values.T), 0.0)
     nothing = np.zeros((1, series))
-    known, sums, squares = (np.vstack([nothing, each.cumsum(axis=0)]) for each in (measured.astype(float), around, around**2))
+    counts, sums, squares = (np.vstack([nothing, cumulated.cumsum(axis=0)]) for cumulated in (measured.astype(float), around, around**2))
     costs = np.full((count + 1, series), np.inf)
     costs[0] = 0.0
     came = np.zeros((count + 1, series), dtype=np.int64)
     with np.errstate(invalid="ignore", divide="ignore"):
         for end in range(LEAST, count + 1):
             for start in (0, *range(LEAST, end - LEAST + 1)):
-                number = known[end] - known[start]
+                number = counts[end] - counts[start]
                 within = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / number
                 cost = np.where(number >= LEAST, costs[start] + within + price, np.inf)
                 better = cost < costs[end]
-                costs[end], came[end] = np.where(better, cost, costs[end]), np.where(better, start, came[end])
-    found = []
+                costs[end] = np.where(better, cost, costs[end])
+                came[end] = np.where(better, start, came[end])
+    levels = []
     for starts_at in came.T:
         starts = [int(starts_at[-1])]
         while starts[0] > 0:
             starts.insert(0, int(starts_at[starts[0]]))
-        found.append(starts)
-    return found
+        levels.append(starts)
+    return levels
 
 
 def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[LevelChange]:
@@ -151,17 +152,19 @@ def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> 
     ends = [*starts[1:], len(values)]
     levels = [np.flatnonzero(np.isfinite(values[start:end])) + start for start, end in zip(starts, ends, strict=True)]
     while True:
-        found = [_step(values, old, new, variance, floor) for old, new in pairwise(levels)]
-        weakest = min(range(len(found)), key=lambda each: abs(found[each].change) / found[each].limit, default=None)
-        if weakest is None or abs(found[weakest].change) > found[weakest].limit:
-            return found
+        level_changes = [_step(values, old, new, variance, floor) for old, new in pairwise(levels)]
+        significances = [abs(step.change) / step.limit for step in level_changes]
+        weakest = min(range(len(level_changes)), key=significances.__getitem__, default=None)
+        if weakest is None or abs(level_changes[weakest].change) > level_changes[weakest].limit:
+            return level_changes
         levels[weakest : weakest + 2] = [np.concatenate(levels[weakest : weakest + 2])]
 
 
 def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> LevelChange:
     """Return the step between two levels; a step of 0 if one has too few allocations that are nearer to it than to the other level."""
-    before, after = float(np.median(values[old])), float(np.median(values[new]))
-    is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
+    before = float(np.median(values[old]))
+    after = float(np.median(values[new]))
+    is_new = [np.abs(values[numbers] - after) < np.abs(values[numbers] - before) for numbers in (old, new)]
     firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
     error = sqrt(variance * OF_MEDIAN * (1 / len(old) + 1 / len(new)))
     return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
@@ -182,7 +185,7 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
     if baselines.is_baseline(path):
         return _dated(str(path), list(baselines.load(path).allocations), [])
     try:
-        folders = [path] if _holds_runs(path) else sorted(each for each in path.iterdir() if each.is_dir() and _holds_runs(each))
+        folders = [path] if _holds_runs(path) else sorted(folder for folder in path.iterdir() if folder.is_dir() and _holds_runs(folder))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
     if not folders:
@@ -198,26 +201,26 @@ def dated_runs(where: str, runs: Sequence[Run]) -> tuple[list[Allocation], list[
     return _dated(where, *_accepted(with_rows, allocations_of))
 
 
-def _dated(where: str, found: list[Allocation], notes: list[str]) -> tuple[list[Allocation], list[str]]:
-    ordered = in_order([each for each in found if each.began is not None])
+def _dated(where: str, allocations: list[Allocation], notes: list[str]) -> tuple[list[Allocation], list[str]]:
+    ordered = in_order([allocation for allocation in allocations if allocation.began is not None])
     if not ordered:
         raise UsageError(f"{where}: no allocation has a start time, which a history needs; name another folder")
     typical_s = typical_probe_s(ordered)
     remarks = {
-        "no start time; left out": [each for each in found if each.began is None],
-        "some launches stopped early": [each for each in ordered if each.unfinished],
-        "wrong data": [each for each in ordered if any(measured.wrong for measured in each.cases.values())],
-        "slowed on purpose": [each for each in ordered if each.slowed],
+        "no start time; left out": [allocation for allocation in allocations if allocation.began is None],
+        "some launches stopped early": [allocation for allocation in ordered if allocation.unfinished],
+        "wrong data": [allocation for allocation in ordered if any(measured.wrong for measured in allocation.cases.values())],
+        "slowed on purpose": [allocation for allocation in ordered if allocation.slowed],
         "some launches ran in another machine state (state probe more than 20 % off the others')": [
-            each for each in ordered if any(flipped(each, typical_s))
+            allocation for allocation in ordered if any(flipped(allocation, typical_s))
         ],
     }
-    for remark, of in remarks.items():
-        if of:
-            notes.append(f"{first_of((each.name for each in of), _MOST_NAMED)}: {remark}")
+    for remark, affected in remarks.items():
+        if affected:
+            notes.append(f"{first_of((allocation.name for allocation in affected), _MOST_NAMED)}: {remark}")
     if len(ordered) < 2 * LEAST:
-        have = plural(len(ordered), "allocation")
-        notes.append(f"{have}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
+        count = plural(len(ordered), "allocation")
+        notes.append(f"{count}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
     return ordered, notes
 
 
@@ -226,7 +229,8 @@ def _accepted(parts: Sequence[T], allocations: Callable[[Sequence[T]], list[Allo
     try:
         return allocations(parts), []
     except UsageError:
-        kept, refusals = [], []
+        kept = []
+        refusals = []
         for part in parts:
             try:
                 allocations([part])
@@ -244,7 +248,10 @@ def _holds_runs(folder: Path) -> bool:
 
 # Series of times over allocations, for the whole, each group and each case, with their scatter.
 
-KINDS = WHOLE, GROUP, CASE = "whole", "group", "cell"
+WHOLE = "whole"
+GROUP = "group"
+CASE = "cell"
+KINDS = (WHOLE, GROUP, CASE)
 _ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 
 
@@ -279,46 +286,55 @@ class HistoryMatrix(msgspec.Struct, frozen=True, eq=False):
         It is drawn towards that of a case's group, or of a group's size class.
         """
         values = self.values[allocations]
-        found = scatter(values)
+        variances = scatter(values)
         for kind in (GROUP, CASE):
-            places = [number for number, about in enumerate(self.abouts) if about.kind == kind]
-            groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
-            own = found[places]
+            places = [number for number, subject in enumerate(self.abouts) if subject.kind == kind]
+            groups = [subject.group for subject in self.abouts if subject.kind == kind and subject.group is not None]
+            measured = variances[places]
             if kind == CASE:
-                own = np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan)
+                measured = np.where(np.isfinite(measured), np.fmax(measured, typical(self._launches[allocations])), np.nan)
             else:
                 groups = [CaseGroup("", "", group.size_class) for group in groups]
-            found[places] = drawn(own, values[:, places], Scheme.of_cases(groups))
-        return found
+            variances[places] = drawn(measured, values[:, places], Scheme.of_cases(groups))
+        return variances
 
 
 def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     """Return all series of these allocations."""
-    cases = list(dict.fromkeys(case for each in allocations for case in each.cases))
-    scheme, times = scheme_of(cases), times_of(allocations, cases)
+    cases = list(dict.fromkeys(case for allocation in allocations for case in allocation.cases))
+    scheme = scheme_of(cases)
+    times = times_of(allocations, cases)
     floors = floors_of(scheme)
-    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CASES]
-    whole = [0] if len(cases) >= LEAST_CASES else []
-    abouts = (
-        *(SeriesSubject(WHOLE, "all cases") for _ in whole),
-        *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(SeriesSubject(CASE, name, baselines.group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
-    )
-    columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
-    launches = np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
-    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cases])
-    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, launches)
+    subjects: list[SeriesSubject] = []
+    columns: list[Figures] = []
+    series_floors: list[float] = []
+    if len(cases) >= LEAST_CASES:
+        subjects.append(SeriesSubject(WHOLE, "all cases"))
+        columns.append(common(times))
+        series_floors.append(floors.whole)
+    for group, members, floor in zip(scheme.groups, scheme.members, floors.groups, strict=True):
+        if len(members) >= LEAST_CASES:
+            subjects.append(SeriesSubject(GROUP, str(group), group))
+            columns.append(common(times[:, members]))
+            series_floors.append(floor)
+    for case, name in zip(cases, distinct_names(cases), strict=True):
+        subjects.append(SeriesSubject(CASE, name, baselines.group_of_case(case), case))
+    launches = np.array([median_variance(np.log(seconds_of(allocation, cases))) for allocation in allocations])
+    return HistoryMatrix(tuple(subjects), np.column_stack([*columns, times]), np.array([*series_floors, *floors.cases]), launches)
 
 
 def distinct_names(cases: Sequence[CaseKey]) -> list[str]:
     """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
-    names = [name_of(case) for case in cases]
-    alike: dict[str, list[CaseKey]] = {}
-    for name, case in zip(names, cases, strict=True):
-        alike.setdefault(name, []).append(case)
-    places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
-    columns = [", ".join(f"{COLUMNS[place]} {case[place]}" for place in places[name]) for name, case in zip(names, cases, strict=True)]
-    return [f"{name} ({more})" if more else name for name, more in zip(names, columns, strict=True)]
+    same_name: dict[str, list[CaseKey]] = {}
+    for case in cases:
+        same_name.setdefault(name_of(case), []).append(case)
+    names = []
+    for case in cases:
+        name = name_of(case)
+        columns = zip(COLUMNS, case, zip(*same_name[name], strict=True), strict=True)
+        differing = ", ".join(f"{column} {value}" for column, value, values in columns if len(set(values)) > 1)
+        names.append(f"{name} ({differing})" if differing else name)
+    return names
 
 
 def common(times: Figures) -> Figures:
@@ -326,27 +342,26 @@ def common(times: Figures) -> Figures:
 
     A median polish (Tukey 1977), so that missing cases do not shift it.
     """
-    found = np.zeros(len(times))
+    effects = np.zeros(len(times))
     for _ in range(_ROUNDS):
-        medians = known_median((times - found[:, None]).T)
-        found = np.nan_to_num(known_median(times - medians))
-    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CASES, found, np.nan)
+        medians = known_median((times - effects[:, None]).T)
+        effects = np.nan_to_num(known_median(times - medians))
+    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CASES, effects, np.nan)
 
 
-def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:
+def drawn(variances: Figures, values: Figures, scheme: Scheme) -> Figures:
     """Return [series] variances drawn towards those of their group as in the rule, but never less than their own.
 
     A bimodal case scatters more than its group; three launches in the slower mode by chance would look like a step.
     """
-    counts = np.where(np.isfinite(own), np.isfinite(values).sum(axis=0), 1)
-    return np.fmax(own, pooled(own, counts, scheme))
+    counts = np.where(np.isfinite(variances), np.isfinite(values).sum(axis=0), 1)
+    return np.fmax(variances, pooled(variances, counts, scheme))
 
 
 def median_variance(launches: Figures) -> Figures:
     """Return […] the variance of the median of [… × launches] ln of time; NaN for fewer than two."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Figures = OF_MEDIAN * variance(np.moveaxis(launches, -1, 0)) / np.isfinite(launches).sum(axis=-1)
-    return found
+        return np.asarray(OF_MEDIAN * variance(np.moveaxis(launches, -1, 0)) / np.isfinite(launches).sum(axis=-1))
 
 
 class SeriesLevel(msgspec.Struct, frozen=True):
@@ -374,7 +389,7 @@ class CaseHistory(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def known(self) -> list[int]:
         """Return the numbers of the allocations in which it was measured."""
-        return [int(each) for each in np.flatnonzero(np.isfinite(self.values))]
+        return [int(number) for number in np.flatnonzero(np.isfinite(self.values))]
 
     @cached_property
     def levels(self) -> list[SeriesLevel]:
@@ -412,7 +427,7 @@ class History(msgspec.Struct, frozen=True, eq=False):
 
     def of_kind(self, *kinds: str) -> list[CaseHistory]:
         """Return the series of these kinds."""
-        return [each for each in self.series if each.about.kind in kinds]
+        return [series for series in self.series if series.about.kind in kinds]
 
     def between(self, before: int, after: int) -> list[Difference]:
         """Return what changed, besides times, between two allocations."""
@@ -422,20 +437,21 @@ class History(msgspec.Struct, frozen=True, eq=False):
 
     def state(self, step: LevelChange) -> str:
         """Return a text on the state probe's change between the allocations next to a step; "" if it is equal or unknown."""
-        sides = self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1], self.allocations[step.at : step.at + LEAST]
-        before, after = map(typical_probe_s, sides)
+        before = typical_probe_s(self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1])
+        after = typical_probe_s(self.allocations[step.at : step.at + LEAST])
         if before is None or after is None or max(before, after) <= STATE * min(before, after):
             return ""
         return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
 
     def missing(self, series: CaseHistory) -> str:
         """Return where a series lacks values: "measured since night-4; not since night-9; missing in 2 between"; "" if nowhere."""
-        known, names = series.known, [each.name for each in self.allocations]
-        if not known:
+        measured = series.known
+        names = [allocation.name for allocation in self.allocations]
+        if not measured:
             return "never measured"
-        gaps = known[-1] - known[0] + 1 - len(known)
-        parts = [f"measured since {names[known[0]]}" if known[0] > 0 else ""]
-        parts.append(f"not since {names[known[-1] + 1]}" if known[-1] < len(names) - 1 else "")
+        gaps = measured[-1] - measured[0] + 1 - len(measured)
+        parts = [f"measured since {names[measured[0]]}" if measured[0] > 0 else ""]
+        parts.append(f"not since {names[measured[-1] + 1]}" if measured[-1] < len(names) - 1 else "")
         parts.append(f"missing in {gaps} between" if gaps else "")
         return "; ".join(filter(None, parts))
 
@@ -443,9 +459,10 @@ class History(msgspec.Struct, frozen=True, eq=False):
 def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:
     """Return the history of allocations, which are in the order in which they began."""
     matrix = history_matrix(allocations)
-    found = steps(matrix.values, matrix.variance(), matrix.floors)
-    parts = zip(matrix.abouts, matrix.values.T, found, matrix.floors, strict=True)
-    return History(of, allocations, [CaseHistory(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)
+    level_changes = steps(matrix.values, matrix.variance(), matrix.floors)
+    parts = zip(matrix.abouts, matrix.values.T, level_changes, matrix.floors, strict=True)
+    series = [CaseHistory(subject, values, tuple(series_steps), float(floor)) for subject, values, series_steps, floor in parts]
+    return History(of, allocations, series, notes)
 
 
 # A comparison of two allocations of a baseline, or of two baselines: cases that moved more than chance explains, and changes.
@@ -507,7 +524,7 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
 
     Raises UsageError for a name that is not in the baseline, and for the same name twice.
     """
-    number = {each.name: place for place, each in enumerate(baseline.allocations)}
+    number = {allocation.name: place for place, allocation in enumerate(baseline.allocations)}
     unknown = next((name for name in (old, new) if name not in number), None)
     if unknown is not None:
         raise UsageError(f"allocation {unknown} is not in {baseline.path}: choose from {', '.join(number)}")
@@ -521,31 +538,34 @@ def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
     """Return the differences of two baselines. Limits come from the scatter within each, not from the difference between them."""
     if old.path.resolve() == new.path.resolve():
         raise UsageError(f"{old.path} is named twice: name two different baselines")
-    every = [*old.allocations, *new.allocations]
-    matrix, middle = history_matrix(every), len(old.allocations)
-    sides = list(range(middle)), list(range(middle, len(every)))
+    allocations = [*old.allocations, *new.allocations]
+    matrix = history_matrix(allocations)
+    old_count = len(old.allocations)
+    sides = list(range(old_count)), list(range(old_count, len(allocations)))
     variances = np.array([matrix.variance(side) for side in sides])
-    known = np.isfinite(variances)
+    is_known = np.isfinite(variances)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Figures = np.where(known, variances, 0.0).sum(axis=0) / known.sum(axis=0)
-    return _moves((str(old.path), str(new.path)), every, matrix, sides, mean)
+        mean: Figures = np.where(is_known, variances, 0.0).sum(axis=0) / is_known.sum(axis=0)
+    return _moves((str(old.path), str(new.path)), allocations, matrix, sides, mean)
 
 
 def _moves(
     names: tuple[str, str],
-    every: Sequence[Allocation],
+    allocations: Sequence[Allocation],
     matrix: HistoryMatrix,
     sides: tuple[Sequence[int], Sequence[int]],
     variance: Figures,
 ) -> BaselineDiff:
     values = [matrix.values[side] for side in sides]
-    old, new = (known_median(each.T) for each in values)
-    counts = [np.isfinite(each).sum(axis=0).astype(float) for each in values]
+    old, new = (known_median(side_values.T) for side_values in values)
+    counts = [np.isfinite(side_values).sum(axis=0).astype(float) for side_values in values]
     with np.errstate(invalid="ignore", divide="ignore"):
-        of_median = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
-        reach = K_SIGMA * np.sqrt(variance * of_median)
+        variance_of_medians = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
+        reach = K_SIGMA * np.sqrt(variance * variance_of_medians)
     limits = np.where(np.isfinite(reach), np.maximum(matrix.floors, reach), np.nan)
-    moved, only_old, only_new = [], [], []
+    moved = []
+    only_old = []
+    only_new = []
     for subject, before, after, limit in zip(matrix.abouts, old, new, limits, strict=True):
         if isfinite(before) and isfinite(after):
             moved.append(Shift(subject, exp(after - before), exp(limit) if isfinite(limit) else None))
@@ -553,5 +573,6 @@ def _moves(
             only_old.append(subject)
         elif subject.kind == CASE and isfinite(after):
             only_new.append(subject)
-    whole = [every[number] for number in sides[0]], [every[number] for number in sides[1]]
-    return BaselineDiff(*names, whole, changes(whole[0][-1], whole[1][-1]), moved, only_old, only_new)
+    old_side = [allocations[number] for number in sides[0]]
+    new_side = [allocations[number] for number in sides[1]]
+    return BaselineDiff(*names, (old_side, new_side), changes(old_side[-1], new_side[-1]), moved, only_old, only_new)

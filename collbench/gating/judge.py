@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gating import conditions, reasons, rule
 from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import Allocation, name_of, names_of
-from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, seconds_of, times_of
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, seconds_of, shares_one_job, times_of
 from collbench.gating.cause import cause_of, ranked
 from collbench.gating.conditions import ExpectedChange, Floor, changes, floor_reasons, floor_states, read_floor
 from collbench.gating.confirm import can_be_named, suspects
@@ -54,12 +53,12 @@ def suspicions_of(
     subjects: list[tuple[str, str, dict[str, Any], Figures, Mask, float]] = []
     if excess.whole_over[0]:
         subjects.append(("whole", "all cases", {}, excess.whole, excess.whole_over, limits.whole))
-    for at in map(int, np.flatnonzero(excess.groups_over[0])):
-        name = str(limits.scheme.groups[at])
-        subjects.append(("group", name, {}, excess.groups[:, at], excess.groups_over[:, at], limits.groups[at]))
-    for at in map(int, np.flatnonzero(excess.cases_over[0])):
-        case = cases[at]
-        subjects.append(("cell", name_of(case), case.named(), excess.cases[:, at], excess.cases_over[:, at], limits.cases[at]))
+    for number in map(int, np.flatnonzero(excess.groups_over[0])):
+        name = str(limits.scheme.groups[number])
+        subjects.append(("group", name, {}, excess.groups[:, number], excess.groups_over[:, number], limits.groups[number]))
+    for number in map(int, np.flatnonzero(excess.cases_over[0])):
+        case = cases[number]
+        subjects.append(("cell", name_of(case), case.named(), excess.cases[:, number], excess.cases_over[:, number], limits.cases[number]))
     suspicions = []
     for kind, name, columns, factors, exceeds, limit in subjects:
         measured = exceeds[np.isfinite(factors) & (True if counts is None else counts)]
@@ -67,7 +66,11 @@ def suspicions_of(
         if not measured.all():
             state = CLEARED
         suspicions.append(Suspicion(kind, name, columns, tuple(map(_known, factors)), float(np.exp(limit)), state))
-    return sorted(suspicions, key=lambda each: (_ORDER.index(each.state), -max(factor for factor in each.factors if factor is not None)))
+
+    def rank(suspicion: Suspicion) -> tuple[int, float]:
+        return _ORDER.index(suspicion.state), -max(factor for factor in suspicion.factors if factor is not None)
+
+    return sorted(suspicions, key=rank)
 
 
 def _known(value: float) -> float | None:
@@ -91,11 +94,12 @@ def group_states(
         judged = members[limits.judged[members]]
         if not len(judged):
             continue
-        first, own = excess.cases[0, judged], limits.cases[judged]
-        there = np.isfinite(first)
-        missing = int((~there).sum())
-        beyond = np.where(there, np.log(first) - own, -np.inf)
-        worst = int(np.argmax(beyond)) if there.any() else None  # exceeds its limit most, or is nearest to it
+        factors = excess.cases[0, judged]
+        judged_limits = limits.cases[judged]
+        measured = np.isfinite(factors)
+        missing = int((~measured).sum())
+        excess_over_limit = np.where(measured, np.log(factors) - judged_limits, -np.inf)
+        worst = int(np.argmax(excess_over_limit)) if measured.any() else None  # exceeds its limit most, or is nearest to it
         state = states.of_group(group, missing > 0 or bool(uncertain[judged].any()))
         outcomes = count_outcomes(
             states.outcome(cases[case], bool(uncertain[case]), excess.cases[:, case], limits.cases[case]) for case in judged
@@ -110,8 +114,8 @@ def group_states(
                 factors=tuple(map(_known, excess.groups[:, number])),
                 limit=_known(np.exp(limits.groups[number])),
                 worst=None if worst is None else name_of(cases[judged[worst]]),
-                worst_factor=None if worst is None else float(first[worst]),
-                worst_limit=None if worst is None else _known(np.exp(own[worst])),
+                worst_factor=None if worst is None else float(factors[worst]),
+                worst_limit=None if worst is None else _known(np.exp(judged_limits[worst])),
                 state=state,
                 outcome=group_outcome.value,
                 outcomes={outcome.value: count for outcome, count in outcomes.items()},
@@ -124,8 +128,8 @@ class _SuspectStates:
     """The states of the suspects, by case, group and the whole."""
 
     def __init__(self, suspicions: Sequence[Suspicion]) -> None:
-        self.cases: dict[CaseKey, str] = {CaseKey(**each.case): each.state for each in suspicions if each.kind == "cell"}
-        self.groups = {each.name: each.state for each in suspicions if each.kind != "cell"}  # with "all cases"
+        self.cases = {CaseKey(**suspicion.case): suspicion.state for suspicion in suspicions if suspicion.kind == "cell"}
+        self.groups = {suspicion.name: suspicion.state for suspicion in suspicions if suspicion.kind != "cell"}  # with "all cases"
 
     def of_group(self, group: CaseGroup, unknown: bool) -> str:
         """Return the state of a group with its cases; `unknown`: a part of it is missing, or does not count."""
@@ -139,9 +143,9 @@ class _SuspectStates:
             return Outcome.SLOWER
         if state == SUSPECTED or uncertain:
             return Outcome.INCONCLUSIVE
-        own = outcome_by_limit(map(_known, factors), _known(np.exp(limit)))
+        own_outcome = outcome_by_limit(map(_known, factors), _known(np.exp(limit)))
         with_others = any(self.groups.get(name) in (CONFIRMED, SUSPECTED) for name in ("all cases", str(group_of_case(case))))
-        return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
+        return Outcome.INCONCLUSIVE if own_outcome is Outcome.NO_CHANGE and with_others else own_outcome
 
 
 def _outcome_of_group(state: str, outcomes: Mapping[Outcome, int], factors: Figures, limit: float) -> Outcome:
@@ -152,8 +156,8 @@ def _outcome_of_group(state: str, outcomes: Mapping[Outcome, int], factors: Figu
         return Outcome.INCONCLUSIVE
     if np.isfinite(limit):
         return outcome_by_limit(map(_known, factors), _known(np.exp(limit)))
-    there = [outcome for outcome, cases in outcomes.items() if cases]
-    return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
+    measured_outcomes = [outcome for outcome, cases in outcomes.items() if cases]
+    return measured_outcomes[0] if len(measured_outcomes) == 1 else Outcome.INCONCLUSIVE
 
 
 # The verdict on a candidate: by the limits of a baseline, or (`gating.paired`) by those of the pairs of launches of two stacks.
@@ -187,12 +191,15 @@ class Evaluation(msgspec.Struct, frozen=True, eq=False):
     floors: Sequence[Floor]
 
 
-def verdict_of(evaluated: Evaluation, against: Sequence[GateReason], **about: Any) -> verdicts.Verdict:
-    """Return the verdict. `against` are the reasons known before the suspects; `about` are the verdict's fields on both sides.
+def verdict_of(evaluated: Evaluation, against: Sequence[GateReason], **sides: Any) -> verdicts.Verdict:
+    """Return the verdict. `against` are the reasons known before the suspects; `sides` are the verdict's fields on both sides.
 
     Raises UsageError if a floor applies to no case.
     """
-    limits, excess, cases, today = evaluated.limits, evaluated.excess, evaluated.cases, evaluated.today
+    limits = evaluated.limits
+    excess = evaluated.excess
+    cases = evaluated.cases
+    today = evaluated.today
     exceeded = suspicions_of(limits, excess, cases, evaluated.confirmations, evaluated.counts)
     suspicions = conditions.accepted(exceeded, evaluated.allowing, today, cases)
     floors = floor_states(evaluated.floors, evaluated.candidate, evaluated.confirmations, evaluated.before)
@@ -202,9 +209,10 @@ def verdict_of(evaluated: Evaluation, against: Sequence[GateReason], **about: An
     judged_groups = np.bincount(limits.scheme.of, limits.judged, len(limits.scheme.groups)) > 0
     visible = np.exp([*limits.cases[limits.judged], *limits.groups[judged_groups]])
     if len(visible) and not visible.min() <= COARSEST:  # neither a group nor a case detects a slowdown that matters
-        against.append(reasons.TooCoarse(_known(visible.min()), about["mode"] == "paired"))
-        groups = [replace(each, state=UNDECIDED) if each.state == PASSED else each for each in groups]
-    waiting = sum(each.state == SUSPECTED for each in suspicions)
+        against.append(reasons.TooCoarse(_known(visible.min()), sides["mode"] == "paired"))
+        groups = [replace(group, state=UNDECIDED) if group.state == PASSED else group for group in groups]
+    ceilings = [drop for allocation in evaluated.candidate for drop in dropped_ceilings(evaluated.before, allocation.ceilings)]
+    waiting = sum(suspicion.state == SUSPECTED for suspicion in suspicions)
     if waiting:
         against.append(reasons.StillSuspected(waiting, max(0, evaluated.confirmations - len(evaluated.candidate))))
     against += floor_reasons(floors)
@@ -214,15 +222,15 @@ def verdict_of(evaluated: Evaluation, against: Sequence[GateReason], **about: An
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
-        asked=tuple(each.asked for each in evaluated.floors),
-        ceilings=tuple(dict.fromkeys(drop for each in evaluated.candidate for drop in dropped_ceilings(evaluated.before, each.ceilings))),
+        asked=tuple(floor.asked for floor in evaluated.floors),
+        ceilings=tuple(dict.fromkeys(ceilings)),
         cause=cause,
         changes=tuple(ranked(evaluated.changes, evaluated.expected, today, suspicions, cause, groups=groups)),
-        candidates=tuple(each.name for each in evaluated.candidate),
+        candidates=tuple(allocation.name for allocation in evaluated.candidate),
         cases=int(limits.judged.sum()),
         judged_on=today.isoformat(),
         collbench=__version__,
-        **about,
+        **sides,
     )
 
 
@@ -230,11 +238,11 @@ def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], fl
     """Return the result. A confirmed floor is a regression even with other reasons, since it needs no history and no comparison."""
     if any(isinstance(reason, reasons.WrongCases) for reason in against):
         return WRONG_DATA
-    if any(each.state == CONFIRMED for each in floors):
+    if any(floor.state == CONFIRMED for floor in floors):
         return REGRESSION
     if any(reason.blocks for reason in against):
         return UNDECIDED
-    if any(each.state == CONFIRMED for each in suspicions):
+    if any(suspicion.state == CONFIRMED for suspicion in suspicions):
         return REGRESSION
     return UNDECIDED if against else PASSED
 
@@ -250,8 +258,8 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
     """Return what a baseline knows of each case that it measured; the limits are those of `judge`."""
     _, _, limits = rule.learned_limits(baseline)
     return {
-        case: TypicalTime(float(np.exp(centre)), float(np.exp(own)) if judged and np.isfinite(own) else None)
-        for case, centre, own, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
+        case: TypicalTime(float(np.exp(centre)), float(np.exp(limit)) if judged and np.isfinite(limit) else None)
+        for case, centre, limit, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
         if np.isfinite(centre)
     }
 
@@ -273,58 +281,59 @@ def judge(
     Raises UsageError if an allocation is in the baseline or is given twice, or if only some are imported. Likewise if the first one has
     no case in common with the baseline, or none that a floor applies to.
     """
-    cases, last = baseline.cases, baseline.allocations[-1]
+    cases = baseline.cases
+    last = baseline.allocations[-1]
     conditions.check(baseline, candidate, cases)
     learned, left_out, limits = rule.learned_limits(baseline)
     typical_s = rule.typical_probe_s(baseline.allocations)
     filtered = [rule.filter_launches(allocation, typical_s) for allocation in candidate]
-    left = [each.allocation for each in filtered]
-    excess = rule.exceed(limits, times_of(left, cases))
+    remaining = [part.allocation for part in filtered]
+    excess = rule.exceed(limits, times_of(remaining, cases))
     # [allocations × cases] with too much scatter between launches, but within the limit; and what some launches lack. Of later
     # allocations only suspects count.
     allowed = rule.launch_limits(learned.allocations, cases, limits)
-    scattered = np.array([rule.unstable(allocation, cases, allowed) for allocation in left]) & limits.judged & ~excess.cases_over
+    scattered = np.array([rule.unstable(allocation, cases, allowed) for allocation in remaining]) & limits.judged & ~excess.cases_over
     scattered[1:] &= excess.cases_over[0]
-    incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
+    incomplete = np.array([partly_measured(part.allocation, cases, part.left_out) for part in filtered]) & limits.judged
     incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
     changes_by_allocation = [changes(last, allocation) for allocation in candidate]
-    unannounced = [conditions.unannounced(found, expected, today) for found in changes_by_allocation]
-    elsewhere = list(filter(None, map(partial(conditions.of_another_cluster, baseline), candidate, unannounced)))
-    happened, idle = conditions.of_what_changed(expected, candidate, baseline.allocations)
+    unannounced = [conditions.unannounced(differences, expected, today) for differences in changes_by_allocation]
+    elsewhere = [conditions.other_cluster(baseline, *pair) for pair in zip(candidate, unannounced, strict=True)]
+    used, unused = conditions.used_announcements(expected, candidate, baseline.allocations)
     is_fresh = fresh(candidate, baseline.allocations)
     evaluated = Evaluation(
-        left, cases, limits, excess,
+        remaining, cases, limits, excess,
         undecided=np.asarray((scattered | incomplete).any(axis=0)) | (filtered[0].problem is not None),
-        counts=[own_job and each.problem is None for own_job, each in zip(is_fresh, filtered, strict=True)],
+        counts=[own_job and part.problem is None for own_job, part in zip(is_fresh, filtered, strict=True)],
         confirmations=CONFIRMATIONS,
         before=last.ceilings,
-        changes=list(dict.fromkeys(change for found in changes_by_allocation for change in found)),
-        expected=expected, allowing=happened, today=today, floors=floors_requested,
+        changes=list(dict.fromkeys(change for differences in changes_by_allocation for change in differences)),
+        expected=expected, allowing=used, today=today, floors=floors_requested,
     )  # fmt: skip
     required = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
     against = [
         *wrong_data(candidate),
         *_incomparable(baseline, learned, limits, candidate, today),
-        *elsewhere[:1],
-        *unexpected(list(dict.fromkeys(change for found in unannounced for change in found))),
-        *(each.problem for each in filtered if each.problem),
+        *list(filter(None, elsewhere))[:1],
+        *unexpected(list(dict.fromkeys(change for differences in unannounced for change in differences))),
+        *(part.problem for part in filtered if part.problem),
         *unfinished(candidate),
-        *missing(left[0], cases, required),
+        *missing(remaining[0], cases, required),
     ]
-    for allocation, parts, of_launches in zip(left, incomplete, scattered, strict=True):
-        against += incomplete_cases(allocation, cases, parts)
-        unstable_cases = _chosen(cases, of_launches)
+    for allocation, is_incomplete, is_scattered in zip(remaining, incomplete, scattered, strict=True):
+        against += incomplete_cases(allocation, cases, is_incomplete)
+        unstable_cases = _chosen(cases, is_scattered)
         if unstable_cases:  # with the flags of their rows that may explain it
             flags = {flag for case in unstable_cases if case in allocation.shown for flag in allocation.shown[case].flags}
             explaining = tuple(sorted(flags & {"two_modes", "drift", "state_flip"}))
             against.append(reasons.UnstableCases(allocation.name, names_of(unstable_cases), explaining))
     notes = [
         *left_out,
-        *(each.note for each in filtered if each.note),
+        *(part.note for part in filtered if part.note),
         *_circumstances(baseline, candidate),
         *_notes_on_cases(candidate, cases, limits, excess),
         *conditions.expired(expected, today),
-        *idle,
+        *unused,
     ]
     verdict = verdict_of(
         evaluated, against, mode="baseline", notes=tuple(notes), baseline=str(baseline.path),
@@ -355,7 +364,8 @@ def _incomparable(
 
     `learned` is the baseline without what was left out. Chance repeats itself in a job (MEASUREMENT.md: 10 to 15 times).
     """
-    count, last = len(learned.allocations), baseline.allocations[-1]
+    count = len(learned.allocations)
+    last = baseline.allocations[-1]
     left_out = len(baseline.allocations) - count
     if count < FEWEST:
         yield reasons.ShortBaseline(str(baseline.path), count, FEWEST, left_out)
@@ -370,34 +380,36 @@ def _incomparable(
     shared = [(allocation.name, owners[job], job) for allocation in candidate for job in allocation.jobs if job in owners]
     if shared:
         yield reasons.SameJobAsBaseline(*shared[0])
-    yield from of_one_job_twice(candidate)
+    yield from sharing_one_job(candidate)
 
 
-def of_one_job_twice(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+def sharing_one_job(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     """Yield two candidates of one job."""
-    twice = of_one_job([(allocation.name, allocation.jobs) for allocation in candidate])
+    twice = shares_one_job(candidate)
     if twice is not None:
         yield reasons.SameJob(*twice)
 
 
 def unexpected(
-    found: Sequence[Difference], kind: type[reasons.UnexpectedChange] | type[reasons.SidesDiffer] = reasons.UnexpectedChange
+    differences: Sequence[Difference], kind: type[reasons.UnexpectedChange] | type[reasons.SidesDiffer] = reasons.UnexpectedChange
 ) -> Iterator[GateReason]:
     """Yield unexpected changes, the first ones by name. A confirmed slowdown is a regression all the same, unless `kind` blocks it."""
-    yield from (kind(change) for change in found[:_MOST_NAMED])
-    if len(found) > _MOST_NAMED:
-        yield reasons.MoreUnexpectedChanges(len(found) - _MOST_NAMED)
+    yield from (kind(change) for change in differences[:_MOST_NAMED])
+    if len(differences) > _MOST_NAMED:
+        yield reasons.MoreUnexpectedChanges(len(differences) - _MOST_NAMED)
 
 
 def unfinished(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     """Yield allocations with launches that stopped early."""
-    yield from (reasons.UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
+    for allocation in candidate:
+        if allocation.unfinished:
+            yield reasons.UnfinishedLaunches(allocation.name, allocation.unfinished, allocation.launches)
 
 
 def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    there = {case for case, measured in first.cases.items() if measured.log_time is not None}
-    lost = [case for case in _chosen(cases, required) if case not in there]
+    measured = {case for case, times in first.cases.items() if times.log_time is not None}
+    lost = [case for case in _chosen(cases, required) if case not in measured]
     if lost:
         na = next((first.cases[case].na for case in lost if case in first.cases and first.cases[case].na), None)
         differs = conditions.differing_column(lost, first.cases) if na is None else None
@@ -406,8 +418,8 @@ def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iter
 
 def partly_measured(allocation: Allocation, cases: Sequence[CaseKey], left_out: Sequence[bool]) -> Mask:
     """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
-    there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
-    return np.asarray(there.any(axis=1) & ~there.all(axis=1))
+    is_measured = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
+    return np.asarray(is_measured.any(axis=1) & ~is_measured.all(axis=1))
 
 
 def incomplete_cases(allocation: Allocation, cases: Sequence[CaseKey], incomplete: Mask) -> Iterator[GateReason]:
@@ -425,11 +437,11 @@ def _chosen(cases: Sequence[CaseKey], mask: Mask) -> list[CaseKey]:
 
 def _circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
-    yield from (reasons.SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
+    yield from (reasons.SlowedOnPurpose(allocation.name, allocation.slowed) for allocation in candidate if allocation.slowed)
     few = [allocation for allocation in candidate if allocation.launches < rule.FEWEST_LAUNCHES]
     if few:
         yield reasons.FewLaunches(few[0].name, len(few) - 1, rule.FEWEST_LAUNCHES)
-    shared = of_one_job([(allocation.name, allocation.jobs) for allocation in baseline.allocations])
+    shared = shares_one_job(baseline.allocations)
     if shared is not None:
         yield reasons.BaselineOfOneJob(*shared)
     good = len(baseline.allocations)
@@ -452,7 +464,8 @@ def _notes_on_cases(
     candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits, excess: Excess
 ) -> Iterator[GateNote]:
     """Yield notes on cases without a history or with data that were not checked, and on those slower in later allocations only."""
-    first, judged = candidate[0], set(_chosen(cases, limits.judged))
+    first = candidate[0]
+    judged = set(_chosen(cases, limits.judged))
     new = [case for case, measured in first.cases.items() if case not in judged and measured.log_time is not None]
     if new:
         yield reasons.WithoutHistory(first.name, len(new), names_of(new))

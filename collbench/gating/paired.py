@@ -40,7 +40,8 @@ from collbench.results.store import read_object
 # allowed number of alarms, and fewer detections. The reason: one launch of a bimodal case widens that spread, but hardly moves its median.
 # `self_test` reports how often the rule alarms.
 
-PAIRS, PAIRED_CONFIRMATIONS = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
+PAIRS = 5  # the least number of pairs of launches in an allocation
+PAIRED_CONFIRMATIONS = 2  # allocations
 _ERRORS = 4.0
 _OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
 _DRAWN = 20_000
@@ -55,10 +56,10 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     counts = np.isfinite(differences[0]).sum(axis=0)
     judged = counts >= FEWEST
     known_well = np.where(judged, differences, np.nan)
-    cases = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
-    of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
-    groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
-    whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
+    cases = _chance(differences, lambda variances: scheme.medians(variances)[scheme.of])
+    same_class = [scheme.classes == size_class for size_class in scheme.classes]  # by group, the groups of the same size class
+    groups = _chance(scheme.medians(known_well), lambda variances: np.array([known_median(variances[in_class]) for in_class in same_class]))
+    whole = float(_chance(known_median(known_well)[..., None], lambda variances: variances)[0])
     floors = rule.floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CASES
     return BaselineLimits(
@@ -72,12 +73,13 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
     """Return […] the limits, from [allocations × pairs × …]: four standard errors of the median over an allocation's pairs."""
     counts = np.isfinite(values).sum(axis=1)
     degrees = np.maximum(counts - 1, 0)
+    all_degrees = degrees.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
-        drawn = (rule.PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (rule.PRIOR_DOF + degrees.sum(axis=0))
+        variances = (degrees * np.array([_variance(pairs) for pairs in values])).sum(axis=0) / all_degrees
+        drawn = (rule.PRIOR_DOF * lent_by(variances) + all_degrees * np.nan_to_num(variances)) / (rule.PRIOR_DOF + all_degrees)
         fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
-        found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
-    return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
+        limits = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
+    return np.where(np.isfinite(limits) & np.isfinite(fewest), limits, np.inf)
 
 
 def _variance(values: Figures) -> Figures:
@@ -88,7 +90,7 @@ def _variance(values: Figures) -> Figures:
     counts = np.isfinite(values).sum(axis=0)
     ordered = np.sort(values, axis=0)  # NaN comes last
     inward = (counts >= FEWEST).astype(np.int64)
-    low, high = (np.take_along_axis(ordered, np.maximum(at, 0)[None], axis=0) for at in (inward, counts - 1 - inward))
+    low, high = (np.take_along_axis(ordered, np.maximum(places, 0)[None], axis=0) for places in (inward, counts - 1 - inward))
     drawn_in = np.clip(values, low, high)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.nansum(drawn_in, axis=0) / counts
@@ -135,9 +137,8 @@ class SideBySide(msgspec.Struct, frozen=True, eq=False):
 
     def differences(self, cases: Sequence[CaseKey]) -> Figures:
         """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
-        old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
-        found: Figures = new - old
-        return found
+        old, new = (np.log(seconds_of(side, cases)).T[numbers] for side, numbers in zip((self.old, self.new), self.order, strict=True))
+        return np.asarray(new - old)
 
 
 def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
@@ -197,16 +198,17 @@ def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: S
     order = np.array(in_time)
     typical_s = rule.typical_probe_s([old, new])
     flips = [np.array(rule.flipped(side, typical_s))[numbers] for side, numbers in zip((old, new), order, strict=True)]
-    out = flips[0] | flips[1]
-    count, left = int(out.sum()), int((~out).sum())
-    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
+    left_out = flips[0] | flips[1]
+    left_out_count = int(left_out.sum())
+    remaining = int((~left_out).sum())
+    by_launch = [[bool(left_out[place]) for place in np.argsort(numbers)] for numbers in order]
     problem: GateReason | None = None
-    if count > rule.MOST_FLIPPED:
-        problem = reasons.PairsStateChanged(new.name, count, len(out))
-    elif left < PAIRS:
-        problem = reasons.PairsNeeded(new.name, left, PAIRS)
-    note = reasons.PairsLeftOut(new.name, count, len(out)) if count and not problem else None
-    kept = [rule.without(side, mask) if count else side for side, mask in zip((old, new), by_launch, strict=True)]
+    if left_out_count > rule.MOST_FLIPPED:
+        problem = reasons.PairsStateChanged(new.name, left_out_count, len(left_out))
+    elif remaining < PAIRS:
+        problem = reasons.PairsNeeded(new.name, remaining, PAIRS)
+    note = reasons.PairsLeftOut(new.name, left_out_count, len(left_out)) if left_out_count and not problem else None
+    kept = [rule.without(side, mask) if left_out_count else side for side, mask in zip((old, new), by_launch, strict=True)]
     return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 
 
@@ -268,7 +270,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
         *judge.wrong_data(sides),
         *(pair.problem for pair in both if pair.problem),
         *judge.unexpected(unannounced(beside_stack, expected, today), reasons.SidesDiffer),
-        *judge.of_one_job_twice(evaluated.candidate),
+        *judge.sharing_one_job(evaluated.candidate),
         *_changed_stacks(both),
         *judge.unfinished(sides),
         *judge.missing(sides[1], cases, had),
@@ -287,7 +289,8 @@ def _changed_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
     stacks: tuple[Literal["old", "new"], ...] = ("old", "new")
     for pair in both[1:]:
         for stack in stacks:
-            before, after = getattr(both[0], stack), getattr(pair, stack)
+            before = getattr(both[0], stack)
+            after = getattr(pair, stack)
             changed = next((change for change in changes(before, after) if change.kind in STACK), None)
             if changed is not None:
                 yield reasons.StackChanged(stack, before.name, after.name, changed)

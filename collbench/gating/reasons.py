@@ -300,12 +300,13 @@ class LaunchesLeftOut(GateNote, frozen=True):
         return f"{where}{_state_changed(self.allocation, self.flipped, self.launches, 'launch', than)}; left out"
 
 
-_BASELINE, _OTHERS = "the baseline's", "the others'"
+_BASELINE = "the baseline's"
+_OTHERS = "the others'"
 
 
-def _state_changed(allocation: str, count: int, of: int, noun: str, than: str) -> str:
+def _state_changed(allocation: str, count: int, total: int, noun: str, than: str) -> str:
     it = "its state probe differs" if count == 1 else "their state probes differ"
-    return f"allocation {allocation}: {count} of {plural(of, noun)} ran in another machine state ({it} from {than} by more than 20 %)"
+    return f"allocation {allocation}: {count} of {plural(total, noun)} ran in another machine state ({it} from {than} by more than 20 %)"
 
 
 # Two stacks side by side (`--paired`).
@@ -327,7 +328,8 @@ class OtherHosts(BlockingReason, frozen=True):
     new_hosts: str
 
     def render(self) -> str:
-        old, new = self.old_hosts or "unknown hosts", self.new_hosts or "unknown hosts"
+        old = self.old_hosts or "unknown hosts"
+        new = self.new_hosts or "unknown hosts"
         return f"allocation {self.allocation}: the old stack ran on {old}, the new one on {new}; {_INTERLEAVE}"
 
 
@@ -653,7 +655,10 @@ LINK: Final = "link"
 MEMORY: Final = "memory"
 LATENCY: Final = "latency"
 HOST: Final = "host"
-BACKEND, OPERATION, CASES, UNCLEAR = "backend", "operation", "cells", "unclear"
+BACKEND = "backend"
+OPERATION = "operation"
+CASES = "cells"
+UNCLEAR = "unclear"
 _WAYS: dict[PathCause, str] = {
     LINK: "the link",
     MEMORY: "the memory of the node",
@@ -767,13 +772,13 @@ class SlowMessages(LikelyCause, frozen=True):
     def render(self) -> str:
         named = [_WAYS[cause] for cause in self.causes] + ([f"{self.only} itself"] if self.only else [])
         which = "all messages, small ones too," if self.messages == "all" else f"{self.messages} messages"
-        other = "small" if self.messages == "large" else "large"
-        contrast = _CONTRASTS[self.contrast].format(other)
-        if self.contrast == "unknown" and other == "small":
+        contrasted = "small" if self.messages == "large" else "large"
+        contrast = _CONTRASTS[self.contrast].format(contrasted)
+        if self.contrast == "unknown" and contrasted == "small":
             contrast = "; small messages, which would distinguish it from slower hosts, were not measured"
-        seen = f"{which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}"
+        unclear = ", not distinguishable here" if self.cause == UNCLEAR else ""
         alone = "; no other backend was measured" if self.only else ""
-        return f"{' or '.join(named)}{', not distinguishable here' if self.cause == UNCLEAR else ''}: {seen}{alone}"
+        return f"{' or '.join(named)}{unclear}: {which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}{alone}"
 
 
 _CONTRASTS = {
@@ -803,12 +808,12 @@ def _slower(slowdown: Slowdown) -> str:
     return f"are {times([*slowdown])} times slower"
 
 
-def _series(known: tuple[tuple[str, str], ...]) -> str:
+def _series(pairs: tuple[tuple[str, str], ...]) -> str:
     """Return "allreduce and broadcast on gloo and mpi" if each pair is in the list, else the pairs one by one."""
-    backends, operations = (list(dict.fromkeys(names)) for names in zip(*known, strict=True))
-    if len(backends) * len(operations) == len(known):
+    backends, operations = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+    if len(backends) * len(operations) == len(pairs):
         return f"{_all_of(operations)} on {_all_of(backends)}"
-    return _all_of(f"{operation} on {backend}" for backend, operation in known)
+    return _all_of(f"{operation} on {backend}" for backend, operation in pairs)
 
 
 def _all_of(words: Iterable[str]) -> str:
@@ -836,4 +841,4 @@ WAITING = (StillSuspected, SuspectedBelowFloor)  # reasons that another measurem
 
 def rendered(facts: Sequence[Fact]) -> list[str]:
     """Return the text of each fact."""
-    return [each.render() for each in facts]
+    return [fact.render() for fact in facts]

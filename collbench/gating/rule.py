@@ -28,10 +28,13 @@ from collbench.gating.reasons import AllocationStateChanged, LaunchesLeftOut, La
 from collbench.results.row import CaseKey
 
 CONFIRMATIONS = 3
-FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as based on a thin baseline
+FEWEST = 4  # allocations; fewer give "no verdict"
+ENOUGH = 6  # allocations; fewer mark the verdict as based on a thin baseline
 K_SIGMA = 3.0
 PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
-_CASE_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+_CASE_FLOORS = np.log1p([0.05, 0.04, 0.02])  # by size class
+_GROUP_FLOORS = np.log1p([0.03, 0.02, 0.01])
+_WHOLE_FLOOR = float(np.log1p(0.015))
 COARSEST = 2.0  # factor: limits above it detect no slowdown that matters
 LEAST_CASES = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
@@ -110,14 +113,16 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     centre = known_median(times.T)
     pooled_variance = pooled(variance(times), counts, scheme)
     beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement always equals its center
-    of_groups, of_all = scheme.medians(beyond), known_median(beyond)
-    group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
+    group_excess = scheme.medians(beyond)
+    whole_excess = known_median(beyond)
+    group_centre = known_median(group_excess.T)
+    whole_centre = float(known_median(whole_excess))
     floors = floors_of(scheme)
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return BaselineLimits(
         scheme, counts, centre, np.maximum(floors.cases, _reach(pooled_variance, counts)),
-        group_centre, np.where(judged < LEAST_CASES, np.inf, np.maximum(floors.groups, _spread(of_groups))),
-        whole_centre, float(np.inf if judged.sum() < LEAST_CASES else max(floors.whole, float(_spread(of_all[:, None])[0]))),
+        group_centre, np.where(judged < LEAST_CASES, np.inf, np.maximum(floors.groups, _spread(group_excess))),
+        whole_centre, float(np.inf if judged.sum() < LEAST_CASES else max(floors.whole, float(_spread(whole_excess[:, None])[0]))),
     )  # fmt: skip
 
 
@@ -127,13 +132,13 @@ def exceed(limits: BaselineLimits, times: Figures) -> Excess:
     A group, or the whole, is unknown if the allocation measured less than half of its judged cases: suspects do not represent the others.
     """
     beyond = np.where(limits.judged, times - limits.centre, np.nan)
-    # whether at least half of the judged cases were measured
-    known, judged = np.isfinite(beyond), limits.judged
-    counts = np.array([np.bincount(limits.scheme.of, of_allocation, len(limits.scheme.groups)) for of_allocation in known])
-    judged_cases = np.bincount(limits.scheme.of, judged, len(limits.scheme.groups))
-    of_groups, of_all = 2 * counts >= np.maximum(judged_cases, 1), 2 * known.sum(axis=-1) >= max(1, int(judged.sum()))
-    groups = np.where(of_groups, limits.scheme.medians(beyond) - limits.group_centre, np.nan)
-    whole = np.where(of_all, known_median(beyond) - limits.whole_centre, np.nan)
+    is_measured = np.isfinite(beyond)
+    counts = np.array([np.bincount(limits.scheme.of, measured_cases, len(limits.scheme.groups)) for measured_cases in is_measured])
+    judged_cases = np.bincount(limits.scheme.of, limits.judged, len(limits.scheme.groups))
+    groups_are_known = 2 * counts >= np.maximum(judged_cases, 1)
+    whole_is_known = 2 * is_measured.sum(axis=-1) >= max(1, int(limits.judged.sum()))
+    groups = np.where(groups_are_known, limits.scheme.medians(beyond) - limits.group_centre, np.nan)
+    whole = np.where(whole_is_known, known_median(beyond) - limits.whole_centre, np.nan)
     with np.errstate(invalid="ignore"):
         over = beyond > limits.cases, groups > limits.groups, whole > limits.whole
     return Excess(np.exp(beyond), np.exp(groups), np.exp(whole), *over)
@@ -141,7 +146,8 @@ def exceed(limits: BaselineLimits, times: Figures) -> Excess:
 
 def slower(excess: Excess) -> SlowerParts:
     """Return what exceeds its limit in each of the allocations; what one of them did not measure is not included."""
-    cases, groups = (np.asarray(over.all(axis=0)) for over in (excess.cases_over, excess.groups_over))
+    cases = np.asarray(excess.cases_over.all(axis=0))
+    groups = np.asarray(excess.groups_over.all(axis=0))
     return SlowerParts(cases, groups, bool(excess.whole_over.all()))
 
 
@@ -150,21 +156,21 @@ def floors_of(scheme: Scheme) -> Floors:
     return Floors(_CASE_FLOORS[scheme.classes][scheme.of], _GROUP_FLOORS[scheme.classes], _WHOLE_FLOOR)
 
 
-def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
+def pooled(variances: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
     """Return [cases] each case's variance between `counts` allocations, drawn towards its group's mean; for a single one the group's."""
-    lent = scheme.means(own)[scheme.of]
+    group_variances = scheme.means(variances)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
-    found: Figures = (PRIOR_DOF * lent + degrees * np.nan_to_num(own)) / (PRIOR_DOF + degrees)
-    return found
+    shrunk: Figures = (PRIOR_DOF * group_variances + degrees * np.nan_to_num(variances)) / (PRIOR_DOF + degrees)
+    return shrunk
 
 
 def variance(values: Figures) -> Figures:
     """Return the variance of the known values over the first axis; NaN for fewer than two."""
-    known = np.isfinite(values)
-    counts = known.sum(axis=0)
+    is_known = np.isfinite(values)
+    counts = is_known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(known, values, 0.0).sum(axis=0) / counts
-        squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
+        mean = np.where(is_known, values, 0.0).sum(axis=0) / counts
+        squares = (np.where(is_known, values - mean, 0.0) ** 2).sum(axis=0)
         return np.where(counts > 1, squares / (counts - 1), np.nan)
 
 
@@ -176,8 +182,8 @@ def _spread(values: Figures) -> Figures:
 def _reach(spread: Figures, counts: NDArray[np.int64]) -> Figures:
     """Return how far another allocation may be from the center of `counts` ones by chance; infinite where the spread is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = K_SIGMA * np.sqrt(spread) * np.sqrt(1 + 1 / counts)
-    return np.where(np.isfinite(found), found, np.inf)
+        reach = K_SIGMA * np.sqrt(spread) * np.sqrt(1 + 1 / counts)
+    return np.where(np.isfinite(reach), reach, np.inf)
 
 
 # Unstable cases: launches of one allocation differ so much that their median is not valid.
@@ -196,30 +202,31 @@ def _reach(spread: Figures, counts: NDArray[np.int64]) -> Figures:
 
 FEWEST_LAUNCHES = 3  # with fewer the scatter is unknown
 _FLOOR = float(np.log1p(0.10))
-_TIMES, _OF_ITS_LIKE = 2.0, 0.95
-_BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that are not counted, at least one
+_TIMES = 2.0
+_QUANTILE = 0.95
+_BASELINE_SHARE = 0.05  # of the launches, not counted; at least one
+_SHARE = 0.20
 
 
 def launch_limits(allocations: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits) -> Figures:
     """Return [cases] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
-    launches = np.log(np.hstack([seconds_of(each, cases) for each in allocations]))
-    own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
-    scheme, of_its_like = limits.scheme, np.zeros(len(own))  # over all operations; 0 if nothing is known
-    names = [(group.backend, group.size_class) for group in scheme.groups]
-    for name in dict.fromkeys(names):
-        alike = np.isin(scheme.of, [number for number, other in enumerate(names) if other == name])
-        known = own[alike & np.isfinite(own)]
-        of_its_like[alike] = np.quantile(known, _OF_ITS_LIKE) if len(known) else 0.0
-    return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(own), of_its_like))
+    launches = np.log(np.hstack([seconds_of(allocation, cases) for allocation in allocations]))
+    distances = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
+    usual = np.zeros(len(distances))  # over all operations; 0 if nothing is known
+    classes = [(group.backend, group.size_class) for group in limits.scheme.groups]
+    for similar in dict.fromkeys(classes):
+        in_class = np.isin(limits.scheme.of, [number for number, group_class in enumerate(classes) if group_class == similar])
+        known_distances = distances[in_class & np.isfinite(distances)]
+        usual[in_class] = np.quantile(known_distances, _QUANTILE) if len(known_distances) else 0.0
+    return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(distances), usual))
 
 
 def unstable(allocation: Allocation, cases: Sequence[CaseKey], allowed: Figures) -> Mask:
     """Return [cases] which cases have launches that are further apart than `allowed`."""
     launches = np.log(seconds_of(allocation, cases))
-    apart = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)
+    spread = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)
     with np.errstate(invalid="ignore"):
-        found: Mask = apart > allowed
-    return found
+        return np.asarray(spread > allowed)
 
 
 def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
@@ -253,8 +260,8 @@ class FilteredAllocation(msgspec.Struct, frozen=True):
 
 def typical_probe_s(allocations: Sequence[Allocation]) -> float | None:
     """Return the state probe's median over all launches, in seconds; None if none has a probe. It is a value that occurred."""
-    heard = [value for each in allocations for value in each.canary_s if value is not None and is_known(value)]
-    return median_low(heard) if heard else None
+    probes_s = [value for allocation in allocations for value in allocation.canary_s if value is not None and is_known(value)]
+    return median_low(probes_s) if probes_s else None
 
 
 def flipped(allocation: Allocation, typical_s: float | None) -> list[bool]:
@@ -274,41 +281,44 @@ def without(allocation: Allocation, left_out: Sequence[bool]) -> Allocation:
     def left(values: Sequence[float | None]) -> tuple[float | None, ...]:
         return tuple(None if out else value for value, out in zip(values, left_out, strict=True))
 
-    cases = {case: each._replace(medians_s=left(each.medians_s)) for case, each in allocation.cases.items()}
+    cases = {case: figures._replace(medians_s=left(figures.medians_s)) for case, figures in allocation.cases.items()}
     shown = dict(allocation.shown)
-    for case, each in shown.items():
-        if each.percent is not None and len(each.percents) == len(left_out):
-            shown[case] = each._replace(percent=median_of(left(each.percents)), percents=left(each.percents))
+    for case, figures in shown.items():
+        if figures.percent is not None and len(figures.percents) == len(left_out):
+            shown[case] = figures._replace(percent=median_of(left(figures.percents)), percents=left(figures.percents))
     return replace(allocation, cases=cases, shown=shown)
 
 
 def filter_launches(allocation: Allocation, typical_s: float | None) -> FilteredAllocation:
     """Return a candidate without its launches in another state; with a problem if too many have one, or too few are left."""
-    out = flipped(allocation, typical_s)
-    count, left = sum(out), len(out) - sum(out)
-    if not count:
-        return FilteredAllocation(allocation, left_out=tuple(out))
-    more = max(LEAST_LEFT, count + 1) - left
+    left_out = flipped(allocation, typical_s)
+    left_out_count = sum(left_out)
+    remaining = len(left_out) - left_out_count
+    if not left_out_count:
+        return FilteredAllocation(allocation, left_out=tuple(left_out))
+    needed = max(LEAST_LEFT, left_out_count + 1) - remaining
     problem: LaunchesNeeded | AllocationStateChanged | None = None
-    if count > MOST_FLIPPED or (more > 0 and not left):
-        problem = AllocationStateChanged(allocation.name, count, len(out))
-    elif more > 0:
-        problem = LaunchesNeeded(allocation.name, count, len(out), more)
+    if left_out_count > MOST_FLIPPED or (needed > 0 and not remaining):
+        problem = AllocationStateChanged(allocation.name, left_out_count, len(left_out))
+    elif needed > 0:
+        problem = LaunchesNeeded(allocation.name, left_out_count, len(left_out), needed)
     if problem is not None:
-        return FilteredAllocation(allocation, problem, left_out=(False,) * len(out))
-    return FilteredAllocation(without(allocation, out), None, LaunchesLeftOut(allocation.name, count, len(out)), tuple(out))
+        return FilteredAllocation(allocation, problem, left_out=(False,) * len(left_out))
+    note = LaunchesLeftOut(allocation.name, left_out_count, len(left_out))
+    return FilteredAllocation(without(allocation, left_out), None, note, tuple(left_out))
 
 
 def filter_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
     """Return the baseline without launches in another state and allocations that have no other launches; and what was left out."""
-    typical_s, notes = typical_probe_s(baseline.allocations), list[LaunchesLeftOut]()
+    typical_s = typical_probe_s(baseline.allocations)
+    notes: list[LaunchesLeftOut] = []
     kept: list[Allocation] = []
-    for each in baseline.allocations:
-        out = flipped(each, typical_s)
-        if any(out):
-            notes.append(LaunchesLeftOut(each.name, sum(out), len(out), "baseline"))
-        if not all(out):
-            kept.append(without(each, out) if any(out) else each)
+    for allocation in baseline.allocations:
+        left_out = flipped(allocation, typical_s)
+        if any(left_out):
+            notes.append(LaunchesLeftOut(allocation.name, sum(left_out), len(left_out), "baseline"))
+        if not all(left_out):
+            kept.append(without(allocation, left_out) if any(left_out) else allocation)
     return replace(baseline, allocations=kept), notes
 
 

@@ -20,8 +20,13 @@ from collbench.launch.info import INTEL_HYDRA, LaunchInfo, ancestors, local_plac
 # Sources: kubernetes.io, Jobs, "Completion mode" (JOB_COMPLETION_INDEX); github.com/kubeflow/trainer, plugins/torch/torch.go (PET_*).
 
 LAUNCHER = "kubernetes"
-_INDEX, _PODS, _MASTER = "JOB_COMPLETION_INDEX", "COLLBENCH_PODS", "MASTER_ADDR"
-_NODE, _NODES, _FIRST, _PORT = "PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"
+_INDEX = "JOB_COMPLETION_INDEX"
+_PODS = "COLLBENCH_PODS"
+_MASTER = "MASTER_ADDR"
+_NODE = "PET_NODE_RANK"
+_NODES = "PET_NNODES"
+_FIRST = "PET_MASTER_ADDR"
+_PORT = "PET_MASTER_PORT"
 _SECRETS = ("COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE")
 _REMEDY = "use `collbench emit kubernetes` to write the Job, or use --ranks N to measure inside this pod only"
 
@@ -33,11 +38,11 @@ def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
     """
     if all(env.get(name) for name in (_NODE, _NODES, _FIRST)):
         rank, pods = place(env, _NODE, _NODES)
-        return _info(env, (rank, pods), (env[_FIRST].strip(), _port(env)), "TrainJob")
+        return _info(env, rank, pods, host=env[_FIRST].strip(), port=_port(env), kind="TrainJob")
     if env.get(_INDEX) and env.get(_PODS) and (env.get(_MASTER) or number(env, _PODS) == 1):
         rank, pods = place(env, _INDEX, _PODS)
         host, port = master(env)
-        return _info(env, (rank, pods), (host or "127.0.0.1", port), "indexed Job")
+        return _info(env, rank, pods, host=host or "127.0.0.1", port=port, kind="indexed Job")
     return None
 
 
@@ -55,12 +60,11 @@ def refusal(env: Mapping[str, str]) -> str | None:
     return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, so each pod would measure alone: {_REMEDY}"
 
 
-def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None], what: str) -> LaunchInfo:
-    (rank, pods), (host, port) = of, at
+def _info(env: Mapping[str, str], rank: int, pods: int, *, host: str, port: int | None, kind: str) -> LaunchInfo:
     if pods > 1 and not any(env.get(name) for name in _SECRETS):
         raise UsageError(f"{_SECRETS[0]} is not set, and pods share no home directory that could hold a secret: {_REMEDY}")
     token = f"{LAUNCHER}:{host}:{pods}"
-    return LaunchInfo(LAUNCHER, rank, pods, 0, 1, meeting_at(host), token, port, node=str(rank), facts={"kubernetes": what})
+    return LaunchInfo(LAUNCHER, rank, pods, 0, 1, meeting_at(host), token, port, node=str(rank), facts={"kubernetes": kind})
 
 
 def _port(env: Mapping[str, str]) -> int | None:
@@ -194,7 +198,9 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
     elastic = "TORCHELASTIC_RUN_ID" in env
     restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)  # agents of other nodes may count differently
     token = ":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks)))  # the restart count differs between ranks
-    facts = {"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **({"restarts": str(restarts)} if restarts else {})}
+    facts = {"variables": "torchrun" if elastic else "RANK and WORLD_SIZE"}
+    if restarts:
+        facts["restarts"] = str(restarts)
     port = None if elastic else port  # torchrun's own store listens at that port
     node = env.get("GROUP_RANK", "")
     return LaunchInfo("torchrun", rank, ranks, local_rank, local_ranks, meeting_at(host), token, port, node=node, facts=facts)
@@ -242,10 +248,10 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
     of ranks.
     """
     request = request or LocalRequest()
-    own = detect_local(env)
-    if own:
-        return own
-    info = next((found for found in (one(env) for one in _ORDER) if found), None)
+    local = detect_local(env)
+    if local:
+        return local
+    info = next(filter(None, (detect_launcher(env) for detect_launcher in _ORDER)), None)
     if info is None:
         _refuse_unlaunched(env, request)
         return None
@@ -258,14 +264,16 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
 
 
 def _refuse_unlaunched(env: Mapping[str, str], request: LocalRequest) -> None:
-    if request.ranks is None and slurm.in_allocation(env):
-        line = shlex.join(request.command)
-        raise UsageError(
-            f"inside Slurm job {env['SLURM_JOB_ID']} but not started by srun: put srun in front, "
-            f"`srun {line}`, or give --ranks N to start N ranks on this host alone"
-        )
-    if request.ranks is None and (why := refusal(env)):
-        raise UsageError(why)
+    if request.ranks is None:
+        if slurm.in_allocation(env):
+            line = shlex.join(request.command)
+            raise UsageError(
+                f"inside Slurm job {env['SLURM_JOB_ID']} but not started by srun: put srun in front, "
+                f"`srun {line}`, or give --ranks N to start N ranks on this host alone"
+            )
+        why = refusal(env)
+        if why:
+            raise UsageError(why)
     if "PMIX_RANK" in env and not slurm.in_allocation(env):
         raise UsageError("PMIX_RANK is set, but the number of ranks is unknown: start collbench with mpirun, mpiexec or srun")
 

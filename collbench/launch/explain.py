@@ -108,20 +108,21 @@ def plugins_of(text: str) -> tuple[str, ...]:
 def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
     """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
-    own = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
+    outside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
     if name in MPI_NAMES and env.get(CHOSEN):
         with suppress(NotAnMpi):  # `library` reports it
-            own = [chosen for chosen in [chosen_mpiexec(env, name)] if chosen]
-    every = [path for path in (*inside, *own) if path.is_file() and os.access(path, os.X_OK)]
-    first = next((path for path in every if path in inside), None)
-    found = {path.parent.resolve(): path for path in reversed(every)}
-    return [(path, path == first) for path in every if found[path.parent.resolve()] is path]
+            chosen = chosen_mpiexec(env, name)
+            outside = [chosen] if chosen else []
+    programs = [path for path in (*inside, *outside) if path.is_file() and os.access(path, os.X_OK)]
+    first = next((path for path in programs if path in inside), None)
+    first_in_folder = {path.parent.resolve(): path for path in reversed(programs)}
+    return [(path, path == first) for path in programs if first_in_folder[path.parent.resolve()] is path]
 
 
 def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> LauncherProgram:
     if name == "torchrun":  # it would import all of torch; its version is that of this Python's torch, if it belongs to it
-        own = path.parent.resolve() == Path(sys.prefix, "bin").resolve()
-        return LauncherProgram(name, path, "PyTorch", version_of("torch") if own else "", first=first)
+        belongs = path.parent.resolve() == Path(sys.prefix, "bin").resolve()
+        return LauncherProgram(name, path, "PyTorch", version_of("torch") if belongs else "", first=first)
     output = _output_of(path, _VERSION_ARGUMENTS.get(name, ("--version",)), env)
     family, version, manager = family_of(output)
     if not family:
@@ -195,7 +196,8 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
             problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"
         )
     try:
-        line, chosen = [sys.executable, "-P", "-c", _PROGRAM], with_chosen(without_manager(env))
+        line = [sys.executable, "-P", "-c", _PROGRAM]
+        chosen = with_chosen(without_manager(env))
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=chosen)
         version_text, path = parse_json(done.stdout)
     except NotAnMpi as error:
@@ -271,23 +273,29 @@ _OF_NAMES: Mapping[str, tuple[Severity, str]] = {
 def name_problem(kind: str, *hosts: HostName, used: Sequence[str] = ()) -> Problem:
     """Return a problem of the names of these hosts. `used`: the addresses at which other hosts connect."""
     severity, text = _OF_NAMES[kind]
-    names = [*(host.name for host in hosts[:_SHOWN]), *([f"{len(hosts) - _SHOWN} more"] if len(hosts) > _SHOWN else [])]
-    families = (f"{host.name} has only {' and '.join(each.value for each in Family if each in host.families)}" for host in hosts)
-    at = ", ".join(hosts[0].addresses)
-    filled = text.format(name=hosts[0].name, at=at, used=" or ".join(used), names=", ".join(names), families=", ".join(families))
+    names = [host.name for host in hosts[:_SHOWN]]
+    if len(hosts) > _SHOWN:
+        names.append(f"{len(hosts) - _SHOWN} more")
+    families = []
+    for host in hosts:
+        own_families = " and ".join(family.value for family in Family if family in host.families)
+        families.append(f"{host.name} has only {own_families}")
+    filled = text.format(
+        name=hosts[0].name, at=", ".join(hosts[0].addresses), used=" or ".join(used), names=", ".join(names), families=", ".join(families)
+    )
     return Problem(severity, filled)
 
 
 def host_names(env: Mapping[str, str]) -> tuple[HostName, ...]:
     """Return this host, and the other hosts of a Slurm allocation, with their addresses as this host resolves them."""
-    here = socket.gethostname()
-    own = HostName(here, resolve(here), own_addresses(), own=True)
+    own_name = socket.gethostname()
+    own_host = HostName(own_name, resolve(own_name), own_addresses(), own=True)
     nodes: Sequence[str] = ()
     if slurm.in_allocation(env):
         with suppress(UsageError):  # the detection of the launch reports it
             nodes = slurm.hosts_of(env)
-    others = [name for name in nodes if name.partition(".")[0] != here.partition(".")[0]]
-    return own, *map(_other, others[:_MOST_NAMES])
+    others = [name for name in nodes if name.partition(".")[0] != own_name.partition(".")[0]]
+    return own_host, *map(_other, others[:_MOST_NAMES])
 
 
 def _other(name: str) -> HostName:
@@ -297,21 +305,21 @@ def _other(name: str) -> HostName:
 
 def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[Problem]:
     """Yield the problems of these hosts' names, of which the first is this host, and of the name of rank 0's host."""
-    own, others = hosts[0], hosts[1:]
+    own_host, *others = hosts
     several = info is not None and info.local_ranks < info.ranks
-    if not own.reachable and any(host.reachable for host in others):  # otherwise the nodes are on one machine
-        yield name_problem("own host has no address", own)
-    elif own.reachable and own.addresses and all(map(is_loopback, own.addresses)):
-        known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
+    if not own_host.reachable and any(host.reachable for host in others):  # otherwise the nodes are on one machine
+        yield name_problem("own host has no address", own_host)
+    elif own_host.reachable and own_host.addresses and all(map(is_loopback, own_host.addresses)):
+        node_addresses = slurm.known_addresses(own_host.name) if slurm.in_allocation(env) else ()
         resolved = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
-        usable = [tuple(address for address in addresses if address in own.reachable) for addresses in (resolved, known)]
-        yield name_problem("own name is loopback", own, used=usable[0] or usable[1] or own.reachable)
+        usable = [tuple(address for address in addresses if address in own_host.reachable) for addresses in (resolved, node_addresses)]
+        yield name_problem("own name is loopback", own_host, used=usable[0] or usable[1] or own_host.reachable)
     if info is not None and several and info.meeting.startswith("tcp://"):
         host = info.meeting.removeprefix("tcp://").strip("[]")
         named = _other(host)
         if not named.addresses:
             yield name_problem("meeting does not resolve", named)
-        elif all(map(is_loopback, named.addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
+        elif all(map(is_loopback, named.addresses)) and (is_numeric(host) or host.partition(".")[0] != own_host.name.partition(".")[0]):
             yield name_problem("meeting is loopback", named)
         elif not any(map(route_to, named.addresses)):
             yield name_problem("no route to meeting", named)
@@ -352,15 +360,15 @@ def in_pod(env: Mapping[str, str]) -> bool:
 
 def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
     """Return a phrase for each environment of this shell; one phrase if there is none."""
-    found = [_started(info)] if info else []
+    phrases = [_started(info)] if info else []
     if slurm.in_allocation(env):
         nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
         step = f"in step {env.get('SLURM_STEP_ID', '?')}" if info and info.launcher == "srun" else "not in a step of srun's"
-        found.append(f"Slurm job {env['SLURM_JOB_ID']} on {nodes} node{'' if nodes == '1' else 's'}, {step}")
+        phrases.append(f"Slurm job {env['SLURM_JOB_ID']} on {nodes} node{'' if nodes == '1' else 's'}, {step}")
     if in_pod(env):
         index = env.get("JOB_COMPLETION_INDEX", "")
-        found.append(f"pod {env.get('HOSTNAME', 'without a name')} of Kubernetes{f', index {index} of its job' if index else ''}")
-    return found or ["not started by a launcher, and not in a scheduler's job"]
+        phrases.append(f"pod {env.get('HOSTNAME', 'without a name')} of Kubernetes{f', index {index} of its job' if index else ''}")
+    return phrases or ["not started by a launcher, and not in a scheduler's job"]
 
 
 def _started(info: LaunchInfo) -> str:
@@ -391,7 +399,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 
 def typed(
-    env: Mapping[str, str], info: LaunchInfo | None, loaded: MpiLibrary, found: Sequence[LauncherProgram], *, serves: bool = True
+    env: Mapping[str, str], info: LaunchInfo | None, loaded: MpiLibrary, programs: Sequence[LauncherProgram], *, serves: bool = True
 ) -> Iterator[CommandLine]:
     """Yield the commands to use, the most suitable first. serves: whether this process's launch, if any, starts all ranks."""
     program = _program(env)
@@ -401,13 +409,13 @@ def typed(
     if not launched:
         yield CommandLine("2 ranks on this host", shlex.join([*program, *_MEASURED, "--ranks", "2"]))
     if not launched or not (serves or (info and info.launcher == "srun")):
-        yield from _by_mpirun(program, loaded, found)
-    torchrun = next((each for each in found if each.name == "torchrun"), None)
+        yield from _by_mpirun(program, loaded, programs)
+    torchrun = next((launcher for launcher in programs if launcher.name == "torchrun"), None)
     if torchrun and not launched:
         word = torchrun.name if torchrun.first else str(torchrun.path)
         words = [word, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED, "--backend", "gloo"]
         yield CommandLine("2 ranks on this host, started like a training", shlex.join(words))
-    srun = next((each for each in found if each.name == "srun" and each.family), None)
+    srun = next((launcher for launcher in programs if launcher.name == "srun" and launcher.family), None)
     if srun:
         start = ["srun", f"--mpi={_flag(loaded, srun)}", "--kill-on-bad-exit=1"]
         one_each = ["--ntasks-per-node=1", *program, *_MEASURED]
@@ -417,33 +425,33 @@ def typed(
         else:
             yield CommandLine("2 nodes of Slurm", shlex.join([*start, "--nodes=2", *one_each]))
             yield from _by_job("2 nodes of Slurm, by a batch script", program, ["slurm", "--nodes", "2"])
-    if in_pod(env) or any(each.name == "kubectl" for each in found):
+    if in_pod(env) or any(launcher.name == "kubectl" for launcher in programs):
         yield from _by_job("pods of Kubernetes", program, ["kubernetes", "--nodes", "2", "--image", "IMAGE"])
 
 
 def _by_job(purpose: str, program: list[str], kind: list[str]) -> Iterator[CommandLine]:
-    """Yield the command that writes a job, if the plug-in that writes them is there."""
     if "emit" in plugin_commands():
         yield CommandLine(purpose, shlex.join([*program, "emit", *kind, "--", *_MEASURED]))
 
 
 def _program(env: Mapping[str, str]) -> list[str]:
     """Return the command `collbench` of this shell, or the words that start it with this Python."""
-    there, own = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
-    if there and Path(there).parent.resolve() == own.parent.resolve():
+    in_path = shutil.which("collbench", path=env.get("PATH"))
+    beside_python = Path(sys.prefix, "bin", "collbench")
+    if in_path and Path(in_path).parent.resolve() == beside_python.parent.resolve():
         return ["collbench"]
-    return [str(own)] if os.access(own, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
+    return [str(beside_python)] if os.access(beside_python, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
 
 
-def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
-    fitting = [each for each in found if each.name in MPI_NAMES and each.manager and each.manager in loaded.managers]
+def _by_mpirun(program: list[str], loaded: MpiLibrary, programs: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
+    fitting = [launcher for launcher in programs if launcher.name in MPI_NAMES and launcher.manager and launcher.manager in loaded.managers]
     if not fitting:
         return
-    one = next((each for each in fitting if each.first), fitting[0])
-    words = [one.name if one.first else str(one.path), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
+    launcher = next((launcher for launcher in fitting if launcher.first), fitting[0])
+    words = [launcher.name if launcher.first else str(launcher.path), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
     yield CommandLine("2 ranks on this host, over MPI", shlex.join(words))
-    if one.family in _EMITTED:
-        kind = ["mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS"]
+    if launcher.family in _EMITTED:
+        kind = ["mpirun", "--library", _EMITTED[launcher.family], "--nodes", "2", "--hosts", "HOSTS"]
         yield from _by_job("hosts that ssh reaches, by a script", program, kind)
 
 
@@ -493,11 +501,11 @@ def with_hosts(explanation: Explanation, hosts: Sequence[Mapping[str, Any]], sil
     """Return the explanation with the software of the launch's hosts, of which `silent` did not reply."""
     problems = [Problem(_SEVERITY[name], difference(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
     if silent:
-        what = (
+        text = (
             f"{plural(silent, 'host')} of this launch did not answer rank 0: their software is unknown; check that they reach rank 0's "
             "host by UDP, and whether COLLBENCH_SECRET, or the secret in the home directory, is the same there"
         )
-        problems.append(Problem("warning", what))
+        problems.append(Problem("warning", text))
     return replace(explanation, hosts=tuple(hosts), problems=(*explanation.problems, *problems))
 
 
@@ -510,50 +518,55 @@ def rank_of(env: Mapping[str, str]) -> int:
 def explained(env: Mapping[str, str]) -> Explanation:
     """Return how a launch from this shell would work. It starts each launcher once for its version, and mpi4py in a separate process."""
     info, broken = launch_of(env)
-    found, loaded, names = launchers(env), library(env), host_names(env)
-    of_launch = [Problem("severe", broken)] if broken else []
+    programs = launchers(env)
+    loaded = library(env)
+    names = host_names(env)
+    launch_problems = [Problem("severe", broken)] if broken else []
     mismatch = mpi_mismatch(loaded.version_text, info, env) if info and loaded.version_text else None
     if info and mismatch:  # its launcher cannot start this library
-        of_launch.append(Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch))
+        launch_problems.append(Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch))
     if info and info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
-        of_launch.append(Problem("note", "; ".join(info.advice)))
-    problems = [*of_launch, *_of_host_names(names, info, env), *_of_mpirun(found, loaded), *_of_srun(found, loaded)]
-    if wrong := missing_interface(env):
-        problems.append(Problem("warning", wrong.render()))
-    if no_lo := loopback_down():
-        problems.append(Problem("severe", no_lo))
+        launch_problems.append(Problem("note", "; ".join(info.advice)))
+    problems = [*launch_problems, *_of_host_names(names, info, env), *_of_mpirun(programs, loaded), *_of_srun(programs, loaded)]
+    missing = missing_interface(env)
+    if missing:
+        problems.append(Problem("warning", missing.render()))
+    without_loopback = loopback_down()
+    if without_loopback:
+        problems.append(Problem("severe", without_loopback))
     if loaded.problem:
         problems.append(Problem("warning" if loaded.mpi4py else "note", loaded.problem))
-    serves = not any(problem.severity == "severe" for problem in of_launch)
-    lines = tuple(typed(env, info, loaded, found, serves=serves))
-    return Explanation(tuple(places(env, info)), names, loaded, tuple(found), tuple(problems), lines)
+    serves = not any(problem.severity == "severe" for problem in launch_problems)
+    lines = tuple(typed(env, info, loaded, programs, serves=serves))
+    return Explanation(tuple(places(env, info)), names, loaded, tuple(programs), tuple(problems), lines)
 
 
 def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
     """Return the problem of an mpirun or mpiexec in PATH that is of another MPI than mpi4py's, or None. Runs only these programs."""
-    found = launchers(env, MPI_NAMES)
-    return next(_of_mpirun(found, library(env)), None) if any(each.first for each in found) else None
+    programs = launchers(env, MPI_NAMES)
+    return next(_of_mpirun(programs, library(env)), None) if any(program.first for program in programs) else None
 
 
-def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
+def _of_mpirun(programs: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
     """Yield the problems of an mpirun and mpiexec that are first in PATH but belong to another MPI."""
-    wrong = [each for each in found if each.name in MPI_NAMES and each.first and each.manager and each.manager not in loaded.managers]
+    mpiexecs = [program for program in programs if program.name in MPI_NAMES]
+    wrong = [program for program in mpiexecs if program.first and program.manager and program.manager not in loaded.managers]
     if not wrong or not loaded.managers:
         return
-    right = next((each for each in found if each.name in MPI_NAMES and each.manager in loaded.managers), None)
+    right = next((program for program in mpiexecs if program.manager in loaded.managers), None)
     instead = f"type {right.path}, or put {right.path.parent} first in PATH" if right else f"load the module of {loaded.name}"
-    for family, each in {each.family: each for each in reversed(wrong)}.items():
-        names = " and ".join(one.name for one in wrong if one.family == family)
+    for family, program in {program.family: program for program in reversed(wrong)}.items():
+        names = " and ".join(other.name for other in wrong if other.family == family)
         yield Problem(
             "severe",
-            f"{names} in {each.path.parent}, first in PATH, {'is' if ' and ' not in names else 'are'} {family}'s, but mpi4py loads "
+            f"{names} in {program.path.parent}, first in PATH, {'is' if ' and ' not in names else 'are'} {family}'s, but mpi4py loads "
             f"{loaded.name}: N ranks would be N jobs of one rank, or MPI_Init aborts; {instead}",
         )
 
 
-def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
+def _of_srun(programs: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
     """Yield the problem of a Slurm that was built without support for the library."""
-    srun = next((each for each in found if each.name == "srun"), None)
+    srun = next((program for program in programs if program.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return
     flags = loaded.srun_flags

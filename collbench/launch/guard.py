@@ -22,7 +22,8 @@ END_ALL = signal.SIGUSR1  # to the guard: kill all processes below it
 _PARENT_ENDED = signal.SIGUSR2
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HEEDED = {signal.SIGCHLD, END_ALL, _PARENT_ENDED, *_PASSED_ON}
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 _WITHOUT_PARENT_S = 2.0  # time for the ranks to end in order after collbench has ended
 _LEAVING_S = 1.0  # time for the remaining processes after the launcher has ended
 _KILLING_S = 3.0
@@ -101,12 +102,14 @@ class _Guard:
     def _kill(self) -> NoReturn:
         """Kill until no process is left. A killed process may have started another one immediately before."""
         end = time.monotonic() + _KILLING_S
-        while (below := descendants(os.getpid())) and time.monotonic() < end:
+        below = descendants(os.getpid())
+        while below and time.monotonic() < end:
             for pid in below:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._reap()
             time.sleep(0.005)
+            below = descendants(os.getpid())
         self._reap()
         _end_like(signal.SIGKILL if self._status is None else self._status)
 
@@ -136,10 +139,10 @@ def descendants(root: int) -> list[int]:
                 children.setdefault(int(parent), []).append(int(name))
                 if state in "ZX":
                     ended.add(int(name))
-    found: list[int] = []
-    left = [root]
-    while left:
-        own = children.get(left.pop(), [])
-        found += own
-        left += own
-    return [pid for pid in found if pid not in ended]
+    below: list[int] = []
+    unvisited = [root]
+    while unvisited:
+        child_pids = children.get(unvisited.pop(), [])
+        below += child_pids
+        unvisited += child_pids
+    return [pid for pid in below if pid not in ended]

@@ -46,7 +46,8 @@ def number(env: Mapping[str, str], name: str, default: int | None = None) -> int
 
 def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
     """Return (rank, number of ranks) from two variables. Raises UsageError unless 0 ≤ rank < size."""
-    rank, size = number(env, rank_name), number(env, size_name)
+    rank = number(env, rank_name)
+    size = number(env, size_name)
     if rank >= size:
         raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0; correct or unset both variables")
     return rank, size
@@ -90,17 +91,17 @@ def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
 
 def ancestors() -> list[tuple[int, str, str]]:
     """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty if /proc is not readable."""
-    found: list[tuple[int, str, str]] = []
+    processes: list[tuple[int, str, str]] = []
     pid = os.getppid()
-    while pid > 1 and len(found) < 64:
+    while pid > 1 and len(processes) < 64:
         try:
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
+            name, _, after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
         except OSError:
             break
-        fields = rest.split()
-        found.append((pid, name, fields[19]))
+        fields = after_name.split()
+        processes.append((pid, name, fields[19]))
         pid = int(fields[1])
-    return found
+    return processes
 
 
 class LaunchInfo(msgspec.Struct, frozen=True):

@@ -55,7 +55,8 @@ class NotAnMpi(UsageError):
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{CHOSEN} {problem}: {fix}")
-        self.problem, self.fix = problem, fix
+        self.problem = problem
+        self.fix = fix
 
 
 def chosen_library(env: Mapping[str, str]) -> Path | None:
@@ -68,11 +69,11 @@ def chosen_library(env: Mapping[str, str]) -> Path | None:
         return None
     path = Path(value).expanduser().absolute()
     inside = (path / folder / file for folder in _FOLDERS for file in _FILES)
-    found = path if path.is_file() else next((place for place in inside if _is_elf(place)), None)
-    if found is None:
+    library = path if path.is_file() else next((place for place in inside if _is_elf(place)), None)
+    if library is None:
         problem = f"is {value}, which {'has no lib/libmpi.so' if path.is_dir() else 'does not exist'}"
         raise NotAnMpi(problem, "give the path of libmpi.so, or the folder in which the MPI is installed")
-    return found
+    return library
 
 
 def _is_elf(file: Path) -> bool:
@@ -92,6 +93,11 @@ def chosen_mpiexec(env: Mapping[str, str], name: str = "mpiexec") -> Path | None
     return next((program for program in programs if os.access(program, os.X_OK)), None)
 
 
+def preferred_mpiexec(env: Mapping[str, str]) -> Path | None:
+    """Return the mpiexec of COLLBENCH_MPI; without it the one next to this Python, where wheels install it. It may not exist."""
+    return chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+
+
 def forced(env: Mapping[str, str]) -> str | None:
     """Return the setting that names the library to load: "MPI4PY_LIBMPI=/opt/libmpi.so"; None without one."""
     return next((f"{name}={env[name]}" for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if env.get(name)), None)
@@ -100,7 +106,7 @@ def forced(env: Mapping[str, str]) -> str | None:
 def with_chosen(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which mpi4py loads the library of COLLBENCH_MPI. Raises NotAnMpi."""
     library = chosen_library(env)
-    return {**env, **({"MPI4PY_LIBMPI": str(library)} if library else {})}
+    return {**env, "MPI4PY_LIBMPI": str(library)} if library else dict(env)
 
 
 def load() -> Any:
@@ -121,7 +127,8 @@ def load() -> Any:
         libc.on_exit(libc._exit, None)
     from mpi4py import MPI
 
-    library, mapped = chosen_library(os.environ), Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    library = chosen_library(os.environ)
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     if library and str(library.resolve()) not in mapped:
         raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; the wheel works with any: pip install mpi4py")
     return MPI
@@ -189,9 +196,8 @@ def start_remedy(env: Mapping[str, str]) -> str:
     """Return what to change if the MPI library does not start: its settings in this environment, and the shared memory."""
     settings = [f"{name}={env[name]}" for name in sorted(env) if name.startswith(_SETTINGS) and not name.startswith(_INTERNAL)]
     more = ", …" if settings[_MOST_SETTINGS:] else ""
-    wrong = [f"correct or unset {', '.join(settings[:_MOST_SETTINGS])}{more}"] if settings else []
-    short = shared_memory.shortage()
-    return "; ".join([*wrong, short] if short else wrong) or "see the lines of the library above"
+    wrong = f"correct or unset {', '.join(settings[:_MOST_SETTINGS])}{more}" if settings else ""
+    return "; ".join(filter(None, (wrong, shared_memory.shortage()))) or "see the lines of the library above"
 
 
 def initialise(mpi: Any) -> None:
@@ -201,7 +207,8 @@ def initialise(mpi: Any) -> None:
     """
     if mpi.Is_initialized():
         return
-    if problem := begin_session(mpi):
+    problem = begin_session(mpi)
+    if problem:
         raise LibraryFailed(problem)
     provided = ctypes.c_int()
     code = ctypes.CDLL(mpi.__file__).MPI_Init_thread(None, None, int(mpi.THREAD_SINGLE), ctypes.byref(provided))
@@ -268,12 +275,15 @@ def _pmi_library_misfit(library: str, info: LaunchInfo, env: Mapping[str, str]) 
     """Return why MPI_Init of Intel MPI would end because of I_MPI_PMI_LIBRARY; None if it fits, or is not known to fail."""
     path = env.get(PMI_LIBRARY, "")
     name = Path(path).name
-    kind = "pmix" if name.startswith("libpmix") else "pmi" if name.startswith("libpmi") else None
+    kind = next((kind for kind in ("pmix", "pmi") if name.startswith(f"lib{kind}")), None)
     served = info.mpi if info.launcher == "srun" else None
     if not library.startswith("Intel MPI ") or kind in (None, served) or INTEL_HYDRA in env or not Path(path).exists():
         return None
-    remedy = f"unset {PMI_LIBRARY}" + (f", or use srun --mpi={PMI_FLAGS[str(kind)]}" if info.launcher == "srun" else "")
-    started = f"srun --mpi={PMI_FLAGS[served]}" if served else "srun --mpi=none" if info.launcher == "srun" else "this launch"
+    remedy = f"unset {PMI_LIBRARY}"
+    started = "this launch"
+    if info.launcher == "srun":
+        remedy += f", or use srun --mpi={PMI_FLAGS[str(kind)]}"
+        started = f"srun --mpi={PMI_FLAGS[served] if served else 'none'}"
     return f"{PMI_LIBRARY}={path} makes {library} use {_PROTOCOLS[str(kind)]}, which {started} does not serve: {remedy}"
 
 
@@ -285,16 +295,17 @@ def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str])
 
     Call it before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
     """
-    library, supported = mpi_name(library_version), managers(library_version, info.launcher)
+    library = mpi_name(library_version)
+    supported = managers(library_version, info.launcher)
     misfit = _pmi_library_misfit(library, info, env)
     if info.ranks == 1 and not _traps_singleton(info, env, supported):
         return misfit
     if info.mpi in supported:
         name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
-        known = env.get(name, str(info.ranks)).strip()
-        if known == str(info.ranks):
+        size = env.get(name, str(info.ranks)).strip()
+        if size == str(info.ranks):
             return misfit
-        return f"{name}={known}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
+        return f"{name}={size}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
     return _remedy(library, PMI_FLAGS[min(supported)], info, env)
 
 
@@ -322,7 +333,7 @@ def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -
             f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per "
             f"GPU): use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
         )
-    path = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+    path = preferred_mpiexec(env)
     own_mpiexec = f"{path if path and path.exists() else f'the mpiexec of {library}'} -n {info.ranks}"
     if info.launcher == "srun":
         serves = {None: "(--mpi=none) starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}
@@ -411,15 +422,15 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     if disagrees:
         raise RunFailed(disagrees)
     world = MPI.COMM_WORLD
-    here = socket.gethostname()
+    own_host = socket.gethostname()
     local = own_addresses()
     outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
-    likely = [address for address in (*resolve(here), *outwards) if address in local]  # those of its name, then those of its routes
-    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *local])), secrets.token_hex(16)), root=0)
-    reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
-    away = [reached_there for reached_there in reached if reached_there is not None]
-    common = [address for address in addresses if all(address in reached_there for reached_there in away)]
-    if away and not common:
+    likely = [address for address in (*resolve(own_host), *outwards) if address in local]  # those of its name, then those of its routes
+    host, addresses, token = world.bcast((own_host, list(dict.fromkeys([*likely, *local])), secrets.token_hex(16)), root=0)
+    reached = world.allgather(None if own_host == host else [address for address in addresses if _reaches(address)])
+    by_other_host = [reachable for reachable in reached if reachable is not None]
+    common = [address for address in addresses if all(address in reachable for reachable in by_other_host)]
+    if by_other_host and not common:
         raise UsageError(
             f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
             "set MASTER_ADDR to its address in the network between the hosts, and pass MASTER_ADDR to all ranks"

@@ -40,7 +40,8 @@ def missing_interface(env: Mapping[str, str], host: str = _HERE) -> InterfaceMis
 
     host: the name of this host, for a sentence that a rank of another host may print.
     """
-    value, present = env.get(GLOO_INTERFACE, ""), interfaces()
+    value = env.get(GLOO_INTERFACE, "")
+    present = interfaces()
     wrong = next((name for name in value.split(",") if name and name not in present), None)
     return None if wrong is None else InterfaceMissing(value, wrong, present, host)
 

@@ -66,7 +66,7 @@ def remove_left(began_s: float, folder: str = _FOLDER) -> list[str]:
 
     Waits for up to 2 s until its last file is old enough, since another launch may have just made a file.
     """
-    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
+    mapped = _mapped_by_any(folder)
     times_s = [_made_s(f"{folder}/{name}") for name in _files(folder) if name not in mapped]
     made = [made_s for made_s in times_s if began_s <= made_s < math.inf]
     if made and _sees_all_processes():
@@ -80,7 +80,7 @@ def remove_abandoned(folder: str = _FOLDER) -> list[str]:
     old = [name for name in _files(folder) if time.time() - _made_s(f"{folder}/{name}") > least_s]
     if not old:
         return []
-    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
+    mapped = _mapped_by_any(folder)
     return [name for name in old if name not in mapped and _remove(folder, name)]
 
 
@@ -94,10 +94,10 @@ def _files(folder: str) -> list[str]:
 def _made_s(path: str) -> float:
     """Return when a file of this user was made or last changed, as of time.time; infinity if it is missing, or another user's."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return math.inf
-    return found.st_ctime if found.st_uid == os.geteuid() else math.inf
+    return status.st_ctime if status.st_uid == os.geteuid() else math.inf
 
 
 def _sees_all_processes() -> bool:
@@ -105,6 +105,10 @@ def _sees_all_processes() -> bool:
         return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def _mapped_by_any(folder: str) -> set[str]:
+    return {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
 
 
 def _mapped(pid: str, folder: str) -> set[str]:

@@ -15,7 +15,8 @@ from collbench.addresses import LOOPBACK, is_loopback, is_numeric, resolve
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, number, place
 
-SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
+SCONTROL_TIMEOUT_S = 10.0
+_SCANCEL_TIMEOUT_S = 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
 _NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 
@@ -37,9 +38,10 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
         advice = (SINGLE_TASK,)
     elif env.get("SLURM_KILL_BAD_EXIT") != "1":
         advice = (RANKS_NOT_ENDED,)
-    facts, node = {"srun_mpi": env.get("SLURM_MPI_TYPE", "none")}, env.get("SLURM_NODEID", "")
-    of_rank = (rank, ranks, local_rank, local_ranks)
-    return LaunchInfo("srun", *of_rank, meeting_at(meets), token, port, _manager(env), hosts, advice, node, facts=facts)
+    return LaunchInfo(
+        "srun", rank, ranks, local_rank, local_ranks, meeting_at(meets), token, port, _manager(env), hosts, advice,
+        node=env.get("SLURM_NODEID", ""), facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
+    )  # fmt: skip
 
 
 def in_allocation(env: Mapping[str, str]) -> bool:
@@ -109,7 +111,8 @@ def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:
     import hostlist
 
     name = "SLURM_STEP_TASKS_PER_NODE"
-    local_rank, node = number(env, "SLURM_LOCALID", 0), number(env, "SLURM_NODEID", 0)
+    local_rank = number(env, "SLURM_LOCALID", 0)
+    node = number(env, "SLURM_NODEID", 0)
     try:
         local_ranks = int(hostlist.parse_slurm_tasks_per_node(env[name])[node])
     except (hostlist.BadHostlist, KeyError, IndexError, ValueError) as error:
@@ -146,29 +149,29 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
         return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
         raise UsageError("with srun --distribution=arbitrary the host of rank 0 is not known: export MASTER_ADDR with that host's name")
-    return host_of_node(hosts[0], here=own_node(env))
+    return host_of_node(hosts[0], own_name=own_node(env))
 
 
 def own_node(env: Mapping[str, str]) -> str:
     """Return the Slurm node name of this host; empty if it is unknown or a host may have several nodes."""
-    node, host = env.get("SLURMD_NODENAME", ""), socket.gethostname()
-    return node if node.partition(".")[0] == host.partition(".")[0] else ""
+    node = env.get("SLURMD_NODENAME", "")
+    return node if node.partition(".")[0] == socket.gethostname().partition(".")[0] else ""
 
 
-def host_of_node(node: str, here: str = "") -> str:
+def host_of_node(node: str, own_name: str = "") -> str:
     """Return the name of a Slurm node, or the NodeAddr that `scontrol` reports if the name does not resolve correctly.
 
-    here: the node that this host is, if that is certain. On another host a name that resolves to loopback is wrong. On the
+    own_name: the node that this host is, if that is certain. On another host a name that resolves to loopback is wrong. On the
     host itself it is correct: Debian's /etc/hosts has it, and other hosts resolve it differently. Raises UsageError if neither
     resolves.
     """
-    found = resolve(node)
-    if found and not (here and here != node and all(map(is_loopback, found))):
+    addresses = resolve(node)
+    if addresses and not (own_name and own_name != node and all(map(is_loopback, addresses))):
         return node
     address = _node_address(node)
     if resolve(address):
         return address
-    if found:
+    if addresses:
         return node
     raise UsageError(
         f"Slurm's first node '{node}' does not resolve to an address on this host ({socket.gethostname()}): "
@@ -183,18 +186,19 @@ def known_addresses(node: str) -> tuple[str, ...]:
 
 def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:
     """Raise UsageError if ranks on several hosts would connect to a loopback address, which no other host can reach."""
-    here, found = own_node(env), resolve(host)
-    others = [name for name in hosts if name != here]
-    if not here or not others or not found or not all(map(is_loopback, found)):
+    own_name = own_node(env)
+    addresses = resolve(host)
+    others = [name for name in hosts if name != own_name]
+    if not own_name or not others or not addresses or not all(map(is_loopback, addresses)):
         return
     if is_numeric(host) or host == "localhost":
         raise UsageError(
             f"{origin}={host} is a loopback address, which ranks on other hosts ({others[0]}) cannot reach: "
             f"set MASTER_ADDR to an address of {hosts[0]} in the network between the hosts"
         )
-    if host == hosts[0] != here:
+    if host == hosts[0] != own_name:
         raise UsageError(
-            f"rank 0's host '{host}' resolves to {found[0]} on {here}, a loopback address: fix /etc/hosts on {here}, "
+            f"rank 0's host '{host}' resolves to {addresses[0]} on {own_name}, a loopback address: fix /etc/hosts on {own_name}, "
             f"or set MASTER_ADDR to an address of {host}"
         )
 
@@ -209,5 +213,5 @@ def _node_address(node: str) -> str:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S, check=False, env=dict(os.environ))
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
-    return found[1] if found else ""
+    match = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
+    return match[1] if match else ""

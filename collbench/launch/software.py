@@ -74,14 +74,14 @@ def digest_of(package: Path) -> str:
 
 
 def _digest(files: list[Path] | list[str], package: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     start = len(str(package)) + 1  # of a path below it
     for file in files:
         with open(file, "rb") as opened:  # noqa: PTH123 (Path.open takes a third of the time again)
             content = opened.read()
-        found.update(f"{os.fspath(file)[start:]} {len(content)}\n".encode(errors="surrogateescape"))
-        found.update(content)
-    return found.hexdigest()[:_DIGITS] if files else ""
+        digest.update(f"{os.fspath(file)[start:]} {len(content)}\n".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()[:_DIGITS] if files else ""
 
 
 def _sources(folder: str) -> Iterator[str]:
@@ -117,14 +117,15 @@ NAMES = {
 # a difference between these changes the measurement; the loop is compiled from the same sources
 VERSIONS = ("python", "torch", "mpi", "nccl")
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
-_SHOWN, _LONGEST = 8, 80
+_SHOWN = 8  # hosts
+_LONGEST = 80  # characters of a version
 Software = dict[str, str]
 
 
 def installed() -> Software:
     """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a Python package."""
-    found = {"python": platform.python_version(), "torch": version_of("torch"), "nccl": next(filter(None, map(version_of, _NCCL)), "")}
-    return {name: version for name, version in found.items() if version}
+    versions = {"python": platform.python_version(), "torch": version_of("torch"), "nccl": next(filter(None, map(version_of, _NCCL)), "")}
+    return {name: version for name, version in versions.items() if version}
 
 
 def version_of(package: str) -> str:
@@ -132,10 +133,9 @@ def version_of(package: str) -> str:
     wanted = _project_name(package)
     for folder in sys.path:
         for name in _metadata_folders(folder or "."):
-            project, _, rest = name.partition("-")
-            if _project_name(project) == wanted:
-                version, _, _ = rest.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")  # Python's follows in an .egg-info
-                return version
+            project, _, suffix = name.partition("-")
+            if _project_name(project) == wanted:  # Python's version follows in an .egg-info
+                return suffix.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
     return ""
 
 
@@ -154,25 +154,25 @@ def _metadata_folders(folder: str) -> tuple[str, ...]:
 
 def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, Any]]:
     """Return one entry for each combination of versions, in order of appearance: {"hosts": [...], "python": ..., ...}."""
-    found: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    hosts_of_versions: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for host, versions in by_host:
-        hosts = found.setdefault(tuple((name, str(versions[name])[:_LONGEST]) for name in NAMES if versions.get(name)), [])
+        hosts = hosts_of_versions.setdefault(tuple((name, str(versions[name])[:_LONGEST]) for name in NAMES if versions.get(name)), [])
         if host not in hosts:
             hosts.append(host)
-    return [{"hosts": hosts, **dict(versions)} for versions, hosts in found.items()]
+    return [{"hosts": hosts, **dict(versions)} for versions, hosts in hosts_of_versions.items()]
 
 
 def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
     """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the hosts."""
-    every = list(groups)
-    found: dict[str, dict[str, list[str]]] = {}
+    all_groups = list(groups)
+    differing_software: dict[str, dict[str, list[str]]] = {}
     for name in NAMES:
         versions: dict[str, list[str]] = {}
-        for group in every:
+        for group in all_groups:
             versions.setdefault(str(group.get(name) or "missing"), []).extend(map(str, group.get("hosts", ())))
         if len(versions) > 1:
-            found[name] = versions
-    return found
+            differing_software[name] = versions
+    return differing_software
 
 
 def difference(name: str, versions: Mapping[str, Sequence[str]]) -> str:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
-from collbench.launch.mpi import CHOSEN, chosen_mpiexec, crash_in_opening
+from collbench.launch.mpi import crash_in_opening, preferred_mpiexec
 from collbench.launch.shared_memory import remove_left, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
@@ -34,11 +34,9 @@ def find_mpiexec(env: Mapping[str, str]) -> Path | None:
 
     With COLLBENCH_MPI it is that of this installation, else the first in PATH. Raises NotAnMpi.
     """
-    own: Path | None = Path(sys.prefix) / "bin" / "mpiexec"
-    if env.get(CHOSEN):
-        own = chosen_mpiexec(env)
-    if own and os.access(own, os.X_OK):
-        return own
+    preferred = preferred_mpiexec(env)
+    if preferred and os.access(preferred, os.X_OK):
+        return preferred
     in_path = shutil.which("mpiexec", path=env.get("PATH"))
     return Path(in_path) if in_path else None
 
@@ -118,8 +116,11 @@ def possible_signal(code: int, family: str) -> signal.Signals | None:
     exit codes of several ranks by OR. Intel MPI's hydra returns 255. Codes above 128 of MPICH are the error codes of its library, like
     143 of MPI_Init. So is 15, which is also the signal with which hydra ends the other ranks.
     """
-    number = code - _AFTER_ABORT if family == "Open MPI" else code if family == "MPICH" else 0
-    return signal.Signals(number) if number in _FATAL else None
+    if family == "Open MPI":
+        code -= _AFTER_ABORT
+    elif family != "MPICH":
+        return None
+    return signal.Signals(code) if code in _FATAL else None
 
 
 def exit_meaning(code: int, family: str, subject: str = "") -> str:
@@ -187,9 +188,10 @@ def node_workers(
     if info.meeting == "mpi":
         raise UsageError("--ranks-per-node under mpirun on several hosts needs the host of rank 0: export MASTER_ADDR")
     shared = {**without_manager(env), **_terminal_variables(env)}
+    workers = [_worker(info, k, i) for i in range(k)]
     children = [
-        SupervisedProcess(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
-        for one in (_worker(info, k, i) for i in range(k))
+        SupervisedProcess(f"rank {worker.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(worker)})
+        for worker in workers
     ]
     return Supervisor(children, grace_s=grace_s).run()
 
@@ -231,10 +233,10 @@ def terminal(env: Mapping[str, str]) -> Terminal:
     Under mpiexec a rank cannot detect it: hydra pipes all output, and prterun gives each rank a pseudo-terminal even
     for a file.
     """
-    known = env.get("COLLBENCH_TTY")
+    terminals = env.get("COLLBENCH_TTY")
     columns = number(env, "COLUMNS", 0) if env.get("COLUMNS", "").isdigit() else 0
-    if known is not None:
-        return Terminal("stdout" in known, "stderr" in known, columns or None)
+    if terminals is not None:
+        return Terminal("stdout" in terminals, "stderr" in terminals, columns or None)
     if "OMPI_COMM_WORLD_RANK" in env:
         return Terminal(False, False, columns or None)
     for stream in (sys.__stdout__, sys.__stderr__):
@@ -244,10 +246,10 @@ def terminal(env: Mapping[str, str]) -> Terminal:
 
 
 def _terminal_variables(env: Mapping[str, str]) -> dict[str, str]:
-    here = terminal(env)
-    names = [name for name, there in (("stdout", here.stdout), ("stderr", here.stderr)) if there]
-    known = {"COLLBENCH_TTY": ",".join(names) or "0"}
-    return {**known, "COLUMNS": str(here.columns)} if names and here.columns else known
+    user_terminal = terminal(env)
+    names = [name for name, is_terminal in (("stdout", user_terminal.stdout), ("stderr", user_terminal.stderr)) if is_terminal]
+    variables = {"COLLBENCH_TTY": ",".join(names) or "0"}
+    return {**variables, "COLUMNS": str(user_terminal.columns)} if names and user_terminal.columns else variables
 
 
 def record_start(env: Mapping[str, str]) -> None:
@@ -280,7 +282,8 @@ def recorded_opening(backend: str, env: Mapping[str, str]) -> Iterator[None]:
 
 def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> bool:
     """Wait until all ranks of a local start have recorded their exit codes, for at most `within_s`. Return whether they have."""
-    folder, ranks = env.get("COLLBENCH_LOCAL"), env.get("COLLBENCH_RANKS", "")
+    folder = env.get("COLLBENCH_LOCAL")
+    ranks = env.get("COLLBENCH_RANKS", "")
     end = time.monotonic() + within_s
     while folder and ranks.isdigit() and time.monotonic() < end:
         if sum(1 for _ in Path(folder).glob("exit-*")) >= int(ranks):
@@ -304,11 +307,12 @@ def record_run(folder: Path, env: Mapping[str, str]) -> None:
     _record("run", folder, env)
 
 
-def _record(kind: str, what: int | Path, env: Mapping[str, str]) -> None:
-    folder, rank = env.get("COLLBENCH_LOCAL"), next((env[n] for n in ("COLLBENCH_RANK", *_MPI_RANKS) if n in env), None)
+def _record(kind: str, value: int | Path, env: Mapping[str, str]) -> None:
+    folder = env.get("COLLBENCH_LOCAL")
+    rank = next((env[name] for name in ("COLLBENCH_RANK", *_MPI_RANKS) if name in env), None)
     if folder and rank and rank.isdigit() and Path(folder).is_dir():
         part = Path(folder) / f"part-{rank}"
-        part.write_text(str(what), encoding="utf-8", errors="surrogateescape")
+        part.write_text(str(value), encoding="utf-8", errors="surrogateescape")
         part.rename(Path(folder) / f"{kind}-{rank}")
 
 
@@ -376,19 +380,19 @@ def _report_for_rank_0(number: int | None, folder: Path) -> None:
     """Report that a signal ended the launch, if rank 0 was killed before it could. A rank with a stored exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return
-    what = _where_stored(folder) or "; nothing was measured"
-    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report{what}")
+    results = _where_stored(folder) or "; nothing was measured"
+    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report{results}")
 
 
 def _recorded(folder: Path) -> list[int]:
     """Return the exit codes that ranks stored, in the order of their ends."""
-    found = sorted(folder.glob("exit-*"), key=lambda path: path.stat().st_mtime_ns)
-    return [int(path.read_text(encoding="ascii")) for path in found]
+    paths = sorted(folder.glob("exit-*"), key=lambda path: path.stat().st_mtime_ns)
+    return [int(path.read_text(encoding="ascii")) for path in paths]
 
 
 def _outcome(code: int, recorded: Sequence[int], ranks: int) -> int:
     """Return the exit code of a launch: the first failure that a rank stored. mpiexec's own code does not matter after that."""
-    failed = next((one for one in recorded if one != FINE), None)
+    failed = next((stored_code for stored_code in recorded if stored_code != FINE), None)
     if failed is not None:
         return failed
     if code == FINE and 0 < len(recorded) < ranks:

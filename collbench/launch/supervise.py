@@ -20,7 +20,8 @@ from collbench.launch.shared_memory import shortage_behind
 from collbench.launch.signals import heeded_signals, settle
 
 # Ranks end each other within 2 s. With 5 s for the diagnosis before that, a launch has ended 10 s after its deadline.
-GRACE_S, _LAST_S = 3.0, 1.0
+GRACE_S = 3.0
+_LAST_S = 1.0
 _INTERRUPTED_S = 2.5  # after a signal; all processes must have ended 5 s after it
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.5
@@ -158,8 +159,12 @@ class Supervisor:
             self._escalate()
 
     def _timeout(self) -> float | None:
-        waits = [max(0.0, self._deadline - time.monotonic())] if self._deadline is not None else []
-        return min([*waits, *([_POLL_S] if self.failed_elsewhere else [])], default=None)
+        waits_s = []
+        if self._deadline is not None:
+            waits_s.append(max(0.0, self._deadline - time.monotonic()))
+        if self.failed_elsewhere:
+            waits_s.append(_POLL_S)
+        return min(waits_s, default=None)
 
     def _pass_on(self, numbers: bytes) -> None:
         for number in numbers:

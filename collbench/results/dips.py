@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH
-from collbench.results.quality import half_width, is_unreliable
+from collbench.results.flags import DOUBTFUL
+from collbench.results.quality import counted_flags, half_width, is_unreliable
 from collbench.results.row import SERIES, Row
 
 DIP = "dip"
@@ -37,8 +37,8 @@ class Dip(msgspec.Struct, frozen=True):
 
 def is_sound(row: Row) -> bool:
     """Return whether a time can prove something: right data, an interval, and no flag that makes time or interval doubtful."""
-    flags = set(row.flags) - WITHIN_A_LAUNCH if row.launches > 1 else set(row.flags)
-    return row.na is None and not row.wrong and half_width(row) is not None and not is_unreliable(row) and not flags & (DOUBTFUL - _KEPT)
+    is_doubtful = is_unreliable(row) or counted_flags(row) & (DOUBTFUL - _KEPT)
+    return row.na is None and not row.wrong and half_width(row) is not None and not is_doubtful
 
 
 def dips(rows: Iterable[Row]) -> Iterator[Dip]:
@@ -84,7 +84,8 @@ def _reference_change(smaller: Row, larger: Row) -> float | None:
     None: the reference was disturbed, so the machine itself may have become slower; or sizes inside a host have none, where a smaller
     message may fit into a cache.
     """
-    before, after = smaller.ceiling, larger.ceiling
+    before = smaller.ceiling
+    after = larger.ceiling
     if before is None or after is None:
         return 1.0
     kinds = {before.kind, after.kind}

@@ -82,7 +82,11 @@ def cannot_resume(path: Path, error: OSError) -> str:
     return f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run"
 
 
-RUN, TOPOLOGY, CASES, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
+RUN = "run.json"
+TOPOLOGY = "topology.json"
+CASES = "cells.jsonl"
+SAMPLES = "samples.bin"
+EVENTS = "events.jsonl"
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
 
@@ -204,7 +208,8 @@ class RunFolder:
                 if name not in files_of_plugins() or (self.path / name).exists():
                     self._files[name] = AppendFile(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _line_files() if name in self._files}
-            if (kept := self._finished_cases()) is not None:
+            kept = self._finished_cases()
+            if kept is not None:
                 self.unfinished_cases = self._files[CASES].cut_after(kept)
             self._cases = self._files[CASES].lines()
         except OSError as error:
@@ -222,17 +227,19 @@ class RunFolder:
                 for line in file:
                     last = line
         try:
-            known = parse_object(last).get("cases") if last else 0
+            count = parse_object(last).get("cases") if last else 0
         except ValueError:  # a damaged line
             return None
-        return known if type(known) is int and known >= 0 else None
+        return count if type(count) is int and count >= 0 else None
 
     def resumed(self, **facts: Any) -> None:
         """Record in run.json, and as an event, that a reopened run continues; the keys that its end wrote become part of the record."""
         end = {name: self.run.pop(name) for name in _OF_THE_END if name in self.run}
         earlier = self.run.get("resumed")
-        note = {"utc": utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
-        self.update(resumed=[*(earlier if isinstance(earlier, list) else []), note])
+        note = {"utc": utc(), "rows": self.rows, **facts}
+        if end:
+            note["ended"] = end
+        self.update(resumed=[*earlier, note] if isinstance(earlier, list) else [note])
         self.event("resumed", **facts, rows=self.rows)
 
     def give_up(self) -> None:
@@ -300,8 +307,8 @@ class RunFolder:
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
         unit = self._records.unit if self._records else "case"
-        there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
-        return f"{self.rows} of {planned} {unit}s{there}; go on with `collbench --resume {quoted(self.path)}`"
+        place = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
+        return f"{self.rows} of {planned} {unit}s{place}; go on with `collbench --resume {quoted(self.path)}`"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
         """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""
@@ -346,9 +353,12 @@ class RunFolder:
                 f"results can no longer be written to {self.path} ({error.strerror or error}): {stored} safe in it; "
                 f"make room there{go_on}, or run again with --out DIR on another disk"
             )
-        if CASES in self._files and (moved := self._files[CASES].moved_to):
-            there = f"{self.path} was moved to {moved.parent} while the run wrote into it"
-            return RunFailed(f"{there}: {stored} there; leave it and go on with `collbench --resume {quoted(moved.parent)}`")
+        moved = self._files[CASES].moved_to if CASES in self._files else None
+        if moved:
+            return RunFailed(
+                f"{self.path} was moved to {moved.parent} while the run wrote into it: {stored} there; "
+                f"leave it and go on with `collbench --resume {quoted(moved.parent)}`"
+            )
         return RunFailed(
             f"results can no longer be written: {self.path} is gone, and with it what was stored ({count}): it was deleted, or "
             f"its disk is no longer mounted; bring it back{go_on}, or run again with --out DIR"

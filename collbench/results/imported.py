@@ -21,33 +21,34 @@ def import_notes(info: Mapping[str, Any]) -> list[str]:
     if not isinstance(imported, dict):
         return []
     doubts = [f"doubtful: {text}" for text in _texts(imported.get("doubts"))]
-    skipped = [
-        f"skipped a table of {each.get('file')}: {each.get('reason')}"[:_STORED_LONGEST] for each in list_of(imported.get("skipped"), dict)
-    ]
+    tables = list_of(imported.get("skipped"), dict)
+    skipped = [f"skipped a table of {table.get('file')}: {table.get('reason')}"[:_STORED_LONGEST] for table in tables]
     unused = [
         (
-            f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
-            f"the table has {each.get('found')}"
+            f"{option.get('option')} {option.get('given')} is not used for {option.get('program')} ({option.get('file')}): "
+            f"the table has {option.get('found')}"
         )[:_STORED_LONGEST]
-        for each in list_of(imported.get("unused_options"), dict)
+        for option in list_of(imported.get("unused_options"), dict)
     ]
+    notes = _few(list(_tools(imported)), "statistics")
     missing = "; ".join(_texts(imported.get("missing")))
-    return [
-        *_few(list(_tools(imported)), "statistics"), *([f"missing in the output: {missing}"] if missing else []),
-        *_few(list(dict.fromkeys(unused)), "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
-    ]  # fmt: skip
+    if missing:
+        notes.append(f"missing in the output: {missing}")
+    unused = list(dict.fromkeys(unused))
+    return [*notes, *_few(unused, "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables")]
 
 
 def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
     """Yield "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
-    found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for each in list_of(imported.get("tables"), dict):
-        tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
-        files = found.setdefault((tool[:_STORED_LONGEST], str(each.get("statistic"))[:_STORED_LONGEST]), {})
-        programs = files.setdefault(str(each.get("file")), {})
-        program, number = str(each.get("program")), each.get("rows")
+    files_by_tool: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for table in list_of(imported.get("tables"), dict):
+        tool = " ".join(str(table[name]) for name in ("tool", "version") if table.get(name))
+        files = files_by_tool.setdefault((tool[:_STORED_LONGEST], str(table.get("statistic"))[:_STORED_LONGEST]), {})
+        programs = files.setdefault(str(table.get("file")), {})
+        program = str(table.get("program"))
+        number = table.get("rows")
         programs[program] = programs.get(program, 0) + (number if isinstance(number, int) else 0)
-    for (tool, statistic), files in found.items():
+    for (tool, statistic), files in files_by_tool.items():
         listed = []
         for name, programs in files.items():
             rows = _few([f"{plural(number, 'row')} of {program}" for program, number in programs.items()], "programs")
@@ -59,5 +60,5 @@ def _texts(value: Any) -> list[str]:
     return [text[:_STORED_LONGEST] for text in list_of(value, str)]
 
 
-def _few(texts: list[str], what: str) -> list[str]:
-    return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {what}"]
+def _few(texts: list[str], noun: str) -> list[str]:
+    return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {noun}"]

@@ -12,8 +12,11 @@ from collbench.reason import Fact
 from collbench.results.flags import WITHIN_A_LAUNCH
 from collbench.results.row import Row, SharedCores, StartSkew
 from collbench.units import plural
+from collbench.untrusted import list_of
 
-OK, NOISY, UNRELIABLE = "ok", "noisy", "unreliable"
+OK = "ok"
+NOISY = "noisy"
+UNRELIABLE = "unreliable"
 QUALITIES = (OK, NOISY, UNRELIABLE)  # from best to worst
 
 NOISE = 0.10  # half of the confidence interval, the distance of two modes, and a drift, as a part of the median
@@ -35,42 +38,42 @@ _BY_THREADS = frozenset({"idle", "time", "skew"})
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a stored value is a finite number."""
     return isinstance(value, int | float) and isfinite(value)
 
 
 def half_width(row: Row) -> float | None:
     """Return half of the confidence interval as a part of the median; None without an interval."""
-    known = row.time_s
-    if known is None or not (_is_number(known.ci_low) and _is_number(known.ci_high) and _is_number(known.p50)) or known.p50 <= 0:
+    times = row.time_s
+    if times is None or not (_is_number(times.ci_low) and _is_number(times.ci_high) and _is_number(times.p50)) or times.p50 <= 0:
         return None
-    return (known.ci_high - known.ci_low) / 2 / known.p50  # type: ignore[operator]  # checked above
+    return (times.ci_high - times.ci_low) / 2 / times.p50  # type: ignore[operator]  # checked above
 
 
-def _flags(row: Row) -> set[str]:
+def counted_flags(row: Row) -> set[str]:
     """Return the flags that count: several launches show some effects in their spread."""
     return set(row.flags) - WITHIN_A_LAUNCH if row.launches > 1 else set(row.flags)
 
 
 def _is_disturbed(row: Row) -> bool:
-    return bool(_DISTURBED & _flags(row)) or _has_drifted(row) or _changes_modes(row)
+    return bool(_DISTURBED & counted_flags(row)) or _has_drifted(row) or _changes_modes(row)
 
 
 def _has_drifted(row: Row) -> bool:
     """Return whether the median moved by more than noise, or by an unknown amount (rows of an earlier version)."""
     moved = row.evidence.get("drift")
-    return "drift" in _flags(row) and not (isinstance(moved, int | float) and abs(moved) <= NOISE)
+    return "drift" in counted_flags(row) and not (isinstance(moved, int | float) and abs(moved) <= NOISE)
 
 
 def _changes_modes(row: Row) -> bool:
     """Return whether the samples gather around two distant values, and neither is so common that the median stays with it."""
     if "two_modes" not in row.flags:
         return False
-    times = [time for mode in row.modes if isinstance(mode, dict) and isinstance(time := mode.get("time_s"), int | float)]
-    shares = [share for mode in row.modes if isinstance(mode, dict) and isinstance(share := mode.get("share"), int | float)]
+    modes = list_of(row.modes, dict)
+    times = [mode["time_s"] for mode in modes if isinstance(mode.get("time_s"), int | float)]
+    shares = [mode["share"] for mode in modes if isinstance(mode.get("share"), int | float)]
     if len(times) < 2 or len(shares) < 2 or min(times) <= 0:
         return True
-    return max(times) / min(times) > 1 + NOISE and max(shares) <= MOST_COMMON
+    return bool(max(times) / min(times) > 1 + NOISE and max(shares) <= MOST_COMMON)
 
 
 def _is_wide(row: Row, limit: float) -> bool:
@@ -161,13 +164,13 @@ def quality_of(row: Row) -> Quality | None:
     """Return the quality of a row; None for an n/a row, and for one of another tool without an interval to which no rule applies."""
     if row.na is not None:
         return None
-    flags = _flags(row)
-    found = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
-    if not found and half_width(row) is None:
+    flags = counted_flags(row)
+    applying = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
+    if not applying and half_width(row) is None:
         return None
-    word = max((rule.word for rule in found), key=QUALITIES.index, default=OK)
+    word = max((rule.word for rule in applying), key=QUALITIES.index, default=OK)
     shares_cores = _SHARE_CORES in flags and not _DISTURBED & flags
-    remedies = ("threads" if shares_cores and rule.remedy in _BY_THREADS else rule.remedy for rule in found)
+    remedies = ("threads" if shares_cores and rule.remedy in _BY_THREADS else rule.remedy for rule in applying)
     return Quality(word, tuple(dict.fromkeys(remedies)))
 
 
@@ -255,35 +258,36 @@ class RunQuality(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "20 of 22 cases are noisy. Main reason: …. Repeat on an idle machine."; "ok (22 of 22 cases)" if all are."""
-        best, bad = self.best_remedy, self.noisy + self.unreliable
+        best = self.best_remedy
+        bad = self.noisy + self.unreliable
         if best is None or not bad:
             return f"ok ({self.ok} of {plural(self.cases, 'case')})"
-        counts = [(count, word) for count, word in ((self.noisy, NOISY), (self.unreliable, UNRELIABLE)) if count]
-        (first, word), *more = counts
-        text = f"{first} of {plural(self.cases, 'case')} {_be(first)} {word}{''.join(f', {n} {_be(n)} {other}' for n, other in more)}"
+        texts: list[str] = []
+        for count, word in ((self.noisy, NOISY), (self.unreliable, UNRELIABLE)):
+            if count:
+                total = "" if texts else f" of {plural(self.cases, 'case')}"
+                texts.append(f"{count}{total} {'is' if count == 1 else 'are'} {word}")
         where = "" if best.cases == bad else f" ({plural(best.cases, 'case')})"
-        return f"{text}. Main reason{where}: {best.cause}. {best.action}."
-
-
-def _be(count: int) -> str:
-    return "is" if count == 1 else "are"
+        return f"{', '.join(texts)}. Main reason{where}: {best.cause}. {best.action}."
 
 
 def run_quality(rows: Iterable[Row]) -> RunQuality:
     """Return the quality of all measured rows, with the reasons in the order of REMEDIES."""
-    known = [(row, quality) for row in rows if (quality := quality_of(row)) is not None]
-    counts = {word: sum(quality.word == word for _, quality in known) for word in QUALITIES}
-    reasons = [_reason(remedy, [row for row, quality in known if remedy in quality.remedies]) for remedy in REMEDIES]
-    return RunQuality(counts[OK], counts[NOISY], counts[UNRELIABLE], tuple(each for each in reasons if each.cases))
+    qualities = [(row, quality_of(row)) for row in rows]
+    measured = [(row, quality) for row, quality in qualities if quality is not None]
+    counts = {word: sum(quality.word == word for _, quality in measured) for word in QUALITIES}
+    reasons = [_reason(remedy, [row for row, quality in measured if remedy in quality.remedies]) for remedy in REMEDIES]
+    return RunQuality(counts[OK], counts[NOISY], counts[UNRELIABLE], tuple(reason for reason in reasons if reason.cases))
 
 
 def _sharing_threads(rows: Sequence[Row]) -> SharingThreads | None:
     """Return what the rows have about threads that share cores: the middle one of their spreads; None without valid evidence."""
-    known = [(row, shared) for row in rows if (shared := SharedCores.of(row.evidence))]
-    if not known:
+    parts = [(row, SharedCores.of(row.evidence)) for row in rows]
+    sharing = [(row, shared) for row, shared in parts if shared is not None]
+    if not sharing:
         return None
-    row, shared = sorted(known, key=lambda sharing: sharing[1].spread)[len(known) // 2]
-    backends = tuple(sorted({row.backend for row, _ in known}))
+    row, shared = sorted(sharing, key=lambda pair: pair[1].spread)[len(sharing) // 2]
+    backends = tuple(sorted({row.backend for row, _ in sharing}))
     return SharingThreads(backends, row.ranks, shared.threads, shared.cores, shared.spread)
 
 
@@ -300,9 +304,9 @@ def _reason(remedy: str, rows: Sequence[Row]) -> QualityReason:
 
 def _suggested(needs: Iterable[float | None], choices: Sequence[int]) -> int | None:
     """Return the choice that is enough for an interval of ±10 % in most of the rows; None if that is not known, or none is enough."""
-    needed = sorted(each for each in needs if each is not None)
+    needed = sorted(need for need in needs if need is not None)
     most = needed[ceil(0.8 * len(needed)) - 1] if needed else None
-    return next((each for each in choices if most is not None and each >= most), None)
+    return next((choice for choice in choices if most is not None and choice >= most), None)
 
 
 def _needed_iterations(row: Row) -> float:
@@ -313,7 +317,8 @@ def _needed_iterations(row: Row) -> float:
 
 def _needed_time(row: Row) -> float | None:
     """Return the seconds for an interval of ±10 %; None if they are not known."""
-    width, iterations = half_width(row), row.evidence.get("iterations_per_sample", 1)
+    width = half_width(row)
+    iterations = row.evidence.get("iterations_per_sample", 1)
     if width is None or row.time_s is None or not isinstance(iterations, int | float):
         return None
     spent = 1.5 * row.n * row.time_s.p50 * iterations  # 50 % more for warm-up and synchronization

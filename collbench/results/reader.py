@@ -74,7 +74,8 @@ class Run(msgspec.Struct, frozen=True):
     def array(self, row: Row, name: str) -> NDArray[Any]:
         """Return one of the row's stored arrays. Raises UsageError if the row has none of that name, or samples.bin lacks it."""
         dtype, shape, offset = _checked_place(row.samples.get(name), f"array '{name}' of {row.operation} in {self.path}")
-        length, path = math.prod(shape) * dtype.itemsize, self.path / SAMPLES
+        length = math.prod(shape) * dtype.itemsize
+        path = self.path / SAMPLES
         if length > _LARGEST_ARRAY:
             raise UsageError(f"array '{name}' in {path} would have {length} bytes, more than any row keeps: the row was altered")
         data = _slice(path, offset, length)
@@ -105,25 +106,26 @@ def read_run(path: Path) -> Run:
 
 def row_from_json(values: dict[str, Any]) -> Row:
     """Return the row in `values`, with every field's type checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    known = with_limits(values)
+    fields = with_limits(values)
     for derived in ("expectation", "own"):  # of a report's JSON: what is derived from a run is not read as its data
-        known.pop(derived, None)
-    if isinstance(known.get("operation"), str):
-        known["operation"] = stored_operation(known["operation"])
-    time_s = known.get("time_s")
+        fields.pop(derived, None)
+    if isinstance(fields.get("operation"), str):
+        fields["operation"] = stored_operation(fields["operation"])
+    time_s = fields.get("time_s")
     if isinstance(time_s, dict) and "p50" in time_s and time_s["p50"] is None:  # NaN or infinite: the row has no figures
-        known["na"] = known.get("na") or "its time is not a number"
-        known |= dict.fromkeys(FIGURES)
-    return decode_record(known, Row)
+        fields["na"] = fields.get("na") or "its time is not a number"
+        fields |= dict.fromkeys(FIGURES)
+    return decode_record(fields, Row)
 
 
 def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a record with the limiting links of its ceilings decoded."""
-    known = dict(values)
+    decoded = dict(values)
     for name in ("ceiling", "hard_bound"):
-        if isinstance(ceiling := known.get(name), dict) and "limited_by_parts" in ceiling:
-            known[name] = {**ceiling, "limited_by_parts": limit_parts(ceiling["limited_by_parts"])}
-    return known
+        ceiling = decoded.get(name)
+        if isinstance(ceiling, dict) and "limited_by_parts" in ceiling:
+            decoded[name] = {**ceiling, "limited_by_parts": limit_parts(ceiling["limited_by_parts"])}
+    return decoded
 
 
 def decode_record(values: Mapping[str, Any], kind: type[_T]) -> _T:
@@ -186,13 +188,14 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
 def _reader_of(info: Mapping[str, Any]) -> str:
     """Return the version to update to: the one that wrote the file, as the file names it."""
     version = info.get("collbench")
-    known = isinstance(version, str) and re.fullmatch(r"\d+(?:\.\w+){0,5}", version)
-    return f"collbench {version} or newer" if known else "the version that wrote it"
+    is_valid = isinstance(version, str) and re.fullmatch(r"\d+(?:\.\w+){0,5}", version)
+    return f"collbench {version} or newer" if is_valid else "the version that wrote it"
 
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
     """Yield what `parse` returns for each line's object. A ValueError of `parse` becomes a warning; a missing file has no lines."""
-    refused, unknown = _Counted(), _Counted()
+    refused = _Counted()
+    unknown = _Counted()
     for number, line in enumerate(_lines(path, warnings), start=1):
         if refused.number == _MOST_BAD:
             warnings.append(Damage(f"{path}: what follows line {number - 1} is left out, too: too many of its lines cannot be read"))
@@ -227,15 +230,17 @@ class _Counted(msgspec.Struct):
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[bytes]:
     """Yield lines up to the largest number that a run writes, with a warning beyond it; none if it is not a regular file."""
-    read = values = 0
+    size = 0
+    values = 0
     if not _is_file(path):
         return
     try:
         with open_file(path) as file:
             while line := file.readline(_LONGEST_LINE):
-                read, values = read + len(line), values + values_in(line)
-                if read > _LARGEST_LINES or values > _MOST_VALUES or (len(line) == _LONGEST_LINE and line[-1:] != b"\n"):
-                    warnings.append(f"{path} holds more than any run writes: what follows byte {read - len(line)} is left out")
+                size += len(line)
+                values += values_in(line)
+                if size > _LARGEST_LINES or values > _MOST_VALUES or (len(line) == _LONGEST_LINE and line[-1:] != b"\n"):
+                    warnings.append(f"{path} holds more than any run writes: what follows byte {size - len(line)} is left out")
                     return
                 yield line
     except OSError as error:
@@ -268,15 +273,15 @@ def _cannot_read(path: Path, error: OSError) -> str:
     return f"{path} cannot be read ({error.strerror or error}): check its permissions and its disk"
 
 
-def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
+def _checked_place(place: Any, subject: str) -> tuple[Any, tuple[int, ...], int]:
     if not isinstance(place, dict):
-        raise UsageError(f"{what} was not stored with this row")
+        raise UsageError(f"{subject} was not stored with this row")
     import numpy as np
 
     try:
-        found = decode_record(place, _ArrayPlace)
-        return np.dtype(found.dtype), found.shape, found.offset
+        array_place = decode_record(place, _ArrayPlace)
+        return np.dtype(array_place.dtype), array_place.shape, array_place.offset
     except ValueError as error:
-        raise UsageError(f"{what}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered") from error
+        raise UsageError(f"{subject}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered") from error
     except TypeError as error:  # for example a float of one byte
-        raise UsageError(f"{what} has an unknown number type '{place['dtype']}': the row was altered") from error
+        raise UsageError(f"{subject} has an unknown number type '{place['dtype']}': the row was altered") from error

@@ -50,10 +50,10 @@ class CaseKey(NamedTuple):
 
     def stored(self) -> tuple[Any, ...]:
         """Return the values as they are stored, in order; `CaseKey(*values)` reads them."""
-        known = len(self)
-        while known > len(self) - len(self._field_defaults) and self[known - 1] == self._field_defaults[self._fields[known - 1]]:
-            known -= 1
-        return self[:known]
+        count = len(self)
+        while count > len(self) - len(self._field_defaults) and self[count - 1] == self._field_defaults[self._fields[count - 1]]:
+            count -= 1
+        return self[:count]
 
     def named(self) -> dict[str, Any]:
         """Return the stored values by name; `CaseKey(**values)` reads them."""

@@ -22,10 +22,12 @@ LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks
 _DEEPEST = 64
 _MOST_VALUES = 1 << 22  # in one object: an empty list takes two characters, and 64 bytes of memory
 # Larger numbers are from a broken or hostile file, and would overflow in computations.
-_LARGEST_FLOAT, _LARGEST_INT = 1e100, 2**63
+_LARGEST_FLOAT = 1e100
+_LARGEST_INT = 2**63
 # Translation of a text to the shapes of its numbers: digits become 0, exponents e, points stay, all other bytes become blanks.
-_SHAPES = bytes(48 if 48 <= one < 58 else 101 if one in b"eE" else 46 if one == 46 else 32 for one in range(256))
-_MANY_DIGITS, _LONG_EXPONENT = b" " + b"0" * 19, b"e000"
+_SHAPES = bytes(dict(zip(b"0123456789.eE", b"0000000000.ee", strict=True)).get(byte, ord(" ")) for byte in range(256))
+_MANY_DIGITS = b" " + b"0" * 19
+_LONG_EXPONENT = b"e000"
 
 
 def plain(value: Any) -> Any:
@@ -80,7 +82,8 @@ def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any
         raise ValueError(f"more than {_MOST_VALUES:,} values")
     try:
         if _may_hold_strange_numbers(text):
-            parse_float, parse_int = _below(_LARGEST_FLOAT, float, left_out), _below(_LARGEST_INT, _integer, left_out)
+            parse_float = _below(_LARGEST_FLOAT, float, left_out)
+            parse_int = _below(_LARGEST_INT, _integer, left_out)
             value = parse_json(text, parse_constant=left_out.append, parse_float=parse_float, parse_int=parse_int)
         else:  # twice as fast, for lines without values to leave out
             value = parse_json(text)
@@ -103,7 +106,7 @@ def _is_deep(value: Any) -> bool:
     """Return whether it is nested too deeply for recursion."""
     level = [value]
     for _ in range(_DEEPEST):
-        inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
+        inside = (inner for container in level for inner in (container.values() if isinstance(container, dict) else container))
         level = [inner for inner in inside if isinstance(inner, dict | list)]
     return bool(level)
 
@@ -145,10 +148,11 @@ class AppendFile:
 
     def append(self, data: bytes) -> int:
         """Write `data` at the end and return the offset where it begins."""
-        offset, rest = self._size, memoryview(data)
+        offset = self._size
+        unwritten = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            while unwritten:
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             self._size += len(data)
         except BaseException:  # also for a signal: otherwise the next line would be joined with half of this one
             self._take_back(offset)
@@ -178,9 +182,9 @@ class AppendFile:
     def moved_to(self) -> Path | None:
         """Return the file's present path if it was moved and that is known, else None."""
         try:
-            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
-            there = os.path.samestat(os.fstat(self._descriptor), found.stat())
-            return found if there and not self.is_in_place else None
+            path = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            is_same = os.path.samestat(os.fstat(self._descriptor), path.stat())
+            return path if is_same and not self.is_in_place else None
         except OSError:
             return None
 
@@ -243,9 +247,9 @@ class AppendFile:
             while end:
                 start = max(0, end - _STEP)
                 file.seek(start)
-                found = file.read(end - start).rfind(b"\n")
-                if found >= 0:
-                    return start + found + 1
+                end_of_line = file.read(end - start).rfind(b"\n")
+                if end_of_line >= 0:
+                    return start + end_of_line + 1
                 end = start
         return 0
 
@@ -324,12 +328,12 @@ class Lock:
 
     def _take(self, descriptor: int) -> str:
         """Lock the file that was left behind and return its process."""
-        holder, here = _holder(self._found)
+        holder, is_on_this_host = _holder(self._found)
         unknown = UsageError(
             f"{self._path}: {holder} uses this folder, and this host cannot check whether it still runs: wait until it ends, or remove the "
             "file if it has ended"
         )
-        if not here:
+        if not is_on_this_host:
             raise unknown
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -356,11 +360,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _holder(text: bytes) -> tuple[str, bool]:
     """Return (the process that wrote it, whether on this host). Unreadable text: a process killed at once, or another program."""
     try:
-        said = parse_object(text)
+        owner = parse_object(text)
     except ValueError:
         return "an unknown process", not text
-    host = str(said.get("host"))
-    return f"process {said.get('pid')} on {host}", host == socket.gethostname()
+    host = str(owner.get("host"))
+    return f"process {owner.get('pid')} on {host}", host == socket.gethostname()
 
 
 # Files that are replaced in one step: neither a reader nor a crash leaves a partial file.

@@ -66,16 +66,16 @@ class TimelineRecord(msgspec.Struct, frozen=True):
 
 def number(value: Any, most: float = 1e12) -> float | None:
     """Return a stored value as a number if it is finite and at most `most`; else None."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
-    return float(value) if known else None
+    is_usable = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
+    return float(value) if is_usable else None
 
 
 def numbers(values: Any) -> list[float] | None:
     """Return a stored list as numbers; None if one of its values is not a number."""
     if not isinstance(values, list):
         return None
-    known = [each for value in values if (each := number(value)) is not None]
-    return known if len(known) == len(values) else None
+    usable = [value for value in map(number, values) if value is not None]
+    return usable if len(usable) == len(values) else None
 
 
 def seconds_between(begin: Any, end: Any) -> float | None:
@@ -93,13 +93,15 @@ def span_of(row: Row, name: str = "") -> TimeSpan | None:
 
 def phases_of(row: Row) -> list[TimeSpan]:
     """Return the phases of a row's case (set-up, warm-up, samples, verification) that lie inside it, in the order of time."""
-    whole, last_s, found = span_of(row), 0.0, list[TimeSpan]()
-    for each in list_of(row.evidence.get("phases"), list):
-        span = _span(str(each[0]), each[1:]) if each else None
+    whole = span_of(row)
+    last_s = 0.0
+    phases: list[TimeSpan] = []
+    for phase in list_of(row.evidence.get("phases"), list):
+        span = _span(str(phase[0]), phase[1:]) if phase else None
         if whole and span and max(whole.begin_s, last_s) <= span.begin_s and span.end_s <= whole.end_s:
             last_s = span.end_s
-            found.append(span)
-    return found
+            phases.append(span)
+    return phases
 
 
 def samples_of(run: Run, row: Row) -> list[RankSamples]:
@@ -107,21 +109,21 @@ def samples_of(run: Run, row: Row) -> list[RankSamples]:
 
     Raises UsageError if samples.bin lacks them. Ranks of other hosts than rank 0's are left out, since their clock is another one.
     """
-    import numpy as np
 
-    each = number(row.evidence.get("iterations_per_sample"))
-    if "start_s" not in row.samples or not row.evidence.get(SampleStarts.KEY) or each is None:
+    iterations = number(row.evidence.get("iterations_per_sample"))
+    if "start_s" not in row.samples or not row.evidence.get(SampleStarts.KEY) or iterations is None:
         return []
-    about = SampleStarts.of(row.evidence)
-    begins, times = run.array(row, "start_s"), run.array(row, "all_s")
-    if about is None or begins.shape != times.shape or begins.ndim != 2 or len(about.ranks) != len(begins):
+    starts = SampleStarts.of(row.evidence)
+    begins = run.array(row, "start_s")
+    times = run.array(row, "all_s")
+    if starts is None or begins.shape != times.shape or begins.ndim != 2 or len(starts.ranks) != len(begins):
         raise UsageError(f"samples of {row.operation} in {run.path} do not belong together: the row was altered")
-    found = []
-    for rank, begin_s, took_s in zip(about.ranks, begins, times * (about.messages * each), strict=True):
-        known = np.isfinite(begin_s) & np.isfinite(took_s) & (begin_s >= 0) & (begin_s <= _LATEST_S) & (took_s >= 0) & (took_s <= _LATEST_S)
-        if known.any():
-            found.append(RankSamples(rank, begin_s[known], took_s[known]))
-    return found
+    samples = []
+    for rank, begin_s, took_s in zip(starts.ranks, begins, times * (starts.messages * iterations), strict=True):
+        is_known = (begin_s >= 0) & (begin_s <= _LATEST_S) & (took_s >= 0) & (took_s <= _LATEST_S)  # not NaN
+        if is_known.any():
+            samples.append(RankSamples(rank, begin_s[is_known], took_s[is_known]))
+    return samples
 
 
 def records_of(run: Run) -> Iterator[TimelineRecord]:
@@ -137,13 +139,13 @@ def records_of(run: Run) -> Iterator[TimelineRecord]:
 
 def telemetry_of(run: Run) -> list[GpuState]:
     """Return the samples of all GPUs. The clocks of the hosts are aligned so that no sample is later than the end of its case."""
-    taken = list(_telemetry(run))
+    samples = list(_telemetry(run))
     offsets: dict[str, float] = {}
-    for host, event_s, monotonic_s, _ in taken:
+    for host, event_s, monotonic_s, _ in samples:
         offsets[host] = min(offsets.get(host, event_s - monotonic_s), event_s - monotonic_s)
     return [
         GpuState(host, gpu, max(0.0, monotonic_s + offsets[host]), values)
-        for host, _, monotonic_s, gpus in taken
+        for host, _, monotonic_s, gpus in samples
         for gpu, values in gpus.items()
         if isinstance(values, dict)
     ]
@@ -157,7 +159,8 @@ def _telemetry(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
             continue
         for host, samples in dict_of(event.get("hosts")).items():
             for sample in list_of(samples, dict):
-                taken_s, gpus = number(sample.get("monotonic_s")), sample.get("gpus")
+                taken_s = number(sample.get("monotonic_s"))
+                gpus = sample.get("gpus")
                 if taken_s is not None and isinstance(gpus, dict):
                     yield host, ended_s, taken_s, gpus
 
@@ -171,5 +174,8 @@ def run_events(run: Run) -> Iterator[RunEvent]:
 
 
 def _span(name: str, ends: Any) -> TimeSpan | None:
-    known = numbers(ends)
-    return TimeSpan(name, known[0], known[1]) if known and len(known) == 2 and 0 <= known[0] <= known[1] <= _LATEST_S else None
+    known_ends = numbers(ends)
+    if known_ends is None or len(known_ends) != 2:
+        return None
+    begin_s, end_s = known_ends
+    return TimeSpan(name, begin_s, end_s) if 0 <= begin_s <= end_s <= _LATEST_S else None
