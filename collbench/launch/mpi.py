@@ -376,7 +376,7 @@ def crash_in_opening(backend: str, how: str, hint: str) -> StartCrashed:
 
 # The next launch, without the backend.
 
-CRASHED_BACKEND = "COLLBENCHCRASHED_BACKEND_BACKEND"
+CRASHED_BACKEND = "COLLBENCH_CRASHED_BACKEND"
 
 
 def without_crashed(env: Mapping[str, str], crash: StartCrashed) -> dict[str, str]:
