@@ -287,8 +287,9 @@ def _has_known_commands(content: Mapping[str, Any]) -> bool:
         if entry["line"] not in drained:
             return False
         if entry["undo"] is not None:
-            known = is_name(entry["node"]) and [line(undo_command(manager, entry["node"])) for manager in (SLURM, KUBERNETES)]
-            if not known or entry["undo"] not in known:
+            if not is_name(entry["node"]):
+                return False
+            if entry["undo"] not in [line(undo_command(manager, entry["node"])) for manager in (SLURM, KUBERNETES)]:
                 return False
     return True
 
