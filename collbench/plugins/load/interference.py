@@ -70,9 +70,9 @@ def block_quantile(blocks: Blocks, share: float, confidence: float = 0.95) -> Qu
         return QuantileEstimate(value, groups=len(groups))
     reach = t_quantile((1 + confidence) / 2, _NORMAL) * sqrt(len(ordered) * share * (1 - share))
     place = share * (len(ordered) - 1)
-    low, high = (float(ordered[min(max(0, round(at)), len(ordered) - 1)]) for at in (place - reach - 0.5, place + reach + 0.5))
-    each = np.log([max(quantile(np.sort(group[0]), share), 1e-12) for group in groups])
-    half = _half_width(each, confidence)
+    ends = (place - reach - 0.5, place + reach + 0.5)
+    low, high = (float(ordered[min(max(0, round(end)), len(ordered) - 1)]) for end in ends)
+    half = _half_width(np.log([max(quantile(np.sort(group[0]), share), 1e-12) for group in groups]), confidence)
     return QuantileEstimate(value, min(low, value * exp(-half)), max(high, value * exp(half)), len(groups))
 
 
@@ -85,16 +85,15 @@ def block_ratio(before: Blocks, after: Blocks, share: float, confidence: float =
     if not groups:
         return QuantileEstimate()
     pairs = [[max(quantile(np.sort(part), share), 1e-12) for part in group] for group in groups]
-    each = np.array([log(second / first) for first, second in pairs])
-    value = exp(float(each.mean()))
+    log_ratios = np.array([log(second / first) for first, second in pairs])
+    value = exp(float(log_ratios.mean()))
     if len(groups) < FEWEST_GROUPS:
         return QuantileEstimate(value, groups=len(groups))
-    half = _half_width(each, confidence)
+    half = _half_width(log_ratios, confidence)
     return QuantileEstimate(value, exp(log(value) - half), exp(log(value) + half), len(groups))
 
 
 def _half_width(logs: NDArray[np.float64], confidence: float) -> float:
-    """Return half of Student's interval of a mean."""
     return min(700.0, t_quantile((1 + confidence) / 2, len(logs) - 1) * float(logs.std(ddof=1)) / sqrt(len(logs)))
 
 
@@ -122,8 +121,8 @@ class LoadInconclusive(Fact, frozen=True):
             return "inconclusive: ranks share cores, so aggressors also take the victims' cores; start at most one rank per core"
         if self.why == "blocks":
             return f"inconclusive: {plural(self.blocks, 'pair')} of blocks, and an interval needs {FEWEST_BLOCKS}; use a larger --blocks"
-        known = f" ({self.low:.3g}–{self.high:.3g}×)" if self.low is not None and self.high is not None else ""
-        return f"inconclusive{known}: use a larger --blocks or --max-time for a narrower interval"
+        interval = f" ({self.low:.3g}–{self.high:.3g}×)" if self.low is not None and self.high is not None else ""
+        return f"inconclusive{interval}: use a larger --blocks or --max-time for a narrower interval"
 
 
 def quantiles_of(off: Blocks, on: Blocks) -> dict[str, LoadQuantile]:
@@ -136,8 +135,8 @@ def quantiles_of(off: Blocks, on: Blocks) -> dict[str, LoadQuantile]:
     }
 
 
-def _estimate(found: QuantileEstimate) -> Estimate:
-    return Estimate(found.value, found.low, found.high)
+def _estimate(estimate: QuantileEstimate) -> Estimate:
+    return Estimate(estimate.value, estimate.low, estimate.high)
 
 
 def judge(quantiles: Mapping[str, LoadQuantile], blocks: int, crowded: bool) -> tuple[Verdict, LoadInconclusive | None]:
@@ -146,7 +145,7 @@ def judge(quantiles: Mapping[str, LoadQuantile], blocks: int, crowded: bool) -> 
         return "inconclusive", LoadInconclusive("cores", blocks)
     if blocks < FEWEST_BLOCKS:
         return "inconclusive", LoadInconclusive("blocks", blocks)
-    if any(each.factor.low is not None and each.factor.low > _NOTABLE for each in quantiles.values()):
+    if any(times.factor.low is not None and times.factor.low > _NOTABLE for times in quantiles.values()):
         return "interference", None
     middle = quantiles["p50"].factor
     if middle.high is not None and middle.high <= _SMALL:
@@ -156,4 +155,4 @@ def judge(quantiles: Mapping[str, LoadQuantile], blocks: int, crowded: bool) -> 
 
 def unknown_quantiles(quantiles: Mapping[str, LoadQuantile]) -> Sequence[str]:
     """Return the names of the quantiles for which the samples are not enough."""
-    return [name for name, each in quantiles.items() if each.factor.low is None]
+    return [name for name, times in quantiles.items() if times.factor.low is None]
