@@ -428,7 +428,6 @@ class _Greedy:
 
 
 def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
-    """Return the cables of these directions, each once, as text."""
     ends = sorted({(min(way), max(way)) for way in ways})
     return [f"{fabric.port(a)} - {fabric.port(b)}" for a, b in ends]
 

@@ -32,7 +32,6 @@ from collbench.results.folder import utc
 from collbench.units import plural
 
 BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
-DEFAULT_CAP = "2%"
 _CAP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%|([0-9]{1,9})", re.ASCII)
 _FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
 

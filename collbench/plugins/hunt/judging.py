@@ -179,15 +179,15 @@ class PlaceCheck(Check):
 
     def state(self) -> str:
         """Return the current state."""
-        outcomes = list(self.partners().values())
         if self.slow_with_all:
             if self.fast_with_peer or self.like_others or self.in_a_part:
                 return INCONCLUSIVE
             if self.log_slowdown() < self.candidate.least:
                 return CLEARED
             return CONFIRMED if self.outcome is RepeatOutcome.SLOW else INCONCLUSIVE
-        cleared = outcomes.count(FAST) >= _ENOUGH and (SLOW not in outcomes or self.path_partner is not None)
-        return CLEARED if cleared else INCONCLUSIVE
+        outcomes = list(self.partners().values())
+        is_cleared = outcomes.count(FAST) >= _ENOUGH and (SLOW not in outcomes or self.path_partner is not None)
+        return CLEARED if is_cleared else INCONCLUSIVE
 
     @property
     def like_others(self) -> bool:
@@ -263,8 +263,10 @@ class PlaceCheck(Check):
         means = _mean_by_way(self._trials())
         worst = max(means[way] for way in BANDWIDTH_WAYS)
         limits = {way: _STAYS if way in self.candidate.ways else _JOINS for way in BANDWIDTH_WAYS}  # the sweep had more partners
-        slow = {way for way in BANDWIDTH_WAYS if means[way] > max(worst * limits[way], 0.0)}
-        return {frozenset({SENDS}): "sender", frozenset({RECEIVES}): "receiver"}.get(frozenset(slow), "node")
+        slow = tuple(way for way in BANDWIDTH_WAYS if means[way] > max(worst * limits[way], 0.0))
+        if slow == (SENDS,):
+            return "sender"
+        return "receiver" if slow == (RECEIVES,) else "node"
 
     def _is_slow_in_the_mean(self) -> bool:
         """Return whether all trials together are certain, by the known noise, or by their own scatter."""

@@ -139,7 +139,6 @@ class HuntKind(ResultKind):
 
 
 def _distinct(hosts: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
-    """Return the hosts of some places, each once."""
     return tuple(dict.fromkeys(hosts[place] for place in places))
 
 

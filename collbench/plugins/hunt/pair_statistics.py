@@ -305,10 +305,7 @@ class MatrixView(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def views_of(matrix: PairMatrix, remeasured: Collection[tuple[int, int]] = ()) -> list[MatrixView]:
-    """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist.
-
-    remeasured: the pairs that were measured again. Below four places there are no views.
-    """
+    """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist; none below four places."""
     if matrix.n < LEAST_PLACES:
         return []
     is_remeasured = np.zeros((matrix.n, matrix.n), bool)

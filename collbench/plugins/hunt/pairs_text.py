@@ -201,7 +201,6 @@ def _slowest(matrix: PairMatrix, place: int) -> str:
 
 
 _MOST_LINES = 40
-_LATENCY = "p2p_latency"
 _TITLES = ("from", "to", "tool", "of", "theirs", "ours", "flags")
 _CUT = ("from", "to", "theirs", "flags")  # hosts, reasons and flags may be long
 _OF_ALL = frozenset({"their_tool", "unverified"})
@@ -231,7 +230,7 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
 
 def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     ends = [str(row.evidence.get(name, NOTHING)) for name in ("from", "to")]
-    latency = row.operation == _LATENCY
+    latency = row.operation == "p2p_latency"
 
     def text(value: float | None) -> str:
         if value is None:

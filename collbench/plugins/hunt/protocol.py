@@ -112,18 +112,10 @@ def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRoun
             is_backward_slower = (backward_s or 0.0) > (forward_s or 0.0)
             slower_ci_s = pair_round.backward_ci_s[turn] if is_backward_slower else pair_round.forward_ci_s[turn]
             speed, backward, high, low = (size_bytes / seconds if seconds else None for seconds in (forward_s, backward_s, *slower_ci_s))
-            figures[pair] = GroupFigure(
-                speed=speed,
-                backward=backward,
-                latency_s=pair_round.latency_s[turn],
-                low=low,
-                high=high,
-                wrong=pair_round.wrong[turn] or 0,
-                na=pair_round.na[turn],
-                cpu_wait=pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0,
-                flipped=bool(pair_round.flipped and pair_round.flipped[turn]),
-                detail=pair_round.wrong_detail[turn] if pair_round.wrong_detail else None,
-            )
+            columns = ("latency_s", "na", "wrong_detail", "cpu_wait", "flipped")  # empty if they were not recorded
+            stored = {_FIGURES[column]: getattr(pair_round, column)[turn] for column in columns if getattr(pair_round, column)}
+            wrong = pair_round.wrong[turn] or 0
+            figures[pair] = GroupFigure(speed=speed, backward=backward, low=low, high=high, wrong=wrong, **stored)
     missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for pair_round in rounds for flag in pair_round.flags)
     return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))
@@ -311,10 +303,7 @@ class HuntLog(msgspec.Struct):
                     yield number, group, figure
 
     def matrix(self, level: bool = True) -> PairMatrix:
-        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round.
-
-        Pairs that are avoided are absent.
-        """
+        """Return the first figures of all pairs so far that are not avoided. level: without the effect of each round."""
         n = len(self.names)
         latency, raw, low, high, wrong = (np.full((n, n), np.nan) for _ in range(5))
         turns = np.full((n, n), -1, np.int64)  # by directed pair: the two directions are measured one after the other

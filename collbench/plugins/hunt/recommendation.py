@@ -46,7 +46,6 @@ CODES: dict[str, Any] = {
     TRUNK: "CB6108",
 }
 SCHEMA, FILE = 1, "recommendation.json"
-_PATH = "path"
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
@@ -359,7 +358,7 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
         return f"{names} {'is' if len(places) == 1 else 'are'} {suspect.state}: no action needed"
     if suspect.kind == TRUNK:
         return f"check the switches, ports and cables {suspect.part}; do not drain these nodes"
-    if suspect.kind == _PATH:
+    if suspect.kind == "path":
         return f"check the cable and the switch ports between {names}; do not drain them: both are healthy with other partners"
     where = ""
     if suspect.part:

@@ -129,10 +129,7 @@ class PairTimes(msgspec.Struct, frozen=True):
 
 
 def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[DataError]) -> PairTimes:
-    """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks.
-
-    width: the number of ranks of a place.
-    """
+    """Return the times of each pair of places of `width` ranks: its slowest pair of ranks, measured at the pairs' first ranks."""
     initiators = [group[0] for group in ready.groups]
     messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
     turns = range(len(initiators) // width)

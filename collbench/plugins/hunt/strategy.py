@@ -60,10 +60,7 @@ _FASTEST, _MOST_UNEVEN = 0.9, 0.3
 
 
 def promise(n: int, options: Options) -> int:
-    """Return the largest number of rounds of a hunt among n places. Most hunts take far fewer.
-
-    Raises UsageError if `options.rounds` or `options.most_rounds` is less than the fewest rounds that give a result.
-    """
+    """Return the largest number of rounds of a hunt among n places. Raises UsageError if the options allow too few for a result."""
     return sum(stages(n, options).values())
 
 
@@ -82,7 +79,7 @@ def stages(n: int, options: Options) -> dict[str, int]:
             f"a sweep of {plural(sweep_rounds, 'round')} cannot distinguish a faulty one of {n} from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
-    most_growing = growing.most_rounds(n, options) if options.growing else 0
+    most_growing = growing.most_rounds(n, options)
     most_isolation = isolation.most_rounds(options)
     most_groups = options.group_stage.most_rounds(options) if options.group_stage else 0
     most = options.most_rounds

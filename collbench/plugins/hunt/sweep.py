@@ -110,10 +110,7 @@ def slow_members(ratios: Ratios, lost: Sequence[Sequence[str]]) -> list[SlowMemb
 
 
 def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator[Groups]:
-    """Yield `number` random splits of n places into groups of one size. Two places meet in as few of them as possible.
-
-    If the size does not divide n, the places that were left out least so far are left out.
-    """
+    """Yield `number` random splits of n places into groups of one size, in which two places meet rarely. All are left out equally often."""
     met = np.zeros((n, n), np.int64)
     rested = np.zeros(n, np.int64)
     for _ in range(number):
@@ -158,10 +155,7 @@ _UP_TO = 64  # and one more with each doubling above
 
 
 def rounds(n: int, options: Options) -> int:
-    """Return the number of rounds: all for n ≤ 8, else 8 to 64 places, 11 for 512; at least those that the cover needs.
-
-    With an odd number of places each is left out once, so it takes one more.
-    """
+    """Return the number of rounds: all for n ≤ 8, else 8 up to 64 places, 11 for 512, one more for odd n; at least those of the cover."""
     every = n - 1 + n % 2
     usual = every if n <= _ALL else partners(n) + n % 2
     count = usual if options.rounds is None else options.rounds

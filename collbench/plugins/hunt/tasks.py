@@ -67,10 +67,7 @@ class RoundsListener(ProgressListener, Protocol):
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on the verdict of a hunt. It is called only if all ranks are still running and no data was wrong.
-
-        event(kind, **facts) stores an action.
-        """
+        """Act on the verdict of a hunt, while all ranks run and if no data was wrong. event(kind, **facts) stores an action."""
         ...
 
 
@@ -93,10 +90,7 @@ class RoundsTask(Task):
     in_order = True
 
     def check(self, session: LaunchSession, others: Sequence[PlannedCase] = ()) -> None:
-        """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
-
-        others: cases that are measured in addition to the messages.
-        """
+        """Raise UsageError on all ranks if backend or memory cannot handle the messages and `others`, or if --slowed has no effect."""
         backend = session.backend.running
         world = session.world
         ways = ways_of(self.request, backend.name)
@@ -111,12 +105,11 @@ class RoundsTask(Task):
     def runner(self, session: LaunchSession, **more: Any) -> RoundRunner:
         """Return the runner of rounds. All ranks must call it."""
         backend = session.backend.running
-        world = session.world
         ways = ways_of(self.request, backend.name)
         context = session.context_of([(way.operation, way.case, session.backend) for way in ways], backend)
         on = (*backend.flags, *session.flags(backend, [way.case for way in ways]))
         return RoundRunner(
-            self.request, session.engine, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
+            self.request, session.engine, context, self.places, ways, on, None if backend.virtual else state_probe(session.world), **more
         )  # fmt: skip
 
     def about_places(self, backend: str) -> dict[str, Any]:
@@ -336,14 +329,14 @@ class PairsTask(RoundsTask):
         self.listener = cast("RoundsListener | None", session.listener)
         backend = session.backend.running
         world = session.world
-        tools = self.request.tools
         by_host = ranks_by_host(backend, world)
         self.places = places_of(self.request, world.hosts, by_host)
         self.schedule = schedule_of(self.request, self.places, by_host, session.order_seed)
         self.check(session)
-        if tools and backend.virtual:
-            raise UsageError(f"--tools {','.join(tools)} needs real hosts, but backend {backend.name} has none: use another --backend")
-        self.tools = installed_tools(world, tools)
+        if self.request.tools and backend.virtual:
+            tools = ",".join(self.request.tools)
+            raise UsageError(f"--tools {tools} needs real hosts, but backend {backend.name} has none: use another --backend")
+        self.tools = installed_tools(world, self.request.tools)
         self.about = self._about(session, self.schedule.pairs) | {"rounds": self.schedule.number, "measured": None}
         if self.listener:
             self.listener.plan(self.about)
@@ -353,10 +346,9 @@ class PairsTask(RoundsTask):
     def _about(self, session: LaunchSession, pairs: int) -> dict[str, Any]:
         """Return run.json's "pairs" for so many pairs, without those that the launch has counted."""
         request = self.request
-        backend = session.backend.name
         sample = sampled(request, self.schedule, pairs)
-        about = self.about_places(backend)
-        about["streams"] = ways_of(request, backend)[1].case.streams
+        about = self.about_places(session.backend.name)
+        about["streams"] = ways_of(request, session.backend.name)[1].case.streams
         about["possible"] = self.schedule.possible
         about["sampled"] = sample.render() if sample else None
         about["concurrent"] = request.concurrent

@@ -241,8 +241,8 @@ class Packed(_MpiMethod):
     def bind(self) -> Program:
         """Return the calls."""
         size = self.plan.block_bytes
-        self.buffers = [np.zeros((len(link.at_source), size), np.uint8) for link in (*self.into, *self.out)]
-        staged = dict(zip([(link.source, link.target) for link in (*self.into, *self.out)], self.buffers, strict=True))
+        links = (*self.into, *self.out)
+        staged = {(link.source, link.target): np.zeros((len(link.at_source), size), np.uint8) for link in links}
 
         def pack(link: BlockLink) -> Callable[[], object]:
             return lambda: np.take(self.pool, link.at_source, axis=0, out=staged[link.source, link.target], mode="clip")
@@ -252,7 +252,7 @@ class Packed(_MpiMethod):
 
         self.copies = (*map(pack, self.out), *map(unpack, self.into))
         calls = []
-        for link in (*self.into, *self.out):
+        for link in links:
             buffer = staged[link.source, link.target]
             name, peer = ("MPI_Irecv", link.source) if link in self.into else ("MPI_Isend", link.target)
             calls.append((name, (int(buffer.ctypes.data), buffer.nbytes, self.byte, peer, _TAG, self.comm)))

@@ -124,10 +124,7 @@ class BlockPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 def pairs_of(sources: int, targets: int) -> list[tuple[int, int]]:
-    """Return (source, target) for each two ranks that share heads: m sources are ranks 0 … m-1, n targets follow.
-
-    Raises UsageError if neither number divides the other one.
-    """
+    """Return (source, target) of ranks that share heads; targets follow sources. Raises UsageError if no number divides the other."""
     larger = max(sources, targets)
     smaller = min(sources, targets)
     if smaller < 1 or larger % smaller:
@@ -136,10 +133,7 @@ def pairs_of(sources: int, targets: int) -> list[tuple[int, int]]:
 
 
 def make_plan(blocks: ModelBlocks | PlainBlocks, pattern: Pattern, sources: int, targets: int, seed: int) -> BlockPlan:
-    """Return the plan of m sources and n targets, the same at all ranks. seed: of which blocks of the pools are used.
-
-    Raises UsageError for heads that the ranks cannot share.
-    """
+    """Return the plan, the same at all ranks. seed: of which blocks of the pools are used. Raises UsageError for heads that do not fit."""
     pairs = [(0, 1 + target) for target in range(targets)] if pattern == "broadcast" else pairs_of(sources, targets)
     if isinstance(blocks, PlainBlocks):
         return _plain(blocks, pattern, pairs, seed)

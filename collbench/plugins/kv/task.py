@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -24,7 +23,6 @@ from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.crossing import LeastBytes
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
 from collbench.measuring.request import Placement, TaskRequest
 from collbench.measuring.row import make_row
@@ -113,13 +111,6 @@ def _missing(backend: str) -> Fact:
     if isinstance(answer, Unavailable):
         return answer.fact or Text(str(answer))
     return Text(f"{backend} is missing on another rank")
-
-
-class _Opened(msgspec.Struct, frozen=True):
-    """A backend, and what its cases share."""
-
-    of: OpenBackend
-    context: BackendContext
 
 
 def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
@@ -277,7 +268,7 @@ class KvTask(Task):
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored yet, in random order."""
         session.monitor([])
-        open_now = {opened.name: _Opened(opened, session.context_of([], opened.backend)) for opened in session.opened if opened.backend}
+        open_now = {opened.name: session.context_of([], opened.backend) for opened in session.opened if opened.backend}
         reasons = {opened.name: opened.reason for opened in session.opened if opened.reason}
         rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
         random.Random(f"kv, {session.order_seed}").shuffle(rows)
@@ -287,16 +278,18 @@ class KvTask(Task):
             left_s = (time.monotonic() - began) / done * (len(rows) - done) if done else None
             session.progress(f"{method}, {plural(self.plans[blocks].count, 'block')}", done, len(rows), left_s)
             kind = METHODS[method]
-            backend = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
-            row = self.row(session, backend, kind, blocks)
+            context = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
+            row = self.row(session, context, kind, blocks)
             if session.world.rank == 0:
                 session.store(row, FILE, place)
             stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row.wrong), stop):
                 return
 
-    def row(self, session: LaunchSession, opened: _Opened | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
-        """Measure and verify one row; the figures are at rank 0. opened: the backend, or why it is not open."""
+    def row(
+        self, session: LaunchSession, context: BackendContext | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks
+    ) -> KvRow:
+        """Measure and verify one row; the figures are at rank 0. context: of the backend, or why it is not open."""
         world = session.world
         plan = self.plans[blocks]
         sources, targets = self.request.sides(world.size)
@@ -308,9 +301,9 @@ class KvTask(Task):
         if isinstance(blocks, ModelBlocks):
             row = row.replace(layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
                           cache_dtype=blocks.dtype)  # fmt: skip
-        if isinstance(opened, Fact):
-            return row.replace(na=str(opened), na_fact=as_json(opened))
-        work = KvWork(opened.context, kind(plan, world, opened.of.running), plan, series_of(row), session.request.seed)
+        if isinstance(context, Fact):
+            return row.replace(na=str(context), na_fact=as_json(context))
+        work = KvWork(context, kind(plan, world, context.backend), plan, series_of(row), session.request.seed)
         result = session.engine.measure(work, session.request.budget)
         if isinstance(result, Fact):
             return row.replace(na=str(result), na_fact=as_json(result))

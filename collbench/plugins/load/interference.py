@@ -97,7 +97,6 @@ def _half_width(logs: NDArray[np.float64], confidence: float) -> float:
     return min(700.0, t_quantile((1 + confidence) / 2, len(logs) - 1) * float(logs.std(ddof=1)) / sqrt(len(logs)))
 
 
-FEWEST_BLOCKS = FEWEST_GROUPS
 _JOINT = 1 - 0.05 / len(SHARES)  # so that the intervals of a row's factors hold together with 95 %
 _NOTABLE = 1.01  # an interval above this factor is interference; in 1 of 100 trials without aggressors it was 1.0001 to 1.0006
 _SMALL = 1.1  # an interval of the median's factor that ends at this or below excludes interference that matters
@@ -120,7 +119,7 @@ class LoadInconclusive(Fact, frozen=True):
         if self.why == "cores":
             return "inconclusive: ranks share cores, so aggressors also take the victims' cores; start at most one rank per core"
         if self.why == "blocks":
-            return f"inconclusive: {plural(self.blocks, 'pair')} of blocks, and an interval needs {FEWEST_BLOCKS}; use a larger --blocks"
+            return f"inconclusive: {plural(self.blocks, 'pair')} of blocks, and an interval needs {FEWEST_GROUPS}; use a larger --blocks"
         interval = f" ({self.low:.3g}–{self.high:.3g}×)" if self.low is not None and self.high is not None else ""
         return f"inconclusive{interval}: use a larger --blocks or --max-time for a narrower interval"
 
@@ -143,7 +142,7 @@ def judge(quantiles: Mapping[str, LoadQuantile], blocks: int, crowded: bool) -> 
     """Return the verdict of a row, and why it is inconclusive. crowded: whether ranks share cores."""
     if crowded:
         return "inconclusive", LoadInconclusive("cores", blocks)
-    if blocks < FEWEST_BLOCKS:
+    if blocks < FEWEST_GROUPS:
         return "inconclusive", LoadInconclusive("blocks", blocks)
     if any(times.factor.low is not None and times.factor.low > _NOTABLE for times in quantiles.values()):
         return "interference", None

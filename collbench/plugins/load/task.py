@@ -289,7 +289,7 @@ class LoadWork(Work):
 
     def sampling(self, ready: PreparedCase, budget: Budget) -> SamplingPlan:
         """Return rank 0's plan: blocks that last equally long, without and with aggressors."""
-        timed = self.measuring.timed
+        timed = ready.timed if self.measuring.request.victim.pair else self.measuring.sides.victims
         taken: list[NDArray[np.float64]] = []
         warming = 2 * len(_WARMING)
         for number, on in enumerate(self.turns):
@@ -441,11 +441,6 @@ class Measuring:
         self.shared = tuple(shared) or (SharedLink("fabric"),)
 
     @property
-    def timed(self) -> Sequence[int]:
-        """The victims whose time counts."""
-        return self.victim.timed if self.request.victim.pair else self.sides.victims
-
-    @property
     def is_victim(self) -> bool:
         """Whether this rank is a victim."""
         return self.world.rank in self.sides.victims
@@ -503,7 +498,8 @@ class Measuring:
         """Return the state probe of the slowest rank, in seconds; None if a rank has none."""
         probe = self.session.probe
         values = self.world.allgather(probe.measure() if probe else None, "probing the state")
-        return None if None in values else max(values)
+        seconds = [value for value in values if value is not None]
+        return max(seconds) if len(seconds) == len(values) else None
 
     # Preparation.
 

@@ -62,7 +62,9 @@ def _digits(factor: float) -> str:
 
 def _factor(name: str, drop: int) -> Column[LoadRow]:
     """Return the column of a quantile's factor, which stays longer than that of its times."""
-    column = Column.of(_DECLARED[f"{name}_factor"], lambda row: factor_text(row.quantiles.get(name, LoadQuantile()).factor))
+    column: Column[LoadRow] = Column.of(
+        _DECLARED[f"{name}_factor"], lambda row: factor_text(row.quantiles.get(name, LoadQuantile()).factor)
+    )
     return replace(column, drop=drop)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.hunt.drain import DEFAULT_CAP, apply, check_apply, lines_of, parse_cap
+from collbench.plugins.hunt.drain import apply, check_apply, lines_of, parse_cap
 from collbench.plugins.hunt.managers import CommandOutcome, run_here
 from collbench.plugins.hunt.protocol import CLEARED
 from collbench.plugins.hunt.recommendation import recommendation, schema
@@ -67,7 +67,7 @@ class Cluster:
         return f"NodeName={name} Arch=x86_64 OS=Linux 6.1 {state}\n"
 
 
-def applied(expected, cluster, cap=DEFAULT_CAP):
+def applied(expected, cluster, cap="2%"):
     """Apply the drains and check that the entries fit the schema."""
     found = apply(expected, parse_cap(cap), {}, run=cluster)
     stored = json.loads(to_page({**expected, "applied": found.entries, "refused": found.refused or None}))
