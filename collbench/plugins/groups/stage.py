@@ -364,8 +364,8 @@ def _trial(
     """Return a round as a trial: the geometric mean of the pairs between the groups, next to the control pairs."""
     by_pair = [_log_speeds(fit, contrast, pair, figures[pair]) for pair in pairs]
     path_speeds = {way: fmean(speeds[way] for speeds in by_pair) for way in contrast.ways}
-    between = [pair for pair in controls if fit.group_of[pair[0]] != fit.group_of[pair[1]]]
-    compared = between or controls  # paths between other groups are of the same kind
+    # paths between other groups are of the same kind
+    compared = [pair for pair in controls if fit.group_of[pair[0]] != fit.group_of[pair[1]]] or controls
     usual: dict[str, float] = {}
     slowdowns: dict[str, tuple[float, ...]] = {}
     for way in contrast.ways:

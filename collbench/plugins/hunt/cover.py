@@ -255,10 +255,7 @@ class Cover(msgspec.Struct, frozen=True):
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
-    """Return the cover of the fabric in a file, for the hosts of these names (one place each).
-
-    Raises UsageError, one sentence, for a file that cannot be read, or that contains fewer than two of the hosts.
-    """
+    """Return the cover of a fabric file for the host of each place. Raises UsageError if it is unreadable or has fewer than two of them."""
     fabric = read_fabric(path)
     try:
         return cover(fabric, names)

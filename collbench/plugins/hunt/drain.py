@@ -37,10 +37,7 @@ _FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number o
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """The largest number of nodes that collbench may drain in total: a percentage of all nodes (at least one node), or a number.
-
-    text  as typed
-    """
+    """The most nodes that collbench may drain in total: a percentage of all nodes (at least one), or a number. text: as typed."""
 
     text: str
     percent: Fraction | None = None
@@ -60,11 +57,6 @@ class Applied(msgspec.Struct):
 
     entries: list[dict[str, Any]] = msgspec.field(default_factory=list)
     refused: str = ""
-
-    @property
-    def undo(self) -> list[str]:
-        """Return the commands that return the drained nodes to service."""
-        return [entry["undo"] for entry in self.entries if entry["undo"]]
 
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""

@@ -311,7 +311,6 @@ def _inconclusive(suspect: Suspect, why: Fact) -> Suspect:
 
 
 def _not_retested(candidate: Candidate, why: Fact) -> Suspect:
-    """Return a candidate that was not measured again as a suspect."""
     kind = "latency" if candidate.of_latency else "node"
     return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.evidence, why))
 
@@ -384,7 +383,6 @@ def _unknown_speeds(log: HuntLog, options: Options) -> dict[int, Fact]:
 
 
 def _not_suspects(suspects: Sequence[Suspect], n: int) -> list[int]:
-    """Return the places that are no suspects, or that were cleared."""
     suspected = {place for suspect in suspects if suspect.state != CLEARED and suspect.kind != "path" for place in suspect.places}
     return [place for place in range(n) if place not in suspected]
 

@@ -157,7 +157,7 @@ _UP_TO = 64  # and one more with each doubling above
 def rounds(n: int, options: Options) -> int:
     """Return the number of rounds: all for n ≤ 8, else 8 up to 64 places, 11 for 512, one more for odd n; at least those of the cover."""
     every = n - 1 + n % 2
-    usual = every if n <= _ALL else partners(n) + n % 2
+    usual = every if n <= _ALL else _PARTNERS + ((n - 1) // _UP_TO).bit_length() + n % 2
     count = usual if options.rounds is None else options.rounds
     return max(min(count, every), len(packed(options.cover or ())))
 
@@ -165,11 +165,6 @@ def rounds(n: int, options: Options) -> int:
 def least_rounds(n: int, options: Options) -> int:
     """Return the fewest rounds that give a result for every place, and the required cover."""
     return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(packed(options.cover or ())))
-
-
-def partners(n: int) -> int:
-    """Return with how many others each of more than eight places is measured."""
-    return _PARTNERS + max(0, ((n - 1) // _UP_TO).bit_length())
 
 
 def sweep_pairs(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:

@@ -240,9 +240,8 @@ class Packed(_MpiMethod):
 
     def bind(self) -> Program:
         """Return the calls."""
-        size = self.plan.block_bytes
         links = (*self.into, *self.out)
-        staged = {(link.source, link.target): np.zeros((len(link.at_source), size), np.uint8) for link in links}
+        staged = {(link.source, link.target): np.zeros((len(link.at_source), self.plan.block_bytes), np.uint8) for link in links}
 
         def pack(link: BlockLink) -> Callable[[], object]:
             return lambda: np.take(self.pool, link.at_source, axis=0, out=staged[link.source, link.target], mode="clip")
@@ -465,24 +464,20 @@ class BlockPattern(msgspec.Struct, frozen=True):
         pool = method.pool
         untouched = np.ones(len(pool), bool)
         wrong = 0
-        first = -1
-        hint = ""
+        errors: list[tuple[int, str]] = []  # the index of a wrong byte, and where it is
         for link in method.into:
             untouched[link.at_target] = False
             for source, target in zip(link.at_source.tolist(), link.at_target.tolist(), strict=True):
                 differing = pool[target] != self.block(link.source, source)
                 if differing.any():
                     wrong += int(differing.sum())
-                    if first < 0:
-                        first = target * self.block_bytes + int(np.argmax(differing))
-                        hint = f"block {target}, which place {source} of rank {link.source} must fill"
+                    index = target * self.block_bytes + int(np.argmax(differing))
+                    errors.append((index, f"block {target}, which place {source} of rank {link.source} must fill"))
         beside = np.flatnonzero((pool != _UNUSED).any(axis=1) & untouched)
         if len(beside):
             wrong += int((pool[beside] != _UNUSED).sum())
-            if first < 0:
-                first = int(beside[0]) * self.block_bytes
-                hint = f"block {beside[0]}, which nothing may fill"
-        if not wrong:
+            errors.append((int(beside[0]) * self.block_bytes, f"block {beside[0]}, which nothing may fill"))
+        if not errors:
             return None
-        got = str(int(pool.ravel()[first]))
-        return Mismatch(method.rank, wrong, first, "another byte", got, hint)
+        first, hint = errors[0]
+        return Mismatch(method.rank, wrong, first, "another byte", str(int(pool.ravel()[first])), hint)

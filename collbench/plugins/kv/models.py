@@ -55,11 +55,7 @@ def cache_model(name: str) -> CacheModel:
 
 
 class ModelBlocks(msgspec.Struct, frozen=True):
-    """The blocks of so many tokens of a model's cache.
-
-    tokens, block_tokens   of the request, and of a block
-    dtype                  a name of WIDTHS
-    """
+    """The blocks of the cache of a request of so many tokens. block_tokens: of a block; dtype: a name of WIDTHS."""
 
     model: CacheModel
     tokens: int

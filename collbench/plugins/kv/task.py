@@ -141,10 +141,7 @@ def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> st
 
 @dataclass
 class KvWork(Work):
-    """A transfer of blocks: an operation over all ranks.
-
-    series  its name among the test cases; seed: of the contents of the blocks
-    """
+    """A transfer of blocks: an operation over all ranks. series: its name among the cases; seed: of the contents of the blocks."""
 
     method: TransferMethod
     plan: BlockPlan

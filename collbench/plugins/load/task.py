@@ -130,10 +130,7 @@ class Sides(msgspec.Struct, frozen=True):
 
 
 def sides_of(request: LoadRequest, hosts: Sequence[str]) -> Sides:
-    """Return the ranks of both sides. hosts: by rank. By node, aggressors and victims alternate as far as their numbers allow.
-
-    Raises UsageError if the two share no link, or do not fit.
-    """
+    """Return the ranks of both sides; by node they alternate. hosts: by rank. Raises UsageError if they share no link, or do not fit."""
     names = list(dict.fromkeys(hosts))
     if len(names) < 2:
         raise UsageError("one node: victims and aggressors share no link between nodes; start ranks on at least two nodes")
@@ -178,10 +175,7 @@ def sets_of(mix: Sequence[str], others: Sequence[int], hosts: Sequence[str]) -> 
 
 
 class Pressure(msgspec.Struct, frozen=True):
-    """A pattern over its set of aggressors: its case, the all-reduce with which they agree to stop, and its bytes per iteration.
-
-    moved   the bytes that leave and reach each host in an iteration
-    """
+    """A pattern over its aggressors: its case, the all-reduce by which they agree to stop, and the bytes per iteration by host."""
 
     pattern: str
     ranks: tuple[int, ...]
@@ -504,11 +498,10 @@ class Measuring:
     # Preparation.
 
     def _victim(self) -> tuple[PreparedCase, Loop] | Fact:
-        ranks = self.sides.victims
         ready = self.task.prepared(self.request.victim, self._victims_case(), self._victim_groups(), self.context, self.world)
         if isinstance(ready, Fact):
             return ready
-        sync = self._sync(ranks)
+        sync = self._sync(self.sides.victims)
         if isinstance(sync, Fact):
             return sync
         return ready, Loop(Timed(ready.program, sync if self.is_victim else None, self.backend.clock(), self.world.watchdog.progress))
@@ -651,9 +644,8 @@ class Measuring:
         moves = self.request.victim.moves(self.victim.case)
         off = [samples / moves for samples in blocks.off]
         on = [samples / moves for samples in blocks.on]
-        crowded = self.session.crowded(self.backend, "cpu")
         quantiles = quantiles_of(off, on)
-        verdict, reason = judge(quantiles, len(on), crowded)
+        verdict, reason = judge(quantiles, len(on), self.session.crowded(self.backend, "cpu"))
         full = self.full[measured.mix]
         rates = np.mean(blocks.rates, axis=0)
         fell_back = not self.loop.native and self.loop.could_be_native
@@ -714,7 +706,6 @@ def _halves(ranks: Sequence[int]) -> Groups:
 
 
 def _rates(sent: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
-    """Return iterations per second, from iterations and seconds; 0 without time."""
     return np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in sent])
 
 
