@@ -162,10 +162,10 @@ def _over_slow_path(levels: Figures, group_of: NDArray[np.int64]) -> Mask:
 def _reference(levels: Figures, first: int, second: int) -> float:
     """Return the slower inside of two groups; with other groups also the usual level between these, and the lower of both."""
     inside = float(np.minimum(levels[first, first], levels[second, second]))
-    others = levels.copy()
-    np.fill_diagonal(others, np.nan)
-    others[[first, second], [second, first]] = np.nan
-    between = _upper_median(others)
+    other_levels = levels.copy()
+    np.fill_diagonal(other_levels, np.nan)
+    other_levels[[first, second], [second, first]] = np.nan
+    between = _upper_median(other_levels)
     return inside if np.isnan(between) else min(inside, between)
 
 
@@ -200,12 +200,12 @@ def groups_by_latency(latency_s: Figures) -> tuple[str, ...]:
     if not steps:
         return ()
     largest = int(np.argmax(steps))
-    others = sorted(steps[:largest] + steps[largest + 1 :])
-    parts_found = joins[largest + 1][1]
-    clear = steps[largest] > max(_FAR_APART, _STEP * (others[-1] if others else 0.0))
-    if not clear or sum(len(part) > 1 for part in parts_found) < 2:
+    second_largest = max(steps[:largest] + steps[largest + 1 :], default=0.0)
+    groups = joins[largest + 1][1]
+    is_clear = steps[largest] > max(_FAR_APART, _STEP * second_largest)
+    if not is_clear or sum(len(group) > 1 for group in groups) < 2:
         return ()
-    names = {place: f"group {number}" for number, part in enumerate(sorted(parts_found, key=min), 1) for place in part}
+    names = {place: f"group {number}" for number, group in enumerate(sorted(groups, key=min), 1) for place in group}
     return tuple(names[place] for place in range(n))
 
 

@@ -81,24 +81,24 @@ def _labels(text: str) -> Levels:
 
 def _chosen(levels: Levels, name: str, hosts: Sequence[str], nodes: Mapping[str, str]) -> HostGroups:
     """Return the groups of the finest level at which two groups have two hosts each; else of the finest one."""
-    of_level = []
-    for what, owners in levels:
+    groups_by_level = []
+    for kind, owners in levels:
         by_key: dict[str, str] = {}
         for host, group in owners.items():
             known_group = by_key.setdefault(host_key(host), group)
             if known_group != group:
                 raise ValueError(f"{printable(host)} is in {printable(known_group)} and in {printable(group)}: keep one of them")
-        of_level.append((what, {host: by_key.get(host_key(nodes.get(host) or host), "") for host in hosts}))
-    what, of_host = next((level for level in of_level if len(_large(level[1])) > 1), of_level[0])
+        groups_by_level.append((kind, {host: by_key.get(host_key(nodes.get(host) or host), "") for host in hosts}))
+    kind, of_host = next((level for level in groups_by_level if len(_large(level[1])) > 1), groups_by_level[0])
     missing = [host for host, group in of_host.items() if not group]
     if len(missing) == len(of_host):
-        others = _listed(list(levels[0][1])) or "none"
+        hosts_of_file = _listed(list(levels[0][1])) or "none"
         raise UsageError(
-            f"{name} has none of the hosts of this job ({_listed(missing)}); its hosts: {others}. Use the file of this cluster"
+            f"{name} has none of the hosts of this job ({_listed(missing)}); its hosts: {hosts_of_file}. Use the file of this cluster"
         )
     sizes = Counter(group for group in of_host.values() if group)
     members = [f"{printable(group)} {count}" for group, count in sorted(sizes.items())]
-    sentences = [f"{plural(len(sizes), 'group')} by {what} from {name}, with their hosts: {_listed(members)}"]
+    sentences = [f"{plural(len(sizes), 'group')} by {kind} from {name}, with their hosts: {_listed(members)}"]
     if missing:
         sentences.append(f"{_listed(missing)}: in no group of {name}, so their pairs judge no path between groups")
     if len(_large(of_host)) < _LEAST_HOSTS:

@@ -101,7 +101,8 @@ class Stage:
     """The stage; see `protocol.GroupStage`. fit: of the sweep, known after `judge` has begun."""
 
     def __init__(self, leaf_of: tuple[str, ...], sentences: tuple[str, ...]) -> None:
-        self.leaf_of, self.sentences = leaf_of, sentences
+        self.leaf_of = leaf_of
+        self.sentences = sentences
         self._names: tuple[str, ...] = ()
         self._fit: BlockFit | None = None
 
@@ -115,11 +116,10 @@ class Stage:
         hosts = log.hosts if len(set(log.hosts)) > 1 else log.names
         if not self.leaf_of:
             self.leaf_of = groups_by_latency(matrix.latency_s)
-            members = [
-                tuple(name for name, group in zip(log.names, self.leaf_of, strict=False) if group == label)
-                for label in dict.fromkeys(self.leaf_of)
-            ]
-            log.notes.append(facts.GroupsFound(tuple(members)) if members else facts.NoGroupsFound())
+            members: dict[str, tuple[str, ...]] = {}
+            for name, group in zip(log.names, self.leaf_of, strict=False):
+                members[group] = (*members.get(group, ()), name)
+            log.notes.append(facts.GroupsFound(tuple(members.values())) if members else facts.NoGroupsFound())
         group_of, self._names = numbered(self.leaf_of or ("",) * len(log.names))
         if len(self._names) < 2 or len(log.names) < LEAST_PLACES:
             return []
@@ -129,8 +129,7 @@ class Stage:
         suspected = frozenset(contrast.groups for contrast in contrasts)
         trunks = [_Trunk(contrast, suspected, FALSE_ALARM_RATE / len(contrasts)) for contrast in contrasts]
         for trunk in trunks[:_MOST_TRUNKS]:
-            left = room - log.rounds().get(_STAGE, 0)
-            yield from self._measure(log, fit, trunk, min(left, MOST_ROUNDS), random)
+            yield from self._measure(log, fit, trunk, min(room - log.rounds().get(_STAGE, 0), MOST_ROUNDS), random)
             if trunk.seems_fast and room - log.rounds().get(_STAGE, 0) >= _FULL_ROUNDS:
                 yield from self._measure_full(log, fit, trunk, random)
         suspects = []
@@ -165,9 +164,10 @@ class Stage:
                 return
             used.update(place for pair in pairs for place in pair)
             figures = yield from _round(log, pairs, controls)
-            measured, usable = ([pair for pair in those if figures[pair].speed and figures[pair].backward] for those in (pairs, controls))
-            if measured and usable:
-                trunk.trials.append(_trial(fit, trunk.contrast, measured, usable, figures))
+            measured = _with_speeds(pairs, figures)
+            measured_controls = _with_speeds(controls, figures)
+            if measured and measured_controls:
+                trunk.trials.append(_trial(fit, trunk.contrast, measured, measured_controls, figures))
                 trunk.pairs.append(len(measured))
 
     def _measure_full(self, log: HuntLog, fit: BlockFit, trunk: _Trunk, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
@@ -177,11 +177,10 @@ class Stage:
             if len(pairs) <= max(trunk.pairs):
                 return
             figures = yield from _round(log, pairs, ())
-            measured = [pair for pair in pairs if figures[pair].speed and figures[pair].backward]
-            of_pairs = [_log_speeds(fit, trunk.contrast, pair, figures[pair]) for pair in measured]
-            if of_pairs:
+            by_pair = [_log_speeds(fit, trunk.contrast, pair, figures[pair]) for pair in _with_speeds(pairs, figures)]
+            if by_pair:
                 usual = fit.reference(*trunk.contrast.groups)
-                trunk.full.append((len(pairs), usual - fmean(speed for speeds in of_pairs for speed in speeds.values())))
+                trunk.full.append((len(pairs), usual - fmean(speed for speeds in by_pair for speed in speeds.values())))
 
     def _suspect(self, log: HuntLog, fit: BlockFit, trunk: _Trunk) -> Suspect:
         """Return the suspect with its state and evidence."""
@@ -237,19 +236,18 @@ class Stage:
     ) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
         """Return the suspects, the slow paths with the rates over several source ports: one pair each, next to control pairs."""
         fit = self._fit if options.isolate else None
-        tested: dict[int, tuple[int, int]] = {}
-        for at, suspect in enumerate(suspects):
+        tested: dict[int, tuple[int, int]] = {}  # by index of the suspect
+        busy: set[int] = set()
+        for number, suspect in enumerate(suspects):
             pair = None if fit is None else self._pair_of(log, fit, suspect)
-            if pair is not None and not {place for other in tested.values() for place in other} & set(pair) and len(tested) < _MOST_PATHS:
-                tested[at] = pair
+            if pair is not None and not busy & set(pair) and len(tested) < _MOST_PATHS:
+                tested[number] = pair
+                busy |= set(pair)
         if fit is None or not tested:
             return list(suspects)
-        busy = {place for pair in tested.values() for place in pair} | {
-            suspect.places[0] for suspect in suspects if len(suspect.places) == 1
-        }
+        busy |= {suspect.places[0] for suspect in suspects if len(suspect.places) == 1}
         suspected = {contrast.groups for contrast in fit.contrasts()}
-        slow = [(place, place) for place in busy]
-        controls = _controls(fit, slow, suspected, draws.Random(options.seed))
+        controls = _controls(fit, [(place, place) for place in busy], suspected, draws.Random(options.seed))
         why_not = ""
         if not options.nics:
             why_not = "the nodes have no interface in common"
@@ -257,22 +255,21 @@ class Stage:
             why_not = "no pair is left for comparison"
         elif room < len(_PORTS) * _TIMES:
             why_not = f"that takes {len(_PORTS) * _TIMES} rounds, and {room} are left"
-        evidence: dict[int, Fact] = dict.fromkeys(tested, facts.PortsNotMeasured(why_not))
+        judged = list(suspects)
+        slowdowns: dict[int, dict[int, list[dict[str, float]]]] = {number: {port: [] for port in _PORTS} for number in tested}
         if not why_not:
-            slowdowns: dict[tuple[int, int], list[dict[str, float]]] = {}
             pairs = [*tested.values(), *controls]
-            for number in range(len(_PORTS) * _TIMES):
-                port = _PORTS[number % len(_PORTS)]
+            for port in _PORTS * _TIMES:
                 request = RoundRequest(NIC, tuple(pairs), f"TCP source port {port}", _STAGE, nic=options.nics[0], port=port)
                 answer = yield from log.request(request)
                 figures = dict(zip(pairs, answer.figures, strict=True))
-                for at, pair in tested.items():
-                    slowdowns.setdefault((at, port), []).append(_slowdowns(figures, pair, controls))
-            for at, pair in tested.items():
-                evidence[at] = self._ports_fact(log, suspects[at], pair, {port: slowdowns[at, port] for port in _PORTS})
-        return [
-            replace(suspect, evidence=(*suspect.evidence, evidence[at])) if at in tested else suspect for at, suspect in enumerate(suspects)
-        ]
+                for number, pair in tested.items():
+                    slowdowns[number][port].append(_slowdowns(figures, pair, controls))
+        for number, pair in tested.items():
+            suspect = suspects[number]
+            fact = facts.PortsNotMeasured(why_not) if why_not else self._ports_fact(log, suspect, pair, slowdowns[number])
+            judged[number] = replace(suspect, evidence=(*suspect.evidence, fact))
+        return judged
 
     def _pair_of(self, log: HuntLog, fit: BlockFit, suspect: Suspect) -> tuple[int, int] | None:
         """Return the pair of a slow path that shows its ports: the slowest one between two groups; None for other suspects."""
@@ -308,6 +305,10 @@ def _round(
     why = f"{plural(len(pairs), 'pair')} between groups again, {len(controls)} as controls"
     answer = yield from log.request(RoundRequest(PAIRS, (*pairs, *controls), why, _STAGE, pause_s=_PAUSE_S))
     return dict(zip((*pairs, *controls), answer.figures, strict=True))
+
+
+def _with_speeds(pairs: Sequence[tuple[int, int]], figures: Mapping[tuple[int, int], GroupFigure]) -> list[tuple[int, int]]:
+    return [pair for pair in pairs if figures[pair].speed and figures[pair].backward]
 
 
 def _between(fit: BlockFit, contrast: Contrast, used: Mapping[int, int], random: draws.Random) -> list[tuple[int, int]]:
@@ -348,9 +349,9 @@ def _log_speeds(fit: BlockFit, contrast: Contrast, pair: tuple[int, int], figure
     """Return by way of the contrast ln(rate) of a pair between its groups, without the effects of its places."""
     a, b = pair
     speeds = {(a, b): figure.speed or 1.0, (b, a): figure.backward or 1.0}
-    ends = (a, b) if fit.group_of[a] == contrast.groups[0] else (b, a)
-    directed = {way: ends if way == SENDS else ends[::-1] for way in contrast.ways}
-    return {way: fit.corrected(*ways, speeds[ways]) for way, ways in directed.items()}
+    forward = (a, b) if fit.group_of[a] == contrast.groups[0] else (b, a)
+    directed = {way: forward if way == SENDS else forward[::-1] for way in contrast.ways}
+    return {way: fit.corrected(*ends, speeds[ends]) for way, ends in directed.items()}
 
 
 def _trial(
@@ -362,30 +363,30 @@ def _trial(
 ) -> Trial:
     """Return a round as a trial: the geometric mean of the pairs between the groups, next to the control pairs."""
     by_pair = [_log_speeds(fit, contrast, pair, figures[pair]) for pair in pairs]
-    of_path = {way: fmean(speeds[way] for speeds in by_pair) for way in contrast.ways}
-    between = [pair for pair in controls if fit.group_of[pair[0]] != fit.group_of[pair[1]]]
-    compared = between or controls  # paths between other groups are of the same kind
+    path_speeds = {way: fmean(speeds[way] for speeds in by_pair) for way in contrast.ways}
+    # paths between other groups are of the same kind
+    compared = [pair for pair in controls if fit.group_of[pair[0]] != fit.group_of[pair[1]]] or controls
     usual: dict[str, float] = {}
     slowdowns: dict[str, tuple[float, ...]] = {}
     for way in contrast.ways:
-        of_controls = [
+        control_speeds = [
             fit.corrected(a, b, figures[a, b].speed or 1.0) if way == SENDS else fit.corrected(b, a, figures[a, b].backward or 1.0)
             for a, b in compared
         ]
-        usual[way] = sorted(of_controls)[len(of_controls) // 2]
-        slowdowns[way] = tuple(usual[way] - value for value in of_controls)
-    waits = [fmean(figures[pair].cpu_wait for pair in those) for those in (pairs, compared)]
+        usual[way] = sorted(control_speeds)[len(control_speeds) // 2]
+        slowdowns[way] = tuple(usual[way] - speed for speed in control_speeds)
+    cpu_wait = fmean(figures[pair].cpu_wait for pair in pairs) - fmean(figures[pair].cpu_wait for pair in compared)
     return Trial(
         place=pairs[0][0],
         partner=pairs[0][1],
         healthy=True,
         controls=len(compared),
         same_kind=True,
-        log_slowdowns={way: usual[way] - of_path[way] for way in contrast.ways},
-        speeds={way: exp(value) for way, value in of_path.items()},
-        usual={way: exp(value) for way, value in usual.items()},
+        log_slowdowns={way: usual[way] - path_speeds[way] for way in contrast.ways},
+        speeds={way: exp(speed) for way, speed in path_speeds.items()},
+        usual={way: exp(speed) for way, speed in usual.items()},
         control_log_slowdowns=slowdowns,
-        cpu_wait=max(0.0, waits[0] - waits[1]),
+        cpu_wait=max(0.0, cpu_wait),
         flipped=any(figures[pair].flipped for pair in pairs),
     )
 

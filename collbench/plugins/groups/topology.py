@@ -92,7 +92,8 @@ def _slurm(lines: Sequence[tuple[int, str]]) -> Topology:
         elif "blockname" in words:
             topology.blocks.append(DeclaredGroup(words["blockname"], number, words.get("nodes", "")))
         elif "blocksizes" in words:
-            topology.sizes, topology.line = words["blocksizes"].split(","), number
+            topology.sizes = words["blocksizes"].split(",")
+            topology.line = number
         elif "aggregatedblock" not in words:  # several blocks, as scontrol combines them
             raise ValueError(f"line {number}: SwitchName, BlockName or BlockSizes is missing: correct the line")
     return topology
@@ -116,7 +117,6 @@ def _slurm_yaml(lines: Sequence[tuple[int, str]]) -> Topology:
             raise ValueError(f"line {number}: '{printable(line.strip(), 60)}' is not expected: compare with topology.yaml(5)")
         if name == "topology":
             topologies.append(Topology(line=number))
-            continue
         topology = topologies[-1]
         if name == "cluster_default":
             topology.is_default = value == "true"
@@ -154,18 +154,18 @@ def _owners(units: Sequence[DeclaredGroup], what: str) -> dict[str, str]:
     names: dict[str, DeclaredGroup] = {}
     for unit in units:
         where = f"line {unit.line}: {what} '{printable(unit.name)}'"
-        other = names.setdefault(unit.name, unit)
-        if other is not unit:
-            raise ValueError(f"{where} is also declared at line {other.line}: remove one")
+        first = names.setdefault(unit.name, unit)
+        if first is not unit:
+            raise ValueError(f"{where} is also declared at line {first.line}: remove one")
         # scontrol lists the nodes of higher switches, too
         hosts = [] if unit.children else _hosts(unit.nodes, unit, what)
         if not hosts and not unit.children:
             raise ValueError(f"{where} has no nodes: add Nodes{' or Switches' if what == 'switch' else ''}")
         for host in hosts:
-            other = owners.setdefault(host, unit)
-            if other is not unit:
+            owner = owners.setdefault(host, unit)
+            if owner is not unit:
                 raise ValueError(
-                    f"{where}: host '{printable(host)}' is in '{printable(other.name)}' (line {other.line}), too: remove it from one"
+                    f"{where}: host '{printable(host)}' is in '{printable(owner.name)}' (line {owner.line}), too: remove it from one"
                 )
     return {host: unit.name for host, unit in owners.items()}
 

@@ -124,7 +124,8 @@ def find_candidates(matrix: PairMatrix, lost: Collection[int] = ()) -> SweepResu
     """
     views = views_of(matrix)
     slow_places = [candidate for view in views for candidate in _slow_places(view) if candidate.places[0] not in lost]
-    places, deferred = _bandwidth_first(_with_healthy_majority(_slowest_of_each(slow_places), matrix.n), matrix.n - len(lost))
+    with_majority = _with_healthy_majority(_slowest_of_each(slow_places), matrix.n)
+    places, deferred = _bandwidth_first(with_majority, matrix.n - len(lost))
     paths = _slowest_of_each([candidate for view in views for candidate in _slow_paths(view) if not set(candidate.places) & set(lost)])
     excluded = {candidate.places[0] for candidate in places} | set(lost)
     worst = np.zeros(matrix.n)
@@ -217,7 +218,7 @@ def _place(view: MatrixView, place: int, low: Mask, false_alarm_rate: float) -> 
     log_slowdown = -float(effects[slow].mean())
     # the partners with which it was slow in none of the ways, the fastest first
     speeds = [view.speeds[:, place] if way == RECEIVES else view.speeds[place] for way in ways]
-    above_middle: Figures = np.min([of_way - view.fit.middle for of_way in speeds], axis=0)  # NaN if one of them is unknown
+    above_middle: Figures = np.min([way_speeds - view.fit.middle for way_speeds in speeds], axis=0)  # NaN if one of them is unknown
     not_slow = np.flatnonzero(np.nan_to_num(above_middle, nan=-np.inf) > -log_slowdown * _FAST)
     fast = tuple(int(partner) for partner in not_slow[np.argsort(-above_middle[not_slow])])
     met = int(view.measured[place].sum())
@@ -248,10 +249,10 @@ def _slow_paths(view: MatrixView) -> Iterator[Candidate]:
         mask = np.asarray(residuals < -level.least)
         a, b = np.argwhere(np.triu(lowest | lowest.T))[0].tolist()
         pairs = [[a, b]]
-        others = residuals.copy()
-        others[[a, b], [b, a]] = np.nan
+        other_residuals = residuals.copy()
+        other_residuals[[a, b], [b, a]] = np.nan
         z = quantile(level.false_alarm_rate / int(view.measured.sum()), TAIL_DEGREES)  # the whole rate, since the sweep does not count
-        noise = max(noise_scale(others), view.error)
+        noise = max(noise_scale(other_residuals), view.error)
     for a, b in pairs:
         slow = np.array([mask[a, b], mask[b, a]])
         ways = _slow_ways(view, slow)

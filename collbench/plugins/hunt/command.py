@@ -148,10 +148,9 @@ def pairs_request(options: PairsOptions, argv: Sequence[str], info: LaunchInfo |
     from collbench.plugins.hunt.places import PairsRequest
 
     launch = _launch(options, argv, info, options.streams)
-    size, latency_size = parse_size(options.size), parse_size(options.latency_size)
     return PairsRequest(
-        launch, options.by, size, latency_size, options.concurrent, options.one_to_all, options.sample, options.budget,
-        requested_tools(options.tools),
+        launch, options.by, parse_size(options.size), parse_size(options.latency_size), options.concurrent, options.one_to_all,
+        options.sample, options.budget, requested_tools(options.tools),
     )  # fmt: skip
 
 
@@ -182,9 +181,9 @@ def planned_pairs(request: PairsRequest, placement: Placement) -> PlannedRounds:
     met = {pair for pair_round in stored.rounds for pair in pair_round.pairs} if stored else set()
     parts: list[dict[str, Any]] = []
     for number, pairs in enumerate(schedule.rounds()):
-        left = [pair for pair in pairs if pair not in met]
-        if left:
-            parts.append({"round": number + 1, "pairs": len(left), f"{places.by}s": left})
+        unmeasured = [pair for pair in pairs if pair not in met]
+        if unmeasured:
+            parts.append({"round": number + 1, "pairs": len(unmeasured), f"{places.by}s": unmeasured})
     sample = sampled(request, schedule, schedule.pairs)
     notes = [sample.render()] if sample else []
     if places.idle:
@@ -194,8 +193,8 @@ def planned_pairs(request: PairsRequest, placement: Placement) -> PlannedRounds:
     if run and met:
         notes.append(f"{run.path} has {plural(len(met), 'more pair')}")
     notes.append("suspects are measured again in further rounds")
-    left_pairs = plural(sum(part["pairs"] for part in parts), "pair")
-    title = f"pairs of {places.n} {places.by}s: {left_pairs} in {plural(len(parts), 'round')}"
+    count = plural(sum(part["pairs"] for part in parts), "pair")
+    title = f"pairs of {places.n} {places.by}s: {count} in {plural(len(parts), 'round')}"
     return PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes)
 
 

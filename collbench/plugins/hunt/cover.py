@@ -107,7 +107,7 @@ class Routes:
             reached = [start for start in self._distance if start != leaf and start in distance]
             ways |= set(self._all_ways(reached, leaf))
         for port in self.ports:
-            if any(other.end != port.end and other.leaf in self._distance[port.leaf] for other in self.ports):
+            if any(peer.end != port.end and peer.leaf in self._distance[port.leaf] for peer in self.ports):
                 ways |= {port.up, port.down}
         return ways
 
@@ -152,7 +152,8 @@ class Routes:
         return table
 
     def _all_ways(self, starts: Iterable[str], leaf: str) -> Iterator[Way]:
-        waiting, seen = deque(starts), set(starts)
+        waiting = deque(starts)
+        seen = set(waiting)
         while waiting:
             for way in self._nearer(waiting.popleft(), leaf):
                 yield way
@@ -169,7 +170,8 @@ class Routes:
 
     def _distances(self, leaf: str) -> dict[str, int]:
         """Return the number of cables between each reachable switch and this one."""
-        distance, waiting = {leaf: 0}, deque([leaf])
+        distance = {leaf: 0}
+        waiting = deque([leaf])
         while waiting:
             switch = waiting.popleft()
             for _, (peer, _) in self._onward.get(switch, ()):
@@ -199,7 +201,7 @@ def _onward(fabric: Fabric) -> dict[str, list[Way]]:
         if all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):
             ways[cable.a[0]].append((cable.a, cable.b))
             ways[cable.b[0]].append((cable.b, cable.a))
-    return {guid: sorted(of_switch) for guid, of_switch in ways.items()}
+    return {guid: sorted(onward) for guid, onward in ways.items()}
 
 
 CoverPair = tuple[int, int]
@@ -246,17 +248,14 @@ class Cover(msgspec.Struct, frozen=True):
         """Return how many cables are crossed, and which are not."""
         crossed = self.links - len(self.uncovered)
         text = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
-        left = f"; not crossed: {_listed(self.uncovered)}" if self.uncovered else ""
+        uncovered = f"; not crossed: {_listed(self.uncovered)}" if self.uncovered else ""
         claim = f"under each of {self.routings} routings that spread destinations evenly over equal paths"
-        other = "" if self.otherwise == 1 else f" ({self.otherwise:.0%} of them under one that was not looked at)"
-        return f"{text}, {claim}{other}{left}"
+        worst_share = "" if self.otherwise == 1 else f" ({self.otherwise:.0%} of them under one that was not looked at)"
+        return f"{text}, {claim}{worst_share}{uncovered}"
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
-    """Return the cover of the fabric in a file, for the hosts of these names (one place each).
-
-    Raises UsageError, one sentence, for a file that cannot be read, or that contains fewer than two of the hosts.
-    """
+    """Return the cover of a fabric file for the host of each place. Raises UsageError if it is unreadable or has fewer than two of them."""
     fabric = read_fabric(path)
     try:
         return cover(fabric, names)
@@ -272,16 +271,16 @@ def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
         if host_key(name) in hosts:
             places.setdefault(host_key(name), place)
     if len(places) < _LEAST_HOSTS:
-        there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
+        file_hosts = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
         required = list(dict.fromkeys(names))
         raise UsageError(
-            f"has {'one' if places else 'none'} of the {len(required)} hosts of this job ({_listed(required)}): {there}; "
+            f"has {'one' if places else 'none'} of the {len(required)} hosts of this job ({_listed(required)}): {file_hosts}; "
             "save it on this cluster"
         )
     greedy = _Greedy(fabric, {host: hosts[host] for host in places}, places)
     pairs = greedy.pairs()
     leaves = tuple(fabric.label(hosts[host_key(name)][0].leaf) if host_key(name) in hosts else "" for name in names)
-    left = tuple(_cables(fabric, greedy.uncrossed()))
+    uncovered = tuple(_cables(fabric, greedy.uncrossed()))
     notes = []
     missing = [name for name in dict.fromkeys(names) if host_key(name) not in hosts]
     if missing:
@@ -295,7 +294,7 @@ def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
     if slow:
         notes.append(f"cables slower than others between the same switches, so look at them first: {_listed(slow)}")
     notes += fabric.doubts
-    return Cover(pairs, leaves, len(_cables(fabric, greedy.possible)), left, greedy.routings, greedy.otherwise(), tuple(notes))
+    return Cover(pairs, leaves, len(_cables(fabric, greedy.possible)), uncovered, greedy.routings, greedy.otherwise(), tuple(notes))
 
 
 def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
@@ -304,7 +303,8 @@ def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
     busy: dict[int, set[int]] = defaultdict(set)
     for pair in pairs:
         number = next(number for number in range(len(rounds) + 1) if not any(number in busy[place] for place in pair))
-        rounds += [[]] if number == len(rounds) else []
+        if number == len(rounds):
+            rounds.append([])
         rounds[number].append(pair)
         for place in pair:
             busy[place].add(number)
@@ -329,19 +329,19 @@ class _Greedy:
             self._joined[port.rail, self.routes[port.rail].part(port.leaf)].append(port.host)
         self._sent: dict[tuple[str, Attached], tuple[Element, ...]] = {}
         self._crossers = self._pairs_by_element()
-        self._left = set(self._crossers)
+        self._remaining = set(self._crossers)
 
     def pairs(self) -> tuple[CoverPair, ...]:
         """Return the pairs by rounds, the lower place first."""
         chosen: list[Hosts] = []
-        scarce = sorted(self._left, key=lambda element: (len(self._crossers[element]), element))
-        while self._left:
+        scarce = sorted(self._remaining, key=lambda element: (len(self._crossers[element]), element))
+        while self._remaining:
             free = set(self.places)
             for element in scarce:
-                best = self._best(element, free) if element in self._left else None
+                best = self._best(element, free) if element in self._remaining else None
                 if best:
-                    self._left -= self._elements(*best)
-                    free -= {*best}
+                    self._remaining -= self._elements(*best)
+                    free -= set(best)
                     chosen.append(best)
         chosen += self._others({host for pair in chosen for host in pair})
         self._met = chosen
@@ -392,22 +392,22 @@ class _Greedy:
         for leaf, target in able[:: max(1, len(able) // _MOST_LOOKED_AT)]:
             sources = (host for host in self._on[target.rail, leaf] if host in free and host != target.host)
             pairs += [(host, target.host) for host in islice(sources, 2)]
-        return max(pairs, key=lambda pair: len(self._elements(*pair) & self._left), default=None)
+        return max(pairs, key=lambda pair: len(self._elements(*pair) & self._remaining), default=None)
 
     def _others(self, met: set[str]) -> Iterator[Hosts]:
         """Yield pairs for hosts that are in none: with each other if possible, else with any host."""
         for host in self.places:
             partners = self.reached(host) if host not in met else []
-            other = next((other for other in partners if other not in met), partners[0] if partners else None)
-            if other:
-                met |= {host, other}
-                yield host, other
+            partner = next((partner for partner in partners if partner not in met), partners[0] if partners else None)
+            if partner:
+                met |= {host, partner}
+                yield host, partner
 
     def reached(self, host: str) -> list[str]:
         """Return the other hosts with a path to this one."""
         ports = [self._ports[host, rail] for rail in range(self.rails) if (host, rail) in self._ports]
         joined = (self._joined[port.rail, self.routes[port.rail].part(port.leaf)] for port in ports)
-        return [other for other in dict.fromkeys(chain.from_iterable(joined)) if other != host]
+        return [peer for peer in dict.fromkeys(chain.from_iterable(joined)) if peer != host]
 
     def _elements(self, a: str, b: str) -> frozenset[Element]:
         """Return the directions between switches that the messages of two hosts cross, both ways, over all rails, by routing."""
@@ -425,7 +425,6 @@ class _Greedy:
 
 
 def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
-    """Return the cables of these directions, each once, as text."""
     ends = sorted({(min(way), max(way)) for way in ways})
     return [f"{fabric.port(a)} - {fabric.port(b)}" for a, b in ends]
 

@@ -12,6 +12,7 @@ import random as draws
 from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import msgspec
 
@@ -40,10 +41,10 @@ class RequestedPair(msgspec.Struct, frozen=True):
 
 @dataclass
 class CrossCheck:
-    """The results of the sweep (`found`), the location of places (`hosts`, `leaves`), and everything measured (`log`)."""
+    """The results of the sweep, the location of places (`hosts`, `leaves`), and everything measured (`log`)."""
 
     log: HuntLog
-    found: SweepResult
+    selection: SweepResult
     hosts: Sequence[str]
     leaves: Sequence[str] | None
     random: draws.Random
@@ -54,21 +55,21 @@ class CrossCheck:
 
     def __post_init__(self) -> None:
         """Create one check per candidate; of the paths only for the slowest ones."""
-        self.places = [PlaceCheck(candidate) for candidate in self.found.places]
-        self.paths = [PathCheck(candidate) for candidate in self.found.paths[:_MOST_PATHS]]
-        self.left_out = len(self.found.paths) - len(self.paths)
+        self.places = [PlaceCheck(candidate) for candidate in self.selection.places]
+        self.paths = [PathCheck(candidate) for candidate in self.selection.paths[:_MOST_PATHS]]
+        self.left_out = len(self.selection.paths) - len(self.paths)
         self._add_paths()
-        usual = dict.fromkeys(BANDWIDTH_WAYS, self.found.middle) if self.found.middle else {}
+        usual = dict.fromkeys(BANDWIDTH_WAYS, self.selection.middle) if self.selection.middle else {}
         self.comparison = ControlComparison(self.path_kind, usual)
 
     def run(self, room: int) -> Generator[RoundRequest, RoundResult, bool]:
         """Run rounds until no candidate needs another, at most `room`; return False if that was reached first."""
-        while requested := self._requested_pairs():
-            if room <= 0:
-                return False
-            room -= 1
+        requested = self._requested_pairs()
+        while requested and room > 0:
             yield from self._round(requested)
-        return True
+            room -= 1
+            requested = self._requested_pairs()
+        return not requested
 
     def _add_paths(self) -> None:
         """Add the paths that may be slow instead of a place, which need their own rounds; all checks share the false-alarm rate."""
@@ -82,7 +83,7 @@ class CrossCheck:
             suspect.false_alarm_rate = FALSE_ALARM_RATE / (len(self.places) + len(self.paths))
 
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
-        pairs = [pair_of(wish.place, wish.partner) for wish in requested]
+        pairs = [pair_of(request.place, request.partner) for request in requested]
         controls = self._controls(pairs)
         why = f"{plural(len(set(pairs)), 'pair')} of suspects again, {len(controls)} of healthy places as controls"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
@@ -91,17 +92,17 @@ class CrossCheck:
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.comparison.learn(measured)
         added: set[tuple[int, int, int]] = set()
-        for wish, pair in zip(requested, pairs, strict=True):
+        for request, pair in zip(requested, pairs, strict=True):
             # it counts for the bandwidth and for the latency of a place or path
-            same_type: Sequence[Check] = self.places if isinstance(wish.check, PlaceCheck) else self.paths
+            same_type: Sequence[Check] = self.places if isinstance(request.check, PlaceCheck) else self.paths
             for check in same_type:
-                key = (id(check), wish.place, wish.partner)
+                key = (id(check), request.place, request.partner)
                 candidate = check.candidate
-                if check.places == wish.check.places and candidate.inside == wish.check.candidate.inside and key not in added:
+                if check.places == request.check.places and candidate.inside == request.check.candidate.inside and key not in added:
                     added.add(key)
                     # the sweep's noise of the figures that made the place a candidate
                     noise = dict.fromkeys((LATENCY,) if candidate.of_latency else BANDWIDTH_WAYS, candidate.noise)
-                    check.add(self.comparison.trial(wish.place, (pair, figures[pair]), measured, wish.healthy, noise))
+                    check.add(self.comparison.trial(request.place, (pair, figures[pair]), measured, request.healthy, noise))
         self._mark_parts()
         self._add_paths()
 
@@ -124,7 +125,7 @@ class CrossCheck:
             if path.needs_pair and not busy & {a, b}:
                 requested.append(RequestedPair(path, a, b, False))
                 busy |= {a, b}
-        free = [place for place in self.found.healthy if place not in busy]
+        free = [place for place in self.selection.healthy if place not in busy]
         kept = max(2, len(free) // _KEPT)
         for check, place in self._unsettled():
             free = [healthy for healthy in free if healthy not in busy]
@@ -160,10 +161,9 @@ class CrossCheck:
 
     def _needs_partner(self, check: PlaceCheck) -> bool:
         """Return whether a check's state can still change. False for a place that is already confirmed by bandwidth or latency."""
-        others = [other for other in self.places if other.place == check.place and other is not check]
-        if any(other.state() == CONFIRMED for other in others):
+        if any(other.place == check.place and other is not check and other.state() == CONFIRMED for other in self.places):
             return False
-        untried = set(self.found.healthy) - {check.place} - check.tried(check.place)
+        untried = set(self.selection.healthy) - {check.place} - check.tried(check.place)
         return check.partner_to_repeat is not None or (check.needs_healthy and bool(untried)) or check.needs_rounds
 
     def _peers(self, busy: set[int]) -> list[RequestedPair]:
@@ -187,8 +187,8 @@ class CrossCheck:
         """Return a partner with which the place was fast, else another slow place on another host, one on the same leaf first."""
         tried = check.tried(check.place)
         fast = [place for place in check.candidate.fast_with if place not in tried]
-        others = [other.place for other in self.places if other is not check and other.slow_with_all and other.place not in tried]
-        elsewhere = [place for place in others if self.hosts[place] != self.hosts[check.place]]
+        slow = [other.place for other in self.places if other is not check and other.slow_with_all and other.place not in tried]
+        elsewhere = [place for place in slow if self.hosts[place] != self.hosts[check.place]]
         elsewhere = [place for place in elsewhere if pair_of(place, check.place) not in self.log.avoided]
         nearest = sorted(elsewhere, key=lambda place: not self._same_leaf(place, check.place))
         return next((place for place in fast or nearest if place not in busy), None)
@@ -198,19 +198,19 @@ class CrossCheck:
         if tried is None:
             tried = check.tried(place)
         inside = check.candidate.inside
-        partners = [other for other in free if other not in tried and (self.hosts[other] == self.hosts[place]) == inside]
-        partners = [other for other in partners if pair_of(place, other) not in self.log.avoided]
+        partners = [partner for partner in free if partner not in tried and (self.hosts[partner] == self.hosts[place]) == inside]
+        partners = [partner for partner in partners if pair_of(place, partner) not in self.log.avoided]
         if not partners:
             return None
         on_other_leaf = (len(tried) or len(check.trials)) % 2 == 1
         order = self.random.sample(partners, len(partners))
-        return min(order, key=lambda other: (self._same_leaf(other, place) == on_other_leaf, self._used[other]))
+        return min(order, key=lambda partner: (self._same_leaf(partner, place) == on_other_leaf, self._used[partner]))
 
     def _controls(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return pairs of free healthy places, of each measured kind of path; of other kinds if none of that kind are available."""
         taken = {place for pair in pairs for place in pair}
         slow = {path.places for path in self.paths} | self.log.avoided
-        free = [place for place in self.found.healthy if place not in taken]
+        free = [place for place in self.selection.healthy if place not in taken]
         free = self.random.sample(free, len(free))
         kinds: list[Hashable] = list(dict.fromkeys(self.path_kind(*pair) for pair in pairs))
         controls: list[tuple[int, int]] = []
@@ -226,10 +226,9 @@ class CrossCheck:
 
     def _control(self, free: Sequence[int], kind: Hashable, slow: Collection[tuple[int, ...]]) -> tuple[int, int] | None:
         """Return the first pair of free places that is not a slow path and of this kind (None: of any kind); None without one."""
-        for at, a in enumerate(free):
-            for b in free[at + 1 :]:
-                if pair_of(a, b) not in slow and (kind is None or self.path_kind(a, b) == kind):
-                    return pair_of(a, b)
+        for a, b in combinations(free, 2):
+            if pair_of(a, b) not in slow and (kind is None or self.path_kind(a, b) == kind):
+                return pair_of(a, b)
         return None
 
     def path_kind(self, a: int, b: int) -> Hashable:

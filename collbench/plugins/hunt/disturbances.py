@@ -28,8 +28,9 @@ class Disturbance(msgspec.Struct, frozen=True):
 
 def largest(disturbances: Sequence[Disturbance], ranks: Sequence[int]) -> Disturbance:
     """Return the largest disturbance of some ranks; an empty one where none is known."""
-    known = [disturbances[rank] for rank in ranks if rank < len(disturbances)]
-    return Disturbance(max((rank.cpu_wait for rank in known), default=0.0), any(rank.flipped for rank in known))
+    recorded = [disturbances[rank] for rank in ranks if rank < len(disturbances)]
+    cpu_wait = max((disturbance.cpu_wait for disturbance in recorded), default=0.0)
+    return Disturbance(cpu_wait, any(disturbance.flipped for disturbance in recorded))
 
 
 @contextmanager
@@ -37,9 +38,11 @@ def monitor_round(world: World, probe: StateProbe | None) -> Iterator[list[Distu
     """Watch all ranks of the world during the block, which all enter and leave together. At rank 0 the list has them after it, by rank."""
     disturbances: list[Disturbance] = []
     state_before = probe.measure() if probe else None
-    begin_ns, waited_before_ns = time.monotonic_ns(), _waited_ns()
+    begin_ns = time.monotonic_ns()
+    waited_before_ns = _waited_ns()
     yield disturbances
-    wall_ns, waited_after_ns = time.monotonic_ns() - begin_ns, _waited_ns()
+    wall_ns = time.monotonic_ns() - begin_ns
+    waited_after_ns = _waited_ns()
     cpu_wait = 0.0
     if waited_before_ns is not None and waited_after_ns is not None and wall_ns > 0:
         cpu_wait = min(max((waited_after_ns - waited_before_ns) / wall_ns, 0.0), 1.0)

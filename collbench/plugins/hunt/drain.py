@@ -32,16 +32,12 @@ from collbench.results.folder import utc
 from collbench.units import plural
 
 BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
-DEFAULT_CAP = "2%"
 _CAP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%|([0-9]{1,9})", re.ASCII)
 _FORMS = "use a percentage of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """The largest number of nodes that collbench may drain in total: a percentage of all nodes (at least one node), or a number.
-
-    text  as typed
-    """
+    """The most nodes that collbench may drain in total: a percentage of all nodes (at least one), or a number. text: as typed."""
 
     text: str
     percent: Fraction | None = None
@@ -61,11 +57,6 @@ class Applied(msgspec.Struct):
 
     entries: list[dict[str, Any]] = msgspec.field(default_factory=list)
     refused: str = ""
-
-    @property
-    def undo(self) -> list[str]:
-        """Return the commands that return the drained nodes to service."""
-        return [entry["undo"] for entry in self.entries if entry["undo"]]
 
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""

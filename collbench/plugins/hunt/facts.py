@@ -450,8 +450,8 @@ class StageSkipped(Fact, frozen=True):
     left: int
 
     def render(self) -> str:
-        what = "faults at scale were not searched" if self.stage == "growing" else "suspects were not measured alone"
-        return f"{what}: that takes up to {plural(self.needed, 'round')}, and {self.left} are left"
+        skipped = "faults at scale were not searched" if self.stage == "growing" else "suspects were not measured alone"
+        return f"{skipped}: that takes up to {plural(self.needed, 'round')}, and {self.left} are left"
 
 
 class TooManySuspects(Fact, frozen=True):

@@ -32,13 +32,13 @@ def pairs_panels(material: Material) -> list[Panel]:
         effects = stored.effects
         findings = effects.findings()
         names = [short(place, 24) for place in effects.matrix.places]
-        of_run = f" of {short(run.path.resolve().name, 40)}" if len(runs) > 1 else ""
+        suffix = f" of {short(run.path.resolve().name, 40)}" if len(runs) > 1 else ""
         for quantity in quantities(effects.matrix):
             if not np.isfinite(quantity.values).any():
                 continue
             values = quantity.in_unit(quantity.values).tolist()
             marked = [pair for finding in findings if finding.quantity == quantity.name for pair in _cells(finding)]
-            title = f"{quantity.name}, {quantity.size} messages{of_run}"
+            title = f"{quantity.name}, {quantity.size} messages{suffix}"
             panels.append(MatrixPanel(title, names, values, quantity.unit, marked, low_is_good=quantity.symmetric))
     return panels
 

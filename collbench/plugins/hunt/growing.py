@@ -119,7 +119,8 @@ class _Growing(msgspec.Struct):
             self._leave(facts.TooManySlowGroups(len(slow), len(groups), size))
             return []
         if healthy:
-            typical = float(np.median([speed for group in healthy if (speed := by_group[group][1].speed)]))
+            speeds = [by_group[group][1].speed for group in healthy]
+            typical = float(np.median([speed for speed in speeds if speed]))
             if self.typical and typical < WHOLE * self.typical:
                 self.log.notes.append(facts.SizeSlow(size, typical / self.typical))
             self.typical = typical
@@ -133,30 +134,30 @@ class _Growing(msgspec.Struct):
                 self._leave(facts.PartsNotDivided(len(parts), size, "rounds"))
                 break
             self.room -= 1
-            others = self._others({place for part in parts for place in part} | set(singles), size)
+            healthy = self._healthy_members({place for part in parts for place in part} | set(singles), size)
             # other places must complete the group of each piece; the worst parts first
-            most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, len(others)) > 1), 0)
+            most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, len(healthy)) > 1), 0)
             if most < len(parts):
                 self._leave(facts.PartsNotDivided(len(parts) - most, size, "endpoints"))
             if not most:
                 break
             parts = parts[:most]
             pieces = []
-            number = _cuts(parts, size, len(others))
+            number = _cuts(parts, size, len(healthy))
             for part in parts:  # their sizes differ by at most one; no empty ones
                 edges = [len(part) * step // number for step in range(number + 1)]
                 pieces += [part[low:high] for low, high in pairwise(edges) if high > low]
-            groups = _filled(pieces, size, others)
+            groups = _filled(pieces, size, healthy)
             answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
             by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
             slow = [piece for piece in pieces if by_piece[piece][0] < SLOW]
             self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
             for part in parts:
-                of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
-                lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
+                part_results = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
+                lost = [figure for ratio, figure in part_results if np.isnan(ratio)]
                 if lost:
                     self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
-                elif min(ratio for ratio, _ in of_part) >= SLOW:
+                elif min(ratio for ratio, _ in part_results) >= SLOW:
                     self.log.notes.append(facts.NoSlowPiece(size, len(part)))
             for piece, group in zip(pieces, groups, strict=False):
                 if len(piece) == 1 and piece in slow:
@@ -169,7 +170,7 @@ class _Growing(msgspec.Struct):
         self.log.notes.append(note)
         self.unsettled = True
 
-    def _others(self, suspected: Collection[int], size: int) -> list[int]:
+    def _healthy_members(self, suspected: Collection[int], size: int) -> list[int]:
         """Return the members of fast groups of this size, in random order."""
         healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
         return self.random.sample(healthy, len(healthy))
@@ -177,8 +178,7 @@ class _Growing(msgspec.Struct):
     def _confirm(self, singles: Mapping[int, Part], size: int) -> Rounds:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
         partners = {place: set(group) for place, group in singles.items()}
-        others = self._others(singles, size)
-        most = max(0, (len(others) - size) // (size - 1))
+        most = max(0, (len(self._healthy_members(singles, size)) - size) // (size - 1))
         if most < len(singles):
             self._leave(facts.NotConfirmedAtScale(len(singles) - most, size))
             partners = dict(list(partners.items())[:most])
@@ -187,9 +187,9 @@ class _Growing(msgspec.Struct):
             if not partners:
                 return
             met = set().union(*partners.values())
-            others = sorted(self._others(singles, size), key=lambda place: place in met)
+            healthy = sorted(self._healthy_members(singles, size), key=lambda place: place in met)
             suspects = [(place,) for place in partners]
-            groups = _filled(suspects, size, others)
+            groups = _filled(suspects, size, healthy)
             answer = yield from self._request(groups, f"groups of {size}: {len(suspects)} suspects with new partners, round {number + 1}")
             for (place,), group, ratio, figure in zip(suspects, groups, log_ratios(answer), answer.figures, strict=False):
                 partners[place] |= set(group) - {place}
@@ -212,25 +212,25 @@ def _dividing(n: int) -> int:
     return max(once, min(2 * once, _MOST_FOR_TWO))
 
 
-def _cuts(parts: Sequence[Part], size: int, others: int) -> int:
-    """Return into how many pieces each of these parts can be divided, if so many other places complete a group of `size` per piece."""
-    needed = others + sum(map(len, parts))
-    return min(needed // (len(parts) * size), max(map(len, parts)))
+def _cuts(parts: Sequence[Part], size: int, healthy: int) -> int:
+    """Return into how many pieces each of these parts can be divided, if so many healthy places complete a group of `size` per piece."""
+    available = healthy + sum(map(len, parts))
+    return min(available // (len(parts) * size), max(map(len, parts)))
 
 
 def _cut(places: Sequence[int], size: int) -> list[Part]:
-    return [tuple(sorted(places[at : at + size])) for at in range(0, len(places) - size + 1, size)]
+    return [tuple(sorted(places[first : first + size])) for first in range(0, len(places) - size + 1, size)]
 
 
-def _filled(pieces: Sequence[Part], size: int, others: Sequence[int]) -> list[Part]:
+def _filled(pieces: Sequence[Part], size: int, healthy: Sequence[int]) -> list[Part]:
     """Return a group for each piece, completed by healthy places, and whole groups of the remaining places as controls."""
     groups = []
-    left = list(others)
+    free = list(healthy)
     for piece in pieces:
         missing = size - len(piece)
-        groups.append(tuple(sorted([*piece, *left[:missing]])))
-        left = left[missing:]
-    return [*groups, *_cut(left, size)]
+        groups.append(tuple(sorted([*piece, *free[:missing]])))
+        free = free[missing:]
+    return [*groups, *_cut(free, size)]
 
 
 def _why(figure: GroupFigure) -> str:

@@ -62,8 +62,8 @@ def measure_isolation(
     tested = by_messages[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
     left_out = by_messages[len(tested) :]
     pairs = [pair_of(place.place, partner) for place, partner in zip(tested, good, strict=False)]
-    rest = good[len(tested) :]
-    healthy = [pair_of(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(tested))]
+    unpaired = good[len(tested) :]
+    healthy = [pair_of(a, b) for a, b in zip(unpaired[::2], unpaired[1::2], strict=False)][: max(_CONTROLS, len(tested))]
     for nic in options.nics:
         for place in left_out:
             place.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))

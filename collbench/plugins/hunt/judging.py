@@ -29,7 +29,7 @@ from collbench.plugins.hunt.candidates import Candidate
 from collbench.plugins.hunt.pair_statistics import PLACES_LEVEL
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect, pair_of
 from collbench.plugins.hunt.significance import FALSE_ALARM_RATE, MOST_ROUNDS, RepeatOutcome, Repeats, repeats
-from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, WAYS, Trial
+from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, OPPOSITE, RECEIVES, SENDS, WAYS, Trial
 from collbench.reason import Fact
 from collbench.stats.median import t_quantile
 
@@ -119,9 +119,7 @@ class PlaceCheck(Check):
         if healthy not in self._outcomes:
             # places that may be slow are judged by the sweep only: they must reach the usual speed
             candidate = self._with_partners_slowdown if healthy else self.candidate
-            by_partner: dict[int, list[Trial]] = {}
-            for trial in self._trials(healthy=healthy):
-                by_partner.setdefault(trial.partner, []).append(trial)
+            by_partner = self._trials_by_partner(healthy)
             self._outcomes[healthy] = {partner: judge_trials(candidate, trials) for partner, trials in by_partner.items()}
         return self._outcomes[healthy]
 
@@ -181,15 +179,15 @@ class PlaceCheck(Check):
 
     def state(self) -> str:
         """Return the current state."""
-        outcomes = list(self.partners().values())
         if self.slow_with_all:
             if self.fast_with_peer or self.like_others or self.in_a_part:
                 return INCONCLUSIVE
             if self.log_slowdown() < self.candidate.least:
                 return CLEARED
             return CONFIRMED if self.outcome is RepeatOutcome.SLOW else INCONCLUSIVE
-        cleared = outcomes.count(FAST) >= _ENOUGH and (SLOW not in outcomes or self.path_partner is not None)
-        return CLEARED if cleared else INCONCLUSIVE
+        outcomes = list(self.partners().values())
+        is_cleared = outcomes.count(FAST) >= _ENOUGH and (SLOW not in outcomes or self.path_partner is not None)
+        return CLEARED if is_cleared else INCONCLUSIVE
 
     @property
     def like_others(self) -> bool:
@@ -221,20 +219,23 @@ class PlaceCheck(Check):
 
     def path(self, names: Sequence[str]) -> Candidate | None:
         """Return the path that may be slow instead of the place, as a candidate with its own rounds; else None."""
-        other = self.path_partner
-        if other is None or self.slow_with_all or many_as_slow(self._with_partners_slowdown, self._trials(other, None)):
+        slow_partner = self.path_partner
+        if slow_partner is None or self.slow_with_all:
             return None
-        fast = tuple(names[partner] for partner in self.partners() if partner != other)
+        trials = self._trials(slow_partner, None)
+        if many_as_slow(self._with_partners_slowdown, trials):
+            return None
+        fast = tuple(names[partner] for partner in self.partners() if partner != slow_partner)
         ways = self.candidate.ways
-        if self.place > other:
-            ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
+        if self.place > slow_partner:
+            ways = tuple(OPPOSITE[way] for way in ways)
         return replace(
             self.candidate,
-            places=pair_of(self.place, other),
+            places=pair_of(self.place, slow_partner),
             ways=ways,
-            log_slowdown=mean_slowdown(self.candidate, self._trials(other, None))[0],
+            log_slowdown=mean_slowdown(self.candidate, trials)[0],
             least=self.candidate.least_of_pair,
-            evidence=(facts.SlowWithOnePartner(names[self.place], names[other], fast),),
+            evidence=(facts.SlowWithOnePartner(names[self.place], names[slow_partner], fast),),
             fast_with=(),
             any_way=False,
         )
@@ -262,8 +263,10 @@ class PlaceCheck(Check):
         means = _mean_by_way(self._trials())
         worst = max(means[way] for way in BANDWIDTH_WAYS)
         limits = {way: _STAYS if way in self.candidate.ways else _JOINS for way in BANDWIDTH_WAYS}  # the sweep had more partners
-        slow = {way for way in BANDWIDTH_WAYS if means[way] > max(worst * limits[way], 0.0)}
-        return {frozenset({SENDS}): "sender", frozenset({RECEIVES}): "receiver"}.get(frozenset(slow), "node")
+        slow = tuple(way for way in BANDWIDTH_WAYS if means[way] > max(worst * limits[way], 0.0))
+        if slow == (SENDS,):
+            return "sender"
+        return "receiver" if slow == (RECEIVES,) else "node"
 
     def _is_slow_in_the_mean(self) -> bool:
         """Return whether all trials together are certain, by the known noise, or by their own scatter."""
@@ -287,12 +290,16 @@ class PlaceCheck(Check):
             and any(way in trial.log_slowdowns for way in self.candidate.ways)
         ]
 
+    def _trials_by_partner(self, healthy: bool) -> dict[int, list[Trial]]:
+        by_partner: dict[int, list[Trial]] = {}
+        for trial in self._trials(healthy=healthy):
+            by_partner.setdefault(trial.partner, []).append(trial)
+        return by_partner
+
     @property
     def _with_partners_slowdown(self) -> Candidate:
         """Return the candidate with its partners' slowdown if that is larger. Of two that differ, one must be wrong."""
-        by_partner: dict[int, list[Trial]] = {}
-        for trial in self._trials():
-            by_partner.setdefault(trial.partner, []).append(trial)
+        by_partner = self._trials_by_partner(healthy=True)
         slowdowns = sorted(mean_slowdown(self.candidate, trials)[0] for trials in by_partner.values())
         middle = slowdowns[len(slowdowns) // 2] if slowdowns else 0.0
         return replace(self.candidate, log_slowdown=max(self.candidate.log_slowdown, self.candidate.least, middle))
@@ -351,17 +358,20 @@ class PathCheck(Check):
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the path as a suspect in its current state."""
-        of_ends = [trial for place in self.places for trial in self.of_end(place)]
+        end_trials = [trial for place in self.places for trial in self.of_end(place)]
         evidence: list[Fact] = [trial.evidence(names) for trial in self.again]
-        evidence += [trial.evidence(names, end=True) for trial in of_ends]
+        evidence += [trial.evidence(names, end=True) for trial in end_trials]
         evidence += self._reason(names)
-        measured = [trial for trial in self.again if trial.log_slowdowns]
-        return self.suspect_of("path", measured, [trial.partner for trial in of_ends if trial.log_slowdowns], evidence)
+        partners = [trial.partner for trial in end_trials if trial.log_slowdowns]
+        return self.suspect_of("path", self._measured_again, partners, evidence)
+
+    @property
+    def _measured_again(self) -> list[Trial]:
+        return [trial for trial in self.again if trial.log_slowdowns]
 
     def _pair_outcome(self) -> str:
         """Return the outcome of the pair's trials; "" without a figure."""
-        measured = [trial for trial in self.again if trial.log_slowdowns]
-        return judge_trials(self.candidate, measured) if measured else ""
+        return judge_trials(self.candidate, self._measured_again) if self._measured_again else ""
 
     @property
     def _like_others(self) -> bool:

@@ -105,12 +105,12 @@ class HuntKind(ResultKind):
             drains = (read(run.path) or {"drains": []})["drains"][: MOST_FIGURES - 1]
         except UsageError:
             drains = []  # the section has the error
-        more = [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains if drain["line"]]
-        more.append(text.describe_hunt(hunt))
+        notes = [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains if drain["line"]]
+        notes.append(text.describe_hunt(hunt))
         typical = text.describe_typical(hunt)
         if typical:
-            more.append(typical)
-        return FirstScreen(title, badge, figures, line, more, "hunt")
+            notes.append(typical)
+        return FirstScreen(title, badge, figures, line, notes, "hunt")
 
     def concerns(self, material: Material) -> Iterator[Concern]:
         """Yield wrong data, and the suspects that are confirmed or inconclusive."""
@@ -139,7 +139,6 @@ class HuntKind(ResultKind):
 
 
 def _distinct(hosts: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
-    """Return the hosts of some places, each once."""
     return tuple(dict.fromkeys(hosts[place] for place in places))
 
 
@@ -232,8 +231,8 @@ class PairsKind(ResultKind):
         rates = sorted(float(rate) for rate in matrix.bandwidth.ravel() if rate > 0)
         if rates:
             figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
-        more = [measured(matrix, pairs.shown_about), *sentences[1:4]]
-        return FirstScreen(sentences[0], badge, figures, line_of(run), more, "pairs")
+        notes = [measured(matrix, pairs.shown_about), *sentences[1:4]]
+        return FirstScreen(sentences[0], badge, figures, line_of(run), notes, "pairs")
 
     @staticmethod
     def _without_findings(effects: PairEffects) -> tuple[tuple[str, str], list[str]]:

@@ -24,10 +24,7 @@ _NODE_VARIABLES = {SLURM: "SLURMD_NODENAME", KUBERNETES: "NODE_NAME"}
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a command.
-
-    It has the exit code (None: it did not start, or timed out), stdout, and why the command failed ("": it succeeded).
-    """
+    """The outcome of a command: its exit code (None: it did not start, or timed out), stdout, why it failed ("": it succeeded)."""
 
     code: int | None
     out: str = ""
@@ -38,9 +35,7 @@ Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 
 class ManagedNode(msgspec.Struct, frozen=True):
-    """A node as its manager reports it. Kubernetes does not record the reason, so each cordoned node counts as
-    `drained_by_collbench`.
-    """
+    """A node as its manager reports it. Kubernetes records no reason, so each cordoned node counts as `drained_by_collbench`."""
 
     name: str
     drained: bool = False

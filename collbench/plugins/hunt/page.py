@@ -41,8 +41,8 @@ def section(material: Material) -> Section | None:
         suspects = _suspects(stored.shown)
         if suspects:
             tables.append((f"{name}suspects with their evidence", suspects))
-        more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
-        tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{more}", _rounds(stored)))
+        cut = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
+        tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{cut}", _rounds(stored)))
         charts.append(_places_chart(f"hunt-{number}", name, stored))
     shown = [chart for chart in charts if chart is not None]
     return Section("hunt", "Hunts: slow nodes and links", texts, tables, shown) if hunts else None
@@ -50,7 +50,7 @@ def section(material: Material) -> Section | None:
 
 def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
     """Yield wrong data, and the suspects that are confirmed or inconclusive."""
-    yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
+    yield from (Concern(WRONG, f"{count} of a hunt") for count in _wrong(stored))
     hunt = stored.shown
     for suspect in hunt.suspects:
         if suspect.state != CLEARED:
@@ -81,9 +81,9 @@ def _suspects(hunt: HuntAbout) -> Table | None:
     lines: list[tuple[str, str]] = []
     styles: list[str] = []
     for suspect in hunt.suspects:
-        first, *others = suspect.evidence or [""]
-        lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in others)]
-        styles += [STYLES[suspect.state], *("" for _ in others)]
+        first, *further = suspect.evidence or [""]
+        lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in further)]
+        styles += [STYLES[suspect.state], *("" for _ in further)]
     return Table(("suspect", "evidence"), lines[:_MOST_LINES], marks=marks_of(styles)) if lines else None
 
 
@@ -94,7 +94,7 @@ def _rounds(stored: StoredHunt) -> Table:
     styles: list[str] = []
     for hunt_round in stored.rounds[:_MOST_ROUNDS]:
         speeds = zip(hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, hunt_round.groups, strict=True)
-        measured = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
+        measured = [(min(filter(None, (forward, backward))), group) for forward, backward, group in speeds if forward or backward]
         slowest, group = min(measured, default=(None, ()))
         names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
         reasons = [why for why in hunt_round.na if why is not None]
@@ -126,14 +126,14 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     if len(speeds) < 2:
         return None
     hunt = stored.shown
-    of_places = {suspect.places[0]: suspect for suspect in hunt.suspects if len(suspect.places) == 1}
+    suspect_of = {suspect.places[0]: suspect for suspect in hunt.suspects if len(suspect.places) == 1}
     typical = (hunt.verdict.middle if hunt.verdict else None) or median(speeds.values())
     rows: list[list[str]] = []
     marked: list[FigureMark] = []
     for number, place in enumerate(sorted(speeds)):
         percent = 100 * speeds[place] / typical
         share = format_percent(percent)
-        suspect = of_places.get(place)
+        suspect = suspect_of.get(place)
         state = "" if suspect is None else suspect.state
         if suspect is not None and STYLES.get(state) and suspect.ratio is not None and suspect.kind != "latency":
             percent = 100 * suspect.ratio
@@ -162,8 +162,8 @@ def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequenc
         judged = f"; {verdict}" if verdict != NOTHING else ""
         picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the others{judged}")
         if mark.state == "wrong":
-            at = (mark.at, mark.value.value)
-            axes.annotate(short(name, 20), at, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)
+            point = (mark.at, mark.value.value)
+            axes.annotate(short(name, 20), point, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)
     axes.set_ylim(0, 1.1 * max([100.0, *(mark.value.value for mark in marks)]))
     set_names(axes, [short(row[0], 14) for row in rows], _MOST_LABELS)
     axes.set_ylabel("% of the median of all pairs")
@@ -174,7 +174,9 @@ def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
     by_place: dict[int, list[float]] = {}
     for hunt_round in rounds:
         if hunt_round.kind == "pairs":
-            for group, there, back in zip(hunt_round.groups, hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, strict=True):
-                for place in group if there and back else ():
-                    by_place.setdefault(place, []).extend(filter(None, (there, back)))
+            speeds = zip(hunt_round.groups, hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, strict=True)
+            for group, forward, backward in speeds:
+                if forward and backward:
+                    for place in group:
+                        by_place.setdefault(place, []).extend((forward, backward))
     return {place: median(speeds) for place, speeds in by_place.items()}

@@ -166,8 +166,8 @@ def without_round_effects(values: Figures, turns: NDArray[np.int64], symmetric: 
     for _ in range(_TIMES):
         residuals = two_way(values - np.where(in_round, effects[turns], 0.0), symmetric).residuals
         cells = [residuals[is_known & (turns == turn)] for turn in range(len(effects))]
-        mask = np.array([len(of_round) >= PAIR_ROUNDS_LEAST_CELLS for of_round in cells])
-        middles = np.array([np.median(of_round) if enough else 0.0 for of_round, enough in zip(cells, mask, strict=True)])
+        mask = np.array([len(round_cells) >= PAIR_ROUNDS_LEAST_CELLS for round_cells in cells])
+        middles = np.array([np.median(round_cells) if enough else 0.0 for round_cells, enough in zip(cells, mask, strict=True)])
         if mask.any():  # around the middle of all rounds, so that the overall speed does not change
             effects += np.where(mask, middles - np.median(middles[mask]), 0.0)
     return values - np.where(in_round, effects[turns], 0.0)
@@ -260,8 +260,8 @@ class MatrixView(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def exceptions(self, slow: Mask) -> Mask:
         """Return the slow cells that are exceptions in their row and in their column."""
-        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.measured.sum(axis=axis) // 3) for axis in (1, 0))
-        few: Mask = rows[:, None] & columns[None, :]
+        few_in_row, few_in_column = (slow.sum(axis=axis) <= np.maximum(1, self.measured.sum(axis=axis) // 3) for axis in (1, 0))
+        few: Mask = few_in_row[:, None] & few_in_column[None, :]
         return slow & few
 
     def senders(self, twice: bool = False) -> SlowPlaces:
@@ -305,10 +305,7 @@ class MatrixView(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def views_of(matrix: PairMatrix, remeasured: Collection[tuple[int, int]] = ()) -> list[MatrixView]:
-    """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist.
-
-    remeasured: the pairs that were measured again. Below four places there are no views.
-    """
+    """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist; none below four places."""
     if matrix.n < LEAST_PLACES:
         return []
     is_remeasured = np.zeros((matrix.n, matrix.n), bool)

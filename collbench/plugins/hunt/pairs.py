@@ -251,20 +251,20 @@ class PairEffects(msgspec.Struct, frozen=True, eq=False, dict=True):
         return [] if len(once) >= max(3, self.matrix.n // _ROUND) and len(ends) == 2 * len(once) else findings
 
     def _doubts(self, view: MatrixView) -> Iterator[str]:
-        what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
+        kind = f"{view.quantity} {view.where}".rstrip()
         uneven = np.flatnonzero(view.senders().slow_with_most | view.receivers().slow_with_most)
         if len(uneven):
             places = self._listed(uneven.tolist())
-            yield f"{what}: {places} slow with most partners but not with all, as a smaller part of a network is: not named"
+            yield f"{kind}: {places} slow with most partners but not with all, as a smaller part of a network is: not named"
         for host in filter(self._is_one_of_few_hosts, self._places(view)):
-            yield f"{what}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
+            yield f"{kind}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
         slow = view.slow_cells(view.remeasured)
         crowded = np.flatnonzero((slow & ~view.exceptions(slow)).any(axis=1))
         if len(crowded):
-            yield f"{what}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
+            yield f"{kind}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
         if view.exceptions(slow).any() and not self._pairs(view):
-            yield f"{what}: slow pairs that have no place in common, as a disturbed round leaves them: not named, measure again"
-        yield f"{what}: {_detectable(view)}"
+            yield f"{kind}: slow pairs that have no place in common, as a disturbed round leaves them: not named, measure again"
+        yield f"{kind}: {_detectable(view)}"
 
     def _listed(self, places: Sequence[int]) -> str:
         return f"{first_of((self.matrix.places[place] for place in places), _MOST_NAMES)} {'is' if len(places) == 1 else 'are'}"
@@ -299,12 +299,11 @@ def _host(host: str, findings: Sequence[PairFinding]) -> PairFinding:
 
 
 def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
-    both = bool(mask[b, a]) and not view.symmetric
-    residuals = view.fit.residuals[[a, b], [b, a]] if both else view.fit.residuals[[a], [b]]
+    both_ways = bool(mask[b, a]) and not view.symmetric
+    residuals = view.fit.residuals[[a, b], [b, a]] if both_ways else view.fit.residuals[[a], [b]]
     unknown = tuple(place for place, has_effect in ((a, view.fit.has_row_effect[a]), (b, view.fit.has_column_effect[b])) if not has_effect)
     measured = 1 if view.symmetric else int(view.measured[a, b]) + int(view.measured[b, a])
-    ratio = _ratio(residuals)
-    return PairFinding("pair", view.quantity, (a, b), ratio, 1 + both, measured, both_ways=both, where=view.where, unknown=unknown)
+    return PairFinding("pair", view.quantity, (a, b), _ratio(residuals), 1 + both_ways, measured, both_ways, view.where, unknown=unknown)
 
 
 def _ratio(effects: Sequence[float] | Figures) -> float:

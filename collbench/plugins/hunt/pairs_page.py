@@ -69,8 +69,8 @@ def grouped(places: Sequence[str], hosts: Sequence[str] = (), most: int = MOST_R
         return Groups(numbers, numbers, tuple(places), "place")
     families = []
     for host in hosts or places:  # the name with a star for its last number, before its domain; of an address the last number of all
-        head, dot, rest = host.partition(".")
-        families.append(_LAST_NUMBER.sub("*", host) if head.isdigit() else f"{_LAST_NUMBER.sub('*', head)}{dot}{rest}")
+        name, dot, domain = host.partition(".")
+        families.append(_LAST_NUMBER.sub("*", host) if name.isdigit() else f"{_LAST_NUMBER.sub('*', name)}{dot}{domain}")
     for by, names in (("host", hosts or places), ("name", families)):
         if _LEAST_GROUPS <= len(set(names)) <= most:
             return _by_name(names, by)
@@ -136,7 +136,8 @@ class Quantity(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def medians(self) -> list[float | None]:
         """The median between hosts and that inside hosts, in `unit`; None: no such pair was measured."""
-        measured, inside = np.isfinite(self.above), self.matrix.inside
+        measured = np.isfinite(self.above)
+        inside = self.matrix.inside
         logarithms = (np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside))
         return [rounded(exp(np.median(values)), _DIGITS) if len(values) else None for values in logarithms]
 
@@ -212,7 +213,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 def marks(quantity: Quantity, findings: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    found = []
+    marked = []
     for finding in findings:
         ratio: float | None = finding.ratio
         if finding.quantity != quantity.name:
@@ -224,13 +225,13 @@ def marks(quantity: Quantity, findings: Sequence[PairFinding], groups: Groups) -
         rows = tuple(dict.fromkeys(groups.rows[place] for place in finding.places))
         if finding.kind == "pair":
             a, b = (groups.rows[place] for place in finding.places)
-            both = finding.both_ways or quantity.symmetric
-            found.append(Mark(text, a, below=False, rings=((a, b), (b, a)) if both else ((a, b),)))
+            both_ways = finding.both_ways or quantity.symmetric
+            marked.append(Mark(text, a, below=False, rings=((a, b), (b, a)) if both_ways else ((a, b),)))
         elif finding.kind == "receiver" and not quantity.symmetric:
-            found.append(Mark(text, rows[0], below=True, columns=rows))
+            marked.append(Mark(text, rows[0], below=True, columns=rows))
         else:
-            found.append(Mark(text, rows[0], below=False, rows=rows, columns=rows if finding.kind == "node" else ()))
-    return found
+            marked.append(Mark(text, rows[0], below=False, rows=rows, columns=rows if finding.kind == "node" else ()))
+    return marked
 
 
 def _name(finding: PairFinding, quantity: Quantity) -> str:
@@ -269,8 +270,8 @@ class _CellPicture(msgspec.Struct):
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
         """Add a text; `anchor` is the part of it at `x`: start, middle or end."""
-        more = {} if anchor == "start" else {"text_anchor": anchor}
-        self.add("text", classes, text, x=x, y=y, **more)
+        attributes = {} if anchor == "start" else {"text_anchor": anchor}
+        self.add("text", classes, text, x=x, y=y, **attributes)
 
     def line(self, points: Sequence[tuple[float, float]], classes: str) -> None:
         """Add a line through the points."""
@@ -323,8 +324,8 @@ class _Drawing:
             pattern = f'<pattern id="{key}-no" width="6" height="6" patternUnits="userSpaceOnUse">'
             self.picture.elements.append(f'<defs>{pattern}<path class="hatch" d="M0 6 6 0"/></pattern></defs>')
             add("rect", fill=self.unknown)
-            for at in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
-                self.picture.add("rect", "paper", x=self.at(at - 0.5), y=self.at(at - 0.5), width=self.cell, height=self.cell)
+            for row in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
+                self.picture.add("rect", "paper", x=self.at(row - 0.5), y=self.at(row - 0.5), width=self.cell, height=self.cell)
         place = f"translate({self.start:.1f} {self.start:.1f}) scale({self.cell:.4f})"
         for number, color in enumerate(COLORS):
             # a rectangle for each run of cells of the class in a row
@@ -342,10 +343,10 @@ class _Drawing:
         if directed:
             self.picture.text(self.start, 11, "receiver →")
             self.picture.text(0, self.start - 6, "sender ↓")
-        for at in range(0, len(self.labels), int(-(-(_LINE - 1) // self.cell))):
-            self.picture.text(self.start - 5, self.at(at) + 4, self.labels[at], "end", "ink")
-            turned = f"translate({self.at(at) + 4:.1f} {self.start - 5:.1f}) rotate(-90)"
-            self.picture.add("text", "ink", self.labels[at], transform=turned)
+        for row in range(0, len(self.labels), int(-(-(_LINE - 1) // self.cell))):
+            self.picture.text(self.start - 5, self.at(row) + 4, self.labels[row], "end", "ink")
+            turned = f"translate({self.at(row) + 4:.1f} {self.start - 5:.1f}) rotate(-90)"
+            self.picture.add("text", "ink", self.labels[row], transform=turned)
 
     def _signs(self, mark: Mark) -> None:
         """Draw rings around cells, and arrows at the ends of rows and columns."""
@@ -414,7 +415,8 @@ def charts(effects: PairEffects, key: str, run: str, places: str, samples: tuple
     places   what is paired: "nodes", "ranks"
     samples  the largest number of samples of a latency, and of a bandwidth one way
     """
-    matrix, findings = effects.matrix, effects.findings()
+    matrix = effects.matrix
+    findings = effects.findings()
     groups = grouped(matrix.places, matrix.hosts)
     drawn_charts = []
     for quantity in quantities(matrix):
@@ -435,11 +437,11 @@ def charts(effects: PairEffects, key: str, run: str, places: str, samples: tuple
 
 
 def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
-    what = "half the round trip of a message" if quantity.symmetric else "the size / the time of one message, for each direction"
+    definition = "half the round trip of a message" if quantity.symmetric else "the size / the time of one message, for each direction"
     counted = f"up to {samples} samples" if samples else "its samples"
     text = (
-        f"The {quantity.name} of a pair is {what}, by the median of {counted} of {quantity.size}. Disjoint pairs are measured at the same "
-        "time. If a pair was measured again, the faster result counts, since a disturbance only makes it slower. "
+        f"The {quantity.name} of a pair is {definition}, by the median of {counted} of {quantity.size}. Disjoint pairs are measured at the "
+        "same time. If a pair was measured again, the faster result counts, since a disturbance only makes it slower. "
         f"The colours are five classes below {quantity.median}: chance alone reaches the end of the first one, and each next one is twice "
         "as deep. A ring marks a pair that its two ends do not explain; an arrow marks a place that is slow with all others."
     )
@@ -471,7 +473,7 @@ def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups
 
     def numbers(figures: Figures) -> list[list[float | None]]:
         rows = quantity.in_unit(figures)[np.ix_(order, order)].tolist()
-        return [[rounded(value, digits) for value in row[at + 1 if quantity.symmetric else 0 :]] for at, row in enumerate(rows)]
+        return [[rounded(value, digits) for value in row[number + 1 if quantity.symmetric else 0 :]] for number, row in enumerate(rows)]
 
     wrong = np.nan_to_num(matrix.wrong)[np.ix_(order, order)]
     return {

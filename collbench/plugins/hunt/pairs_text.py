@@ -60,10 +60,10 @@ def heatmap(matrix: PairMatrix, findings: Sequence[PairFinding], display: Displa
     for digit in range(digits):
         row_of_digits = "".join(f"{number.rjust(digits)[digit]} " for number in numbers).rstrip()
         yield Line(f"{'':{label_width}} {row_of_digits}", "head", whole=True)
-    for at, (label, row) in enumerate(zip(labels, shown.tolist(), strict=True)):
-        cells = "".join(_cell(number, marks, display.color) for number in row)
+    for number, (label, row) in enumerate(zip(labels, shown.tolist(), strict=True)):
+        cells = "".join(_cell(cell_class, marks, display.color) for cell_class in row)
         # of a pair the sender has the name
-        names = [finding.name(matrix.places) for finding in findings if at * size <= finding.places[0] < (at + 1) * size]
+        names = [finding.name(matrix.places) for finding in findings if number * size <= finding.places[0] < (number + 1) * size]
         note = f"◄ {printable(', '.join(names))}" if names else ""
         room = None if width is None else max(0, width - label_width - 1 - 2 * len(row) - 1)
         yield Line(f"{label:{label_width}} {cells} {note[:room]}".rstrip(), whole=True)
@@ -99,15 +99,15 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         speeds: NDArray[np.float64] = np.log(matrix.bandwidth)
     for kind in kinds(matrix):
-        known = speeds[kind & np.isfinite(speeds)]
-        speeds[kind] -= np.median(known) if len(known) else 0.0
+        measured_speeds = speeds[kind & np.isfinite(speeds)]
+        speeds[kind] -= np.median(measured_speeds) if len(measured_speeds) else 0.0
     return speeds
 
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
     """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
-    both = [~matrix.inside, matrix.inside & ~np.eye(matrix.n, dtype=bool)]
-    return [kind for kind in both if kind.any()]
+    masks = [~matrix.inside, matrix.inside & ~np.eye(matrix.n, dtype=bool)]
+    return [mask for mask in masks if mask.any()]
 
 
 def _most_rows(matrix: PairMatrix, width: int | None) -> int:
@@ -122,7 +122,7 @@ def _labels(matrix: PairMatrix, size: int) -> list[str]:
     if size == 1:
         wide = len(str(matrix.n - 1))
         names = map(printable, matrix.places)
-        return [f"{at:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for at, name in enumerate(names)]
+        return [f"{place:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for place, name in enumerate(names)]
     ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
     return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
 
@@ -193,15 +193,14 @@ def place_frame(matrix: PairMatrix, findings: Sequence[PairFinding]) -> Frame[Se
 def _slowest(matrix: PairMatrix, place: int) -> str:
     """Return the partner and the direction of the lowest bandwidth."""
     ways = [("to", matrix.bandwidth[place]), ("from", matrix.bandwidth[:, place])]
-    known = [(float(np.nanmin(rates)), word, int(np.nanargmin(rates))) for word, rates in ways if np.isfinite(rates).any()]
-    if not known:
+    slowest = [(float(np.nanmin(rates)), word, int(np.nanargmin(rates))) for word, rates in ways if np.isfinite(rates).any()]
+    if not slowest:
         return NOTHING
-    rate, word, partner = min(known)
+    rate, word, partner = min(slowest)
     return f"{format_rate(rate)} {word} {printable(matrix.places[partner])}"
 
 
 _MOST_LINES = 40
-_LATENCY = "p2p_latency"
 _TITLES = ("from", "to", "tool", "of", "theirs", "ours", "flags")
 _CUT = ("from", "to", "theirs", "flags")  # hosts, reasons and flags may be long
 _OF_ALL = frozenset({"their_tool", "unverified"})
@@ -231,7 +230,7 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
 
 def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     ends = [str(row.evidence.get(name, NOTHING)) for name in ("from", "to")]
-    latency = row.operation == _LATENCY
+    latency = row.operation == "p2p_latency"
 
     def text(value: float | None) -> str:
         if value is None:
@@ -258,7 +257,9 @@ MOST_SENTENCES = 20
 
 def lines(stored: StoredPairs, display: Display) -> Iterator[Line]:
     """Yield what was measured, findings and doubts, a line per place, the picture, and the figures of external tools."""
-    matrix, findings, about = stored.effects.matrix, stored.effects.findings(), stored.shown_about
+    matrix = stored.effects.matrix
+    findings = stored.effects.findings()
+    about = stored.shown_about
     yield Line(printable(measured(matrix, about)), "head")
     yield from (Line(printable(sentence), "wrong") for sentence in wrong_data(matrix))
     yield from (Line(printable(sentence), "doubtful" if findings else "") for sentence in sentences(matrix, findings))
@@ -285,7 +286,8 @@ def json_lines(stored: StoredPairs) -> Iterator[str]:
 
     Without rows of external tools the object lacks their key.
     """
-    effects, matrix = stored.effects, stored.effects.matrix
+    effects = stored.effects
+    matrix = effects.matrix
     head = {
         "schema": 1,
         "places": matrix.places,
@@ -316,13 +318,13 @@ def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     width = about.get("ranks_per_place")
     if isinstance(width, int) and width > 1:
         first += f" of {width} ranks"
-    known = int(np.isfinite(matrix.bandwidth).sum())
+    measured_pairs = int(np.isfinite(matrix.bandwidth).sum())
     possible = matrix.n * (matrix.n - 1)
     parts = [
         first,
         _worded("over {}", about.get("backend")),
         f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}",
-        f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs",
+        f"{measured_pairs} of {possible} directed pairs" if measured_pairs < possible else f"all {possible} directed pairs",
         _worded("in one round" if about.get("rounds") == 1 else "in {} rounds", about.get("rounds")),
         _worded("{}", about.get("sampled")),
     ]

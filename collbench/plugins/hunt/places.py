@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback
@@ -153,8 +152,8 @@ class Places(msgspec.Struct, frozen=True):
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
         """Return the sending pairs of ranks, one pair of places after the other. backward: from the second place to the first."""
-        each = [(b, a) if backward else (a, b) for a, b in pairs]
-        return tuple(ranks for a, b in each for ranks in zip(self.ranks[a], self.ranks[b], strict=True))
+        directed = [(b, a) if backward else (a, b) for a, b in pairs]
+        return tuple(ranks for sender, receiver in directed for ranks in zip(self.ranks[sender], self.ranks[receiver], strict=True))
 
 
 def places_of(request: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
@@ -183,7 +182,8 @@ def schedule_of(request: PairsRequest, places: Places, by_host: Sequence[Sequenc
         ranks = sum(map(len, by_host))
         if center >= ranks:
             raise UsageError(f"--one-to-all {center}: not a valid rank of {ranks}: use 0 to {ranks - 1}")
-        center = next(place for place, those in enumerate(by_host) if center in those) if places.by == "node" else center
+        if places.by == "node":
+            center = next(place for place, members in enumerate(by_host) if center in members)
     most = int(request.budget_s / (MEASUREMENTS * request.launch.budget.max_time_s))
     return schedule(places.n, at_once=request.concurrent, center=center, partners=request.sample, most=most, seed=seed)
 
@@ -194,12 +194,12 @@ def sampled(request: PairsRequest, plan: Schedule, visited: int) -> PairsSampled
         return None
     whole = plan.whole_rounds
     needed = whole if request.sample is None else min(request.sample + plan.least - 1, whole)
-    found = PairsSampled(visited, plan.possible, request.budget_s)
+    sample = PairsSampled(visited, plan.possible, request.budget_s)
     if visited * whole >= needed * plan.possible:
-        return structs.replace(found, sample=request.sample)
+        return replace(sample, sample=request.sample)
     needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * request.launch.budget.max_time_s
     # work between the rounds used the rest of the time
-    return found if needed_s <= request.budget_s else structs.replace(found, needed_s=needed_s)
+    return sample if needed_s <= request.budget_s else replace(sample, needed_s=needed_s)
 
 
 def _duration(seconds: float) -> str:
@@ -229,9 +229,12 @@ class HuntRequest(PairsRequest, frozen=True):
     @property
     def options(self) -> dict[str, Any]:
         """Return the options for run.json: a run is resumed only with the same ones."""
-        own = {"--method": self.method, "--rounds": self.rounds, "--no-growing": not self.growing, "--no-isolation": not self.isolate}
-        groups = {"--groups": self.groups} if self.groups else {}
-        return {**super().options, **own, **groups}
+        options = super().options
+        options |= {"--method": self.method, "--rounds": self.rounds}
+        options |= {"--no-growing": not self.growing, "--no-isolation": not self.isolate}
+        if self.groups:
+            options["--groups"] = self.groups
+        return options
 
     @property
     def cases(self) -> Request:
@@ -256,7 +259,8 @@ class Rounds:
     """
 
     def __init__(self, strategy: Generator[RoundRequest, list[Any], None], stored: Iterable[Any] = (), folder: Path = Path()) -> None:
-        self._strategy, self._folder = strategy, folder
+        self._strategy = strategy
+        self._folder = folder
         self._records: dict[int, list[Any]] = {}
         self.add(stored)
         self._number: int | None = None  # of the round that the strategy waits for; None: it was not asked yet
@@ -290,8 +294,8 @@ class Rounds:
             if not set(met) <= set(order.groups):
                 why = f"round {order.number + 1} does not follow from those before it"
                 raise UsageError(f"{self._folder} cannot be resumed: {why}; start a new run, without --resume")
-            left = tuple(group for group in order.groups if group not in met)
-            self._order = replace(order, groups=left) if left else None
+            unmeasured = tuple(group for group in order.groups if group not in met)
+            self._order = replace(order, groups=unmeasured) if unmeasured else None
         return self._order
 
 
@@ -329,10 +333,10 @@ def _addresses() -> dict[str, dict[str, str]]:
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found: dict[str, dict[str, str]] = {}
-    for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            usable = each.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(each.address) and not is_link_local(each.address)
+    by_interface: dict[str, dict[str, str]] = {}
+    for name, interface_addresses in psutil.net_if_addrs().items():
+        for family, address, *_ in interface_addresses:
+            usable = family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(address) and not is_link_local(address)
             if name in up and usable:
-                found.setdefault(name, {}).setdefault(family_of(each.address).value, each.address)
-    return found
+                by_interface.setdefault(name, {}).setdefault(family_of(address).value, address)
+    return by_interface

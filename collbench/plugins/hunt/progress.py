@@ -59,8 +59,8 @@ class PairsProgressPrinter(ProgressPrinter):
         elif self._live:
             self._screen.progress(f"round of {text}", done, total, eta_s)
         else:
-            left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
-            self.note(f"round {done} of {total}: {text}{left}")
+            eta = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
+            self.note(f"round {done} of {total}: {text}{eta}")
 
     def record(self, record: Any, place: int | None) -> None:
         """Keep the rows of external tools, to print below the matrix."""

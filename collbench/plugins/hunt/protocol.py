@@ -98,7 +98,7 @@ def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure
 def result_of(stored: HuntRound) -> RoundResult:
     """Return the result of a stored round, as the strategy takes it; columns that were not recorded are empty."""
     columns = {name: getattr(stored, column) for column, name in _FIGURES.items() if getattr(stored, column)}
-    figures = [GroupFigure(**{name: values[at] for name, values in columns.items()}) for at in range(len(stored.groups))]
+    figures = [GroupFigure(**{name: values[group] for name, values in columns.items()}) for group in range(len(stored.groups))]
     return RoundResult(tuple(figures), stored.flags)
 
 
@@ -107,18 +107,15 @@ def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRoun
     figures: dict[tuple[int, ...], GroupFigure] = {}
     for pair_round in rounds:
         for turn, pair in enumerate(pair_round.pairs):
-            ways = [
-                (pair_round.forward_s[turn], pair_round.forward_ci_s[turn]),
-                (pair_round.backward_s[turn], pair_round.backward_ci_s[turn]),
-            ]
-            there, back = (size_bytes / seconds if seconds else None for seconds, _ in ways)
-            _, slower = max(ways, key=lambda way: way[0] or 0.0)
-            high, low = (size_bytes / seconds if seconds else None for seconds in slower)
-            wrong, na = pair_round.wrong[turn] or 0, pair_round.na[turn]
-            cpu_wait = pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0
-            flipped = bool(pair_round.flipped and pair_round.flipped[turn])
-            detail = pair_round.wrong_detail[turn] if pair_round.wrong_detail else None
-            figures[pair] = GroupFigure(there, back, pair_round.latency_s[turn], low, high, wrong, na, cpu_wait, flipped, detail)
+            forward_s = pair_round.forward_s[turn]
+            backward_s = pair_round.backward_s[turn]
+            is_backward_slower = (backward_s or 0.0) > (forward_s or 0.0)
+            slower_ci_s = pair_round.backward_ci_s[turn] if is_backward_slower else pair_round.forward_ci_s[turn]
+            speed, backward, high, low = (size_bytes / seconds if seconds else None for seconds in (forward_s, backward_s, *slower_ci_s))
+            columns = ("latency_s", "na", "wrong_detail", "cpu_wait", "flipped")  # empty if they were not recorded
+            stored = {_FIGURES[column]: getattr(pair_round, column)[turn] for column in columns if getattr(pair_round, column)}
+            wrong = pair_round.wrong[turn] or 0
+            figures[pair] = GroupFigure(speed=speed, backward=backward, low=low, high=high, wrong=wrong, **stored)
     missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for pair_round in rounds for flag in pair_round.flags)
     return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))
@@ -306,10 +303,7 @@ class HuntLog(msgspec.Struct):
                     yield number, group, figure
 
     def matrix(self, level: bool = True) -> PairMatrix:
-        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round.
-
-        Pairs that are avoided are absent.
-        """
+        """Return the first figures of all pairs so far that are not avoided. level: without the effect of each round."""
         n = len(self.names)
         latency, raw, low, high, wrong = (np.full((n, n), np.nan) for _ in range(5))
         turns = np.full((n, n), -1, np.int64)  # by directed pair: the two directions are measured one after the other
@@ -318,15 +312,16 @@ class HuntLog(msgspec.Struct):
                 continue
             slower = min(filter(None, (figure.speed, figure.backward)))  # the interval is that of the slower direction
             for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):
-                turns[pair], raw[pair], wrong[pair] = 2 * number + turn, speed, figure.wrong
+                turns[pair] = 2 * number + turn
+                raw[pair] = speed
+                wrong[pair] = figure.wrong
                 low[pair], high[pair] = (speed * ((bound or np.nan) / slower) for bound in (figure.low, figure.high))
                 latency[pair] = figure.latency_s or np.nan
         if not level:
             turns.fill(-1)
         bandwidth = np.exp(without_round_effects(np.log(raw), turns))
         latency = np.exp(without_round_effects(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
-        low, high = low * bandwidth / raw, high * bandwidth / raw
-        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
+        return PairMatrix(self.names, latency, bandwidth, low * bandwidth / raw, high * bandwidth / raw, wrong, 0, 0, hosts=self.hosts)
 
 
 def pair_of(a: int, b: int) -> tuple[int, int]:
@@ -357,10 +352,12 @@ def lost(log: HuntLog) -> dict[int, Fact]:
         met: dict[int, set[int]] = {}
         requested: Counter[int] = Counter()
         for _, (a, b), figure in log.figures():
-            for place, other in ((a, b), (b, a)) if not no_figures.keys() & {a, b} else ():
+            if no_figures.keys() & {a, b}:
+                continue
+            for place, partner in ((a, b), (b, a)):
                 requested[place] += 1
                 missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
-                met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
+                met[place] = set() if figure.speed is not None else met.get(place, set()) | {partner}
         gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
         if not gone:
             return no_figures
@@ -375,7 +372,7 @@ def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
         if figure.speed is not None:
             met[a].add(b)
             met[b].add(a)
-    return {place: facts.FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
+    return {place: facts.FewPartnersMeasured(len(partners), least) for place, partners in enumerate(met) if len(partners) < least}
 
 
 def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:

@@ -46,7 +46,6 @@ CODES: dict[str, Any] = {
     TRUNK: "CB6108",
 }
 SCHEMA, FILE = 1, "recommendation.json"
-_PATH = "path"
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
@@ -287,8 +286,9 @@ def _has_known_commands(content: Mapping[str, Any]) -> bool:
         if entry["line"] not in drained:
             return False
         if entry["undo"] is not None:
-            known = is_name(entry["node"]) and [line(undo_command(manager, entry["node"])) for manager in (SLURM, KUBERNETES)]
-            if not known or entry["undo"] not in known:
+            if not is_name(entry["node"]):
+                return False
+            if entry["undo"] not in [line(undo_command(manager, entry["node"])) for manager in (SLURM, KUBERNETES)]:
                 return False
     return True
 
@@ -358,7 +358,7 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
         return f"{names} {'is' if len(places) == 1 else 'are'} {suspect.state}: no action needed"
     if suspect.kind == TRUNK:
         return f"check the switches, ports and cables {suspect.part}; do not drain these nodes"
-    if suspect.kind == _PATH:
+    if suspect.kind == "path":
         return f"check the cable and the switch ports between {names}; do not drain them: both are healthy with other partners"
     where = ""
     if suspect.part:

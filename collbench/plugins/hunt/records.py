@@ -219,10 +219,7 @@ def read_hunt(run: Run) -> StoredHunt:
 
 
 def decoded_round(values: Mapping[str, Any], kind: type[_R], places: int) -> _R:
-    """Return the round that `as_json` wrote, among `places` places: its groups are disjoint, and every list has one value for each.
-
-    Raises ValueError naming the first misfit.
-    """
+    """Return the stored round: disjoint groups of `places` places, and lists with a value for each. Raises ValueError for a misfit."""
     record = decode_record(values, kind)
     name = "groups" if isinstance(record, HuntRound) else "pairs"
     groups: tuple[tuple[int, ...], ...] = getattr(record, name)

@@ -86,9 +86,8 @@ def _warmed(budget: Budget, warmups: int) -> Budget:
 
 def no_groups(request: PairsRequest, backend: Backend, world: World) -> str | None:
     """Return why a rank's backend cannot reduce over groups, the same at all ranks; or None. All ranks must call it."""
-    return world.first_error(
-        can_do(backend, ALLREDUCE, group_case(request, backend)), f"asking {backend.name} whether it reduces over groups"
-    )
+    refusal = can_do(backend, ALLREDUCE, group_case(request, backend))
+    return world.first_error(refusal, f"asking {backend.name} whether it reduces over groups")
 
 
 # What all kinds of rounds share: the record of a hunt's round, and the measurement of a case over the groups of a round.
@@ -130,15 +129,12 @@ class PairTimes(msgspec.Struct, frozen=True):
 
 
 def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[DataError]) -> PairTimes:
-    """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks.
-
-    width: the number of ranks of a place.
-    """
+    """Return the times of each pair of places of `width` ranks: its slowest pair of ranks, measured at the pairs' first ranks."""
     initiators = [group[0] for group in ready.groups]
     messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
     turns = range(len(initiators) // width)
     times = [_median_time(slowest(measured.samples, initiators[turn * width : (turn + 1) * width]) / messages) for turn in turns]
-    wrong, details = wrong_by({rank: at // width for at, group in enumerate(ready.groups) for rank in group}, mismatches)
+    wrong, details = wrong_by({rank: number // width for number, group in enumerate(ready.groups) for rank in group}, mismatches)
     return PairTimes(
         seconds=tuple(seconds for seconds, _ in times),
         intervals=tuple(interval for _, interval in times),
@@ -224,11 +220,11 @@ class RoundRunner(msgspec.Struct, frozen=True):
             yield from self.play_pairs(number, pairs[:half], again)
             yield from self.play_pairs(number, pairs[half:], again)
         elif reason is not None and self.world.rank == 0:
-            gap, nothing = (None,), (_NOTHING,)
-            yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=self.flags)
+            missing = ((None,), (_NOTHING,))  # a time and its interval
+            yield PairRound(number, pairs, *missing, *missing, *missing, (None,), (reason,), again=again, flags=self.flags)
         elif len(times) == len(self.ways):
             latency, forward, backward = times
-            of_ranks = [largest(disturbances, [*self.places.ranks[a], *self.places.ranks[b]]) for a, b in pairs]
+            by_pair = [largest(disturbances, [*self.places.ranks[a], *self.places.ranks[b]]) for a, b in pairs]
             wrong: list[int | None] = [None] * len(pairs)
             if self.request.launch.check:
                 wrong = [sum(counts) for counts in zip(*(way_times.wrong for way_times in times), strict=True)]
@@ -252,8 +248,8 @@ class RoundRunner(msgspec.Struct, frozen=True):
                 wrong_detail=tuple(
                     next(filter(None, details), None) for details in zip(*(way_times.wrong_detail for way_times in times), strict=True)
                 ),
-                cpu_wait=tuple(round(disturbance.cpu_wait, 4) for disturbance in of_ranks),
-                flipped=tuple(disturbance.flipped for disturbance in of_ranks),
+                cpu_wait=tuple(round(disturbance.cpu_wait, 4) for disturbance in by_pair),
+                flipped=tuple(disturbance.flipped for disturbance in by_pair),
             )
 
     def _pair_times(self, way: RoundMeasurement, pairs: Round) -> PairTimes | str | None:
@@ -301,7 +297,8 @@ class RoundRunner(msgspec.Struct, frozen=True):
                 backend.release(group)
         if not isinstance(result, Measured):
             return dict.fromkeys(groups, GroupFigure(None, na=str(reason or result))), ()
-        ready, measured = result.ready, result.measured
+        ready = result.ready
+        measured = result.measured
         if measured is None or result.wrong is None:
             return {}, ()
         wrong, details = wrong_by({rank: ranks for ranks in groups for rank in ranks}, result.wrong)
@@ -317,20 +314,23 @@ class RoundRunner(msgspec.Struct, frozen=True):
 
     def _streamed(self, request: RoundRequest) -> tuple[list[GroupFigure], Sequence[str]]:
         """Return the figures of each pair: the interval of its slower direction, and no speed if one direction has none."""
-        seconds, nic = self.request.launch.budget.max_time_s, request.nic or ""
-        firsts, addresses = leaders(self.world, self.places), (self.rails or {})[nic]
+        seconds = self.request.launch.budget.max_time_s
+        nic = request.nic or ""
+        firsts = leaders(self.world, self.places)
+        addresses = (self.rails or {})[nic]
         streams = [TcpStream(firsts[a], firsts[b], addresses[b], addresses[a], nic, port=request.port) for a, b in request.groups]
         both_ways = []
-        for those in (streams, [stream.reversed for stream in streams]):
-            reports = run_streams(self.world, those, seconds)
-            both_ways.append([_stream_figure(stream, report, seconds) for stream, report in zip(those, reports, strict=True)])
+        for directed in (streams, [stream.reversed for stream in streams]):
+            reports = run_streams(self.world, directed, seconds)
+            both_ways.append([_stream_figure(stream, report, seconds) for stream, report in zip(directed, reports, strict=True)])
         figures = []
-        for (there, _), (back, _) in zip(*both_ways, strict=True):
-            slower = min((there, back), key=lambda way: way.speed or 0.0)
-            detail, na = there.detail or back.detail, there.na or back.na
+        for (forward, _), (backward, _) in zip(*both_ways, strict=True):
+            slower = min((forward, backward), key=lambda figure: figure.speed or 0.0)
+            detail = forward.detail or backward.detail
             wrong = int(detail is not None)
-            figures.append(GroupFigure(there.speed, back.speed, None, slower.low, slower.high, wrong, na, detail=detail))
-        proven = all(counted for way in both_ways for _, counted in way)
+            na = forward.na or backward.na
+            figures.append(GroupFigure(forward.speed, backward.speed, None, slower.low, slower.high, wrong, na, detail=detail))
+        proven = all(is_counted for results in both_ways for _, is_counted in results)
         return figures, () if proven else ("path_unproven",)
 
 
@@ -352,19 +352,18 @@ def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | No
     return refusal, made
 
 
-def _stream_figure(way: TcpStream, report: StreamReport, seconds: float) -> tuple[GroupFigure, bool]:
+def _stream_figure(stream: TcpStream, report: StreamReport, seconds: float) -> tuple[GroupFigure, bool]:
     """Return (the rate of a stream with its interval, or why it is unknown; whether both interfaces counted it)."""
     if report.why:
         return GroupFigure(None, na=report.why), True
-    rates, left, came = report.rates, report.left, report.came
-    if not rates.size or rates.max() <= 0:
-        return GroupFigure(None, na=f"{way.nic} of {way.source.host}: the stream stalled", detail=report.wrong), True
-    least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
-    elsewhere = f"over another interface than {way.nic}, although it has the address of {way.nic}"
-    if left is not None and left < least:
-        return GroupFigure(None, na=f"the stream left {way.source.host} {elsewhere}", detail=report.wrong), True
-    if came is not None and came < least:
-        return GroupFigure(None, na=f"the stream reached {way.target.host} {elsewhere}", detail=report.wrong), True
-    rate = median(rates)
-    proven = left is not None and came is not None
+    if not report.rates.size or report.rates.max() <= 0:
+        return GroupFigure(None, na=f"{stream.nic} of {stream.source.host}: the stream stalled", detail=report.wrong), True
+    least = COUNTED * float(np.mean(report.rates)) * seconds * _COUNTED_PART
+    elsewhere = f"over another interface than {stream.nic}, although it has the address of {stream.nic}"
+    if report.left is not None and report.left < least:
+        return GroupFigure(None, na=f"the stream left {stream.source.host} {elsewhere}", detail=report.wrong), True
+    if report.came is not None and report.came < least:
+        return GroupFigure(None, na=f"the stream reached {stream.target.host} {elsewhere}", detail=report.wrong), True
+    rate = median(report.rates)
+    proven = report.left is not None and report.came is not None
     return GroupFigure(rate.value or None, low=rate.ci_low, high=rate.ci_high, detail=report.wrong), proven

@@ -111,8 +111,8 @@ def repeats(trials: Sequence[Trial], ways: Sequence[str], limit: float) -> Repea
     slow = waited = 0
     control_slowdowns: list[float] = []
     for trial in used:
-        slowdown, of_controls = _slowdowns(trial, ways, usual)
-        control_slowdowns += of_controls
+        slowdown, slowdowns_of_controls = _slowdowns(trial, ways, usual)
+        control_slowdowns += slowdowns_of_controls
         explained = -_WAITED_TWICE * log(1 - min(max(trial.cpu_wait, 0.0), 0.99))
         if slowdown - explained > limit:
             slow += 1
@@ -160,7 +160,7 @@ def _slowdowns(trial: Trial, ways: Sequence[str], usual: dict[str, float]) -> tu
     suspect = float(np.mean([usual[way] - log(trial.speeds[way]) for way in measured]))
     log_speeds = [_control_log_speeds(trial, way) for way in measured]
     complete = min(map(len, log_speeds))
-    controls = np.array([usual[way] - np.array(of_way[:complete]) for way, of_way in zip(measured, log_speeds, strict=True)])
+    controls = np.array([usual[way] - np.array(way_speeds[:complete]) for way, way_speeds in zip(measured, log_speeds, strict=True)])
     round_effect = float(np.median(controls)) if complete >= _LEVELLED else 0.0
     return suspect - round_effect, [float(slowdown) - round_effect for slowdown in controls.mean(axis=0)]
 

@@ -60,10 +60,7 @@ _FASTEST, _MOST_UNEVEN = 0.9, 0.3
 
 
 def promise(n: int, options: Options) -> int:
-    """Return the largest number of rounds of a hunt among n places. Most hunts take far fewer.
-
-    Raises UsageError if `options.rounds` or `options.most_rounds` is less than the fewest rounds that give a result.
-    """
+    """Return the largest number of rounds of a hunt among n places. Raises UsageError if the options allow too few for a result."""
     return sum(stages(n, options).values())
 
 
@@ -82,7 +79,7 @@ def stages(n: int, options: Options) -> dict[str, int]:
             f"a sweep of {plural(sweep_rounds, 'round')} cannot distinguish a faulty one of {n} from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
-    most_growing = growing.most_rounds(n, options) if options.growing else 0
+    most_growing = growing.most_rounds(n, options)
     most_isolation = isolation.most_rounds(options)
     most_groups = options.group_stage.most_rounds(options) if options.group_stage else 0
     most = options.most_rounds
@@ -94,11 +91,10 @@ def stages(n: int, options: Options) -> dict[str, int]:
             f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
     swept = max(least, min(sweep_rounds, most - cross_check_rounds(n)))
-    left = most - swept
-    checked = min(cross_check_rounds(n), left)
-    grouped = min(most_groups, left - checked)
-    isolated = min(most_isolation, left - checked - grouped)
-    grown = min(most_growing, left - checked - grouped - isolated)
+    checked = min(cross_check_rounds(n), most - swept)
+    grouped = min(most_groups, most - swept - checked)
+    isolated = min(most_isolation, most - swept - checked - grouped)
+    grown = min(most_growing, most - swept - checked - grouped - isolated)
     most_rounds = {"sweep": swept, "cross-check": checked, "growing": grown, "isolation": isolated}
     return {**most_rounds, "groups": grouped} if options.group_stage else most_rounds
 
@@ -132,24 +128,24 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
     log = HuntLog(tuple(names), hosts=tuple(hosts or names))
     most_rounds = stages(n, options)
     random = draws.Random(f"hunt, {options.seed}")
-    found = yield from _sweep(log, options, most_rounds["sweep"], random)
+    selection = yield from _sweep(log, options, most_rounds["sweep"], random)
     trunks: list[Suspect] = []
     if options.group_stage:
         trunks = yield from options.group_stage.judge(log, most_rounds["groups"], random)
         options = replace(options, leaf_of=options.group_stage.leaf_of or options.leaf_of)
-        found = candidates.find_candidates(log.matrix(), _unknown_speeds(log, options))
+        selection = candidates.find_candidates(log.matrix(), _unknown_speeds(log, options))
     # no place can be judged if healthy places are not a majority
     no_verdict: facts.TooFewMeasured | facts.TooManySuspects | None = None
     measured = n - len(_unknown_speeds(log, options))
-    slow = len({candidate.places for candidate in found.places})
+    slow = len({candidate.places for candidate in selection.places})
     if measured < LEAST_PLACES:
         no_verdict = facts.TooFewMeasured(measured, n)
-    elif slow and (len(found.healthy) < 2 or 2 * slow >= measured):
+    elif slow and (len(selection.healthy) < 2 or 2 * slow >= measured):
         no_verdict = facts.TooManySuspects(slow, measured)
     if no_verdict:
-        judged = [_not_retested(candidate, no_verdict) for candidate in found.places]
+        judged = [_not_retested(candidate, no_verdict) for candidate in selection.places]
     else:
-        judged = yield from _cross_check(log, found, options, most_rounds["cross-check"], random)
+        judged = yield from _cross_check(log, selection, options, most_rounds["cross-check"], random)
         if options.growing and not log.avoided and not any(suspect.state == CONFIRMED for suspect in judged):
             healthy = _not_suspects(judged, n)
             if _fits(log, "growing", growing.most_rounds(len(healthy), options), most_rounds):
@@ -166,9 +162,9 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
         suspects=_ordered(log, judged, options.leaf_of or ()),
         rounds=log.rounds(),
         promised=sum(most_rounds.values()),
-        notes=(*log.notes, *notes(log, judged, found)),
+        notes=(*log.notes, *notes(log, judged, selection)),
         no_verdict=no_verdict,
-        middle=found.middle or typical_speed(log),
+        middle=selection.middle or typical_speed(log),
         hosts=log.hosts,
     )
 
@@ -192,7 +188,7 @@ def _hunt_few(names: tuple[str, ...]) -> Hunt:
         else:
             log.notes.append(facts.PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
     log.notes += [facts.WrongElements(names[place], *counts) for place, counts in wrong_data(log).items()]
-    why = facts.OneEndpoint() if n < 2 else facts.TooFewEndpoints(2 if n == 2 else 3)
+    why = facts.TooFewEndpoints(2 if n == 2 else 3) if n > 1 else facts.OneEndpoint()
     return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 
@@ -209,19 +205,18 @@ def _sweep(log: HuntLog, options: Options, room: int, random: draws.Random) -> G
 
 
 def _cross_check(
-    log: HuntLog, found: SweepResult, options: Options, room: int, random: draws.Random
+    log: HuntLog, selection: SweepResult, options: Options, room: int, random: draws.Random
 ) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
     """Return the suspects after their repeated measurement, and the places of unknown speed. At most a third is confirmed."""
-    check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
-    done = yield from check.run(room)
-    if not done:
+    check = CrossCheck(log, selection, _path_ends(log), options.leaf_of, random)
+    is_done = yield from check.run(room)
+    if not is_done:
         log.notes.append(facts.RoundsUsedUp(room))
     if check.left_out:
         log.notes.append(facts.PathsNotRetested(check.left_out))
     unknown = _unknown_speeds(log, options)
-    judged = [
-        suspect for suspect in demote_common(suspects(check, log.names), log, check.path_kind) if not set(suspect.places) & unknown.keys()
-    ]
+    judged = demote_common(suspects(check, log.names), log, check.path_kind)
+    judged = [suspect for suspect in judged if not set(suspect.places) & unknown.keys()]
     confirmed = [suspect for suspect in judged if suspect.state == CONFIRMED and len(suspect.places) == 1]
     if _MOST_CONFIRMED_SHARE * len(confirmed) > len(log.names):
         too_many = facts.TooManySuspects(len(confirmed), len(log.names))
@@ -239,16 +234,16 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     places, or if half of all places are suspects, since no majority is healthy then. Suspects that are not returned were not measured
     again.
     """
-    found = candidates.find_candidates(matrix)
-    slow = {candidate.places for candidate in found.places}
-    if matrix.n < LEAST_PLACES or len(found.healthy) < 2 or 2 * len(slow) >= matrix.n:
+    selection = candidates.find_candidates(matrix)
+    slow = {candidate.places for candidate in selection.places}
+    if matrix.n < LEAST_PLACES or len(selection.healthy) < 2 or 2 * len(slow) >= matrix.n:
         return []
     exchanges = []
     for pair_round in rounds:
         result = result_of_pairs(pair_round.pairs, [pair_round], matrix.size_bytes)
         exchanges.append((RoundRequest(PAIRS, pair_round.pairs, ""), result))
     log = HuntLog(matrix.places, exchanges, matrix.hosts)
-    check = CrossCheck(log, found, _path_ends(log), None, draws.Random(f"pairs, {seed}"))
+    check = CrossCheck(log, selection, _path_ends(log), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return demote_common(suspects(check, log.names), log, check.path_kind)
 
@@ -265,7 +260,7 @@ def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     ends = {place for suspect in slow for place in suspect.places}
     if len(slow) >= max(_MANY_PATHS, len(names) // _OF_PLACES) and len(ends) == 2 * len(slow):
         paths = [_inconclusive(suspect, facts.ManyPaths(len(slow))) if suspect in slow else suspect for suspect in paths]
-    deferred = [_not_retested(candidate, facts.Deferred()) for candidate in check.found.deferred]
+    deferred = [_not_retested(candidate, facts.Deferred()) for candidate in check.selection.deferred]
     return [*places, *deferred, *paths]
 
 
@@ -303,9 +298,9 @@ def demote_common(suspects: Sequence[Suspect], log: HuntLog, path_kind: PathKind
         pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(log_speeds)) if not confirmed & {int(a), int(b)}]
         if suspect.partners:
             pairs = [pair for pair in pairs if path_kind(*pair) == path_kind(*ends)]
-        others = np.array([log_speeds[pair] for pair in pairs])
-        if len(others) >= _LEAST_PAIRS:
-            share = float(np.mean(others < np.quantile(others, _FAST) + ln(suspect.ratio) / 2))
+        pair_speeds = np.array([log_speeds[pair] for pair in pairs])
+        if len(pairs) >= _LEAST_PAIRS:
+            share = float(np.mean(pair_speeds < np.quantile(pair_speeds, _FAST) + ln(suspect.ratio) / 2))
             if share > _MOST_SLOW:
                 judged[-1] = _inconclusive(suspect, facts.OthersAsSlow(share))
     return judged
@@ -316,7 +311,6 @@ def _inconclusive(suspect: Suspect, why: Fact) -> Suspect:
 
 
 def _not_retested(candidate: Candidate, why: Fact) -> Suspect:
-    """Return a candidate that was not measured again as a suspect."""
     kind = "latency" if candidate.of_latency else "node"
     return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.evidence, why))
 
@@ -340,7 +334,7 @@ def _ordered(log: HuntLog, suspects: Sequence[Suspect], leaf_of: Sequence[str]) 
     return tuple(remarked)
 
 
-def notes(log: HuntLog, suspects: Sequence[Suspect], found: SweepResult) -> list[Fact]:
+def notes(log: HuntLog, suspects: Sequence[Suspect], selection: SweepResult) -> list[Fact]:
     """Return the undecided questions, and the properties that all places share."""
     names = log.names
     n = len(names)
@@ -360,7 +354,7 @@ def notes(log: HuntLog, suspects: Sequence[Suspect], found: SweepResult) -> list
     possible = n * (n - 1) // 2
     if 0 < met < possible:  # a slow path is detected only if it was measured
         noted.append(facts.PairsNotCovered(met, possible))
-    speed = found.middle or typical_speed(log)
+    speed = selection.middle or typical_speed(log)
     if speed is not None and all(suspect.state == CLEARED for suspect in suspects):
         # the share of pairs that are noticeably slower than the fastest tenth
         log_speeds = np.log(np.array(_speeds(log, PAIRS)))
@@ -389,10 +383,7 @@ def _unknown_speeds(log: HuntLog, options: Options) -> dict[int, Fact]:
 
 
 def _not_suspects(suspects: Sequence[Suspect], n: int) -> list[int]:
-    """Return the places that are no suspects, or that were cleared."""
-    suspected = {
-        place for suspect in suspects if suspect.state in (CONFIRMED, INCONCLUSIVE) and suspect.kind != "path" for place in suspect.places
-    }
+    suspected = {place for suspect in suspects if suspect.state != CLEARED and suspect.kind != "path" for place in suspect.places}
     return [place for place in range(n) if place not in suspected]
 
 

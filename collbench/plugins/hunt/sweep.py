@@ -59,8 +59,8 @@ def group_size(n: int) -> int:
 
 def rounds_groups(n: int, options: Options) -> int:
     """Return how many rounds `sweep_groups` takes: ⌈log₂ n⌉ + 1, or fewer by the options."""
-    own = (n - 1).bit_length() + 1
-    return own if options.rounds is None else max(1, min(own, options.rounds))
+    usual = (n - 1).bit_length() + 1
+    return usual if options.rounds is None else max(1, min(usual, options.rounds))
 
 
 def sweep_groups(log: HuntLog, options: Options, random: draws.Random) -> Generator[RoundRequest, RoundResult, list[SlowMember]]:
@@ -68,15 +68,17 @@ def sweep_groups(log: HuntLog, options: Options, random: draws.Random) -> Genera
     n = len(log.names)
     if n < LEAST_PLACES:
         raise ValueError(f"{n} places make too few groups")
-    all_rounds, rest = rounds_groups(n, options), f", {n % group_size(n)} rest" if n % group_size(n) else ""
-    ratios, lost = np.full((all_rounds, n), np.nan), [list[str]() for _ in range(n)]
+    all_rounds = rounds_groups(n, options)
+    rest = f", {n % group_size(n)} rest" if n % group_size(n) else ""
+    ratios = np.full((all_rounds, n), np.nan)
+    lost: list[list[str]] = [[] for _ in range(n)]
     for number, groups in enumerate(partitions(n, group_size(n), all_rounds, random)):
         why = f"groups of {group_size(n)}, round {number + 1} of {all_rounds}{rest}"
         answer = yield from log.request(RoundRequest(GROUPS, groups, why))
-        known = log_ratios(answer)
-        if np.isnan(known).all():  # without any measurement the round has no effect
+        group_ratios = log_ratios(answer)
+        if np.isnan(group_ratios).all():  # without any measurement the round has no effect
             continue
-        for group, ratio, figure in zip(groups, known, answer.figures, strict=True):
+        for group, ratio, figure in zip(groups, group_ratios, answer.figures, strict=True):
             ratios[number, list(group)] = ratio
             for place in group if np.isnan(ratio) else ():
                 lost[place].append(figure.na or "no reason was given")
@@ -91,26 +93,24 @@ def slow_members(ratios: Ratios, lost: Sequence[Sequence[str]]) -> list[SlowMemb
 
     A group is slow if it is beyond the noise of the faster half of all groups, and at least 4 % behind.
     """
-    limit, every = log(LEAST_RATIO), np.unique(ratios[np.isfinite(ratios)])
-    if len(every):
-        near, far = np.quantile(every, (0.6, 0.9))
+    limit = log(LEAST_RATIO)
+    group_ratios = np.unique(ratios[np.isfinite(ratios)])
+    if len(group_ratios):
+        near, far = np.quantile(group_ratios, (0.6, 0.9))
         limit = -max(_LEAST_DEPTH, _SCALES * float(far - near) / (_T4_QUANTILES[1] - _T4_QUANTILES[0]))
-    found = []
+    members = []
     for place, whys in enumerate(lost):
-        known = np.sort(ratios[np.isfinite(ratios[:, place]), place])
-        if not len(known):
-            found += [SlowMember(place, LEAST_RATIO, facts.GroupsNotMeasured(len(whys), whys[-1]))] if whys else []
-        elif known[-2 if len(known) >= _FORGIVEN else -1] <= limit:
-            ratio = exp(float(np.median(known)))
-            found.append(SlowMember(place, ratio, facts.SlowGroups(int((known <= limit).sum()), len(known), ratio)))
-    return sorted(found, key=lambda each: each.ratio)
+        measured = np.sort(ratios[np.isfinite(ratios[:, place]), place])
+        if len(measured) and measured[-2 if len(measured) >= _FORGIVEN else -1] <= limit:
+            ratio = exp(float(np.median(measured)))
+            members.append(SlowMember(place, ratio, facts.SlowGroups(int((measured <= limit).sum()), len(measured), ratio)))
+        elif not len(measured) and whys:
+            members.append(SlowMember(place, LEAST_RATIO, facts.GroupsNotMeasured(len(whys), whys[-1])))
+    return sorted(members, key=lambda member: member.ratio)
 
 
 def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator[Groups]:
-    """Yield `number` random splits of n places into groups of one size. Two places meet in as few of them as possible.
-
-    If the size does not divide n, the places that were left out least so far are left out.
-    """
+    """Yield `number` random splits of n places into groups of one size, in which two places meet rarely. All are left out equally often."""
     met = np.zeros((n, n), np.int64)
     rested = np.zeros(n, np.int64)
     for _ in range(number):
@@ -138,7 +138,8 @@ def log_ratios(answer: RoundResult) -> Ratios:
 def _apart(order: Sequence[int], size: int, met: NDArray[np.int64]) -> list[list[int]]:
     """Assign each place to the group that it has met least (meetings squared, so that no pair meets twice before all have met)."""
     groups: list[list[int]] = [[] for _ in range(len(order) // size)]
-    cost, members = np.zeros((len(groups), met.shape[0])), np.zeros(len(groups))
+    cost = np.zeros((len(groups), met.shape[0]))
+    members = np.zeros(len(groups))
     for place in order:
         chosen = int(np.argmin(np.where(members < size, cost[:, place] + members / (size * len(order)), np.inf)))
         groups[chosen].append(place)
@@ -154,12 +155,10 @@ _UP_TO = 64  # and one more with each doubling above
 
 
 def rounds(n: int, options: Options) -> int:
-    """Return the number of rounds: all for n ≤ 8, else 8 to 64 places, 11 for 512; at least those that the cover needs.
-
-    With an odd number of places each is left out once, so it takes one more.
-    """
+    """Return the number of rounds: all for n ≤ 8, else 8 up to 64 places, 11 for 512, one more for odd n; at least those of the cover."""
     every = n - 1 + n % 2
-    count = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
+    usual = every if n <= _ALL else _PARTNERS + ((n - 1) // _UP_TO).bit_length() + n % 2
+    count = usual if options.rounds is None else options.rounds
     return max(min(count, every), len(packed(options.cover or ())))
 
 
@@ -168,14 +167,10 @@ def least_rounds(n: int, options: Options) -> int:
     return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(packed(options.cover or ())))
 
 
-def partners(n: int) -> int:
-    """Return with how many others each of more than eight places is measured."""
-    return _PARTNERS + max(0, ((n - 1) // _UP_TO).bit_length())
-
-
 def sweep_pairs(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
     """Run `number` rounds: first those of the cover, with new pairs of the free places, then random round-robin rounds."""
-    n, covering = len(log.names), packed(options.cover or ())
+    n = len(log.names)
+    covering = packed(options.cover or ())
     met = {pair for pairs in covering for pair in pairs}
     plan: list[Round] = []
     for pairs in covering:
@@ -183,16 +178,17 @@ def sweep_pairs(log: HuntLog, options: Options, number: int, random: draws.Rando
         met |= set(plan[-1])
     if number > len(plan):
         plan += schedule(n, most=number - len(plan), seed=random.getrandbits(32)).rounds()
-    for at, pairs in enumerate(plan):
-        yield from log.request(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
+    for turn, pairs in enumerate(plan, 1):
+        yield from log.request(RoundRequest(PAIRS, pairs, f"round {turn} of {number}"))
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:
     """Yield pairs of the places that are in none of `pairs`, with new partners if possible."""
     busy = {place for pair in pairs for place in pair}
-    free = random.sample(order := [place for place in range(n) if place not in busy], len(order))
+    free = [place for place in range(n) if place not in busy]
+    free = random.sample(free, len(free))
     while len(free) > 1:
         place = free.pop()
-        other = next((each for each in free if pair_of(place, each) not in met), free[0])
-        free.remove(other)
-        yield pair_of(place, other)
+        partner = next((partner for partner in free if pair_of(place, partner) not in met), free[0])
+        free.remove(partner)
+        yield pair_of(place, partner)

@@ -67,10 +67,7 @@ class RoundsListener(ProgressListener, Protocol):
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on the verdict of a hunt. It is called only if all ranks are still running and no data was wrong.
-
-        event(kind, **facts) stores an action.
-        """
+        """Act on the verdict of a hunt, while all ranks run and if no data was wrong. event(kind, **facts) stores an action."""
         ...
 
 
@@ -93,14 +90,13 @@ class RoundsTask(Task):
     in_order = True
 
     def check(self, session: LaunchSession, others: Sequence[PlannedCase] = ()) -> None:
-        """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
-
-        others: cases that are measured in addition to the messages.
-        """
-        backend, world = session.backend.running, session.world
+        """Raise UsageError on all ranks if backend or memory cannot handle the messages and `others`, or if --slowed has no effect."""
+        backend = session.backend.running
+        world = session.world
         ways = ways_of(self.request, backend.name)
         refusals = [can_do(backend, way.operation, way.case) for way in ways]
-        if reason := world.first_error(next(filter(None, refusals), None), f"asking {backend.name} what it can do"):
+        reason = world.first_error(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
+        if reason:
             world.refuse(f"no pair can be measured on {backend.name}: {reason}")
         session.request.slowed.check([*(way.case for way in ways), *(case for _, case, _ in others)], backend.ranks)
         largest = max(ways, key=lambda way: way.case.size_bytes)
@@ -108,12 +104,12 @@ class RoundsTask(Task):
 
     def runner(self, session: LaunchSession, **more: Any) -> RoundRunner:
         """Return the runner of rounds. All ranks must call it."""
-        backend, world = session.backend.running, session.world
+        backend = session.backend.running
         ways = ways_of(self.request, backend.name)
         context = session.context_of([(way.operation, way.case, session.backend) for way in ways], backend)
         on = (*backend.flags, *session.flags(backend, [way.case for way in ways]))
         return RoundRunner(
-            self.request, session.engine, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
+            self.request, session.engine, context, self.places, ways, on, None if backend.virtual else state_probe(session.world), **more
         )  # fmt: skip
 
     def about_places(self, backend: str) -> dict[str, Any]:
@@ -140,7 +136,10 @@ class RoundsTask(Task):
 
     def listened(self, last: Sequence[Any], number: int) -> Generator[RoundRequest, list[Any], None]:
         """Yield the rounds that the listener requests, from a number on; `last` are the records of the rounds before."""
-        while self.listener and (order := self.listener.next(last)):
+        while self.listener:
+            order = self.listener.next(last)
+            if order is None:
+                return
             last = yield replace(order, number=number)
             number += 1
 
@@ -197,7 +196,8 @@ class HuntTask(RoundsTask):
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan with the number of rounds that the strategy promises. Raises UsageError on all ranks if it rejects the hunt."""
         self.listener = cast("RoundsListener | None", session.listener)
-        backend, world = session.backend.running, session.world
+        backend = session.backend.running
+        world = session.world
         self.places = places_of(self.request, world.hosts, ranks_by_host(backend, world))
         self.no_groups = no_groups(self.request, backend, world)
         self.check(session, [] if self.no_groups else [(ALLREDUCE, group_case(self.request, backend), session.backend)])
@@ -210,8 +210,8 @@ class HuntTask(RoundsTask):
         }  # fmt: skip
         cliques = nvlink_cliques(world) if self.request.groups == "nvlink" else None
         about = {**self.about, "cliques": cliques}
-        own = at_rank_0(world, lambda: dict(self.listener.plan(about)) if self.listener else None, "planning the hunt")
-        self.about |= world.broadcast(own or {}, "planning the hunt")
+        entries = at_rank_0(world, lambda: dict(self.listener.plan(about)) if self.listener else None, "planning the hunt")
+        self.about |= world.broadcast(entries or {}, "planning the hunt")
         return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
 
     @property
@@ -282,7 +282,8 @@ def nodes_of(request: HuntRequest, world: World) -> list[tuple[str, str]]:
 def nvlink_cliques(world: World) -> dict[str, str]:
     """Return by host the NVLink clique of its GPUs, at rank 0, of hosts with exactly one. All ranks must call it."""
     cliques = [{gpu.clique for gpu in machine.gpus} for machine in probed(world) or ()]
-    return {host: next(iter(of_host)) or "" for host, of_host in zip(world.hosts, cliques, strict=False) if len(of_host) == 1}
+    by_host = zip(world.hosts, cliques, strict=False)
+    return {host: next(iter(host_cliques)) or "" for host, host_cliques in by_host if len(host_cliques) == 1}
 
 
 def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, Any] | None:
@@ -292,16 +293,18 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
     """
     if "oversubscribed" in runner.flags:  # times that include waits for a core show nothing about a link
         return None
-    first, backend, places, ranks_per_place = session.records[0], runner.context.backend, runner.places, 1
+    first = session.records[0]
+    backend = runner.context.backend
+    places = runner.places
     if first.kind == PAIRS:
-        way, ranks_per_place = runner.ways[1], places.width
+        way = runner.ways[1]
         ceiling, _ = session.ceilings.of(way.operation, way.case, backend, places.groups([(a, b) for a, b in first.groups]))
     else:
         groups = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
         ceiling, _ = session.ceilings.of(ALLREDUCE, group_case(runner.request, backend), backend, groups)
     if ceiling.bytes_per_s is None:
         return None
-    rate = ceiling.bytes_per_s * ranks_per_place
+    rate = ceiling.bytes_per_s * (places.width if first.kind == PAIRS else 1)
     return {"bytes_per_s": rate, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
@@ -324,14 +327,16 @@ class PairsTask(RoundsTask):
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan with the number of rounds. Raises UsageError for options that do not fit the launch or its memory."""
         self.listener = cast("RoundsListener | None", session.listener)
-        backend, world, tools = session.backend.running, session.world, self.request.tools
+        backend = session.backend.running
+        world = session.world
         by_host = ranks_by_host(backend, world)
         self.places = places_of(self.request, world.hosts, by_host)
         self.schedule = schedule_of(self.request, self.places, by_host, session.order_seed)
         self.check(session)
-        if tools and backend.virtual:
-            raise UsageError(f"--tools {','.join(tools)} needs real hosts, but backend {backend.name} has none: use another --backend")
-        self.tools = installed_tools(world, tools)
+        if self.request.tools and backend.virtual:
+            tools = ",".join(self.request.tools)
+            raise UsageError(f"--tools {tools} needs real hosts, but backend {backend.name} has none: use another --backend")
+        self.tools = installed_tools(world, self.request.tools)
         self.about = self._about(session, self.schedule.pairs) | {"rounds": self.schedule.number, "measured": None}
         if self.listener:
             self.listener.plan(self.about)
@@ -340,10 +345,10 @@ class PairsTask(RoundsTask):
 
     def _about(self, session: LaunchSession, pairs: int) -> dict[str, Any]:
         """Return run.json's "pairs" for so many pairs, without those that the launch has counted."""
-        request, backend = self.request, session.backend.name
+        request = self.request
         sample = sampled(request, self.schedule, pairs)
-        about = self.about_places(backend)
-        about["streams"] = ways_of(request, backend)[1].case.streams
+        about = self.about_places(session.backend.name)
+        about["streams"] = ways_of(request, session.backend.name)[1].case.streams
         about["possible"] = self.schedule.possible
         about["sampled"] = sample.render() if sample else None
         about["concurrent"] = request.concurrent
@@ -372,13 +377,13 @@ class PairsTask(RoundsTask):
         Every place gets at least one pair. --budget limits the rounds that one launch measures.
         """
         matrix: list[PairRound] = []
-        least, parts = self.schedule.least * self.schedule.parts, self.schedule.parts
+        parts = self.schedule.parts
         stored = set(self.rounds.numbers) if self.rounds else ()
         for number, pairs in enumerate(self.schedule.rounds()):
             if number not in stored:
                 if self._ended:
                     continue
-                if number >= least and number % parts == 0 and time.monotonic() - self.began > self.request.budget_s:
+                if number >= self.schedule.least * parts and number % parts == 0 and time.monotonic() - self.began > self.request.budget_s:
                     break
             matrix += yield RoundRequest("pairs", pairs, "", MATRIX, number=number)
             self.visited += len(pairs)
@@ -386,12 +391,13 @@ class PairsTask(RoundsTask):
 
     def play(self, session: LaunchSession, runner: RoundRunner, order: RoundRequest) -> WrongDataStop | None:
         """Measure a round of the matrix, or of suspects again."""
-        again, pairs = order.stage != MATRIX, tuple((group[0], group[1]) for group in order.groups)
+        again = order.stage != MATRIX
+        pairs = tuple((group[0], group[1]) for group in order.groups)
         if again:
             session.note_once("again", "suspects are measured again next to control pairs before a node or pair is reported")
         most = self.request.concurrent or len(pairs)
-        for at in range(0, len(pairs), most):
-            for pair_round in runner.play_pairs(order.number, pairs[at : at + most], again):
+        for first in range(0, len(pairs), most):
+            for pair_round in runner.play_pairs(order.number, pairs[first : first + most], again):
                 session.store(pair_round, PAIRS_FILE)
         total = self.schedule.number
         if again:
@@ -437,10 +443,11 @@ class PairsTask(RoundsTask):
 
     def _run_tools(self, session: LaunchSession) -> None:
         """Run the tools in rounds, at all ranks, until all measured pairs are done or the time of --budget is used up again."""
-        tools, world, began = self.tools, session.world, time.monotonic()
-        if not tools.tools:
+        world = session.world
+        began = time.monotonic()
+        if not self.tools.tools:
             return
-        versions = {tool.name: " and ".join(dict.fromkeys(filter(None, tools.versions[tool.name]))) for tool in tools.tools}
+        versions = {tool.name: " and ".join(dict.fromkeys(filter(None, self.tools.versions[tool.name]))) for tool in self.tools.tools}
         names = listed([f"{name} {version}".strip() for name, version in versions.items()])
         session.note(f"external tools run between the same pairs, in both directions: {names}")
         played = {pair_round.round for pair_round in session.records if not pair_round.again}
@@ -454,20 +461,21 @@ class PairsTask(RoundsTask):
             if number and spent_s > self.request.budget_s:
                 break
             for row in self._rows_of_round(session, pairs, stored):
-                if row.na and all(row.na != other.na for other in self.external):
+                if row.na and row.na not in [stored_row.na for stored_row in self.external]:
                     session.note(f"{row.backend} from {row.evidence['from']} to {row.evidence['to']}: {row.na}")
                 self.external.append(row)
                 session.store(row, TOOLS_FILE)
             done += len(pairs)
             round_s = (time.monotonic() - began) / (number + 1)
             session.progress(_pairs_at_once(len(pairs)), number + 1, len(rounds), round_s * (len(rounds) - number - 1))
-        left = sum(map(len, rounds)) - done
-        if left:
-            session.note(f"the external tools ran between {done} of {done + left} pairs: --budget is used up; increase it for more")
+        total = sum(map(len, rounds))
+        if done < total:
+            session.note(f"the external tools ran between {done} of {total} pairs: --budget is used up; increase it for more")
 
     def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair], stored: Sequence[Sequence[Any]]) -> Iterator[Row]:
         """Yield the rows of a round that are not stored: of each tool, operation and direction."""
-        names, members = self.places.names, members_of(session.backend.running, session.world)
+        names = self.places.names
+        members = members_of(session.backend.running, session.world)
         firsts = [ranks[0] for ranks in self.places.ranks]
         seconds = min(self.request.launch.budget.max_time_s, session.world.timeout_s / 2)  # a running tool shows no progress
         for tool in self.tools.tools:

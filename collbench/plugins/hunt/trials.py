@@ -16,6 +16,7 @@ from collbench.plugins.hunt.records import Figures
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 WAYS = (SENDS, RECEIVES, LATENCY)
+OPPOSITE = {SENDS: RECEIVES, RECEIVES: SENDS, LATENCY: LATENCY}  # by way that of the other place
 
 PathKind = Callable[[int, int], Hashable]
 Measured = tuple[tuple[int, ...], GroupFigure]
@@ -106,7 +107,7 @@ class ControlComparison(msgspec.Struct):
         """Return the trial of `place`, its pair compared with the controls. noise: the sweep's noise of the place, by way."""
         pair, figure = measured
         is_first = place == pair[0]
-        partner = pair[1] if place == pair[0] else pair[0]
+        partner = pair[1] if is_first else pair[0]
         if figure.speed is None:
             return Trial(place, partner, healthy, na=figure.na)
         kind = self.path_kind(pair[0], pair[1])
@@ -119,7 +120,7 @@ class ControlComparison(msgspec.Struct):
         control_log_slowdowns: dict[str, tuple[float, ...]] = {}
         for way, speed in speeds.items():
             # the two directions of a pair follow each other: that of the controls that was measured at the same time
-            control_way = {SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) if not is_first else way
+            control_way = way if is_first else OPPOSITE[way]
             log_speeds = _log_speeds(control_way, compared)
             if len(log_speeds):
                 # of an even number of controls the faster middle one, since a control that is not healthy is slower

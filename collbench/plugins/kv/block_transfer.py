@@ -52,8 +52,11 @@ class TransferMethod(ABC):
     frees_together = False
 
     def __init__(self, plan: BlockPlan, world: World, opened: Backend) -> None:
-        self.plan, self.world, self.opened, self.rank = plan, world, opened, world.rank
-        self.out, self.into = plan.outgoing(world.rank), plan.incoming(world.rank)
+        self.plan = plan
+        self.world = world
+        self.rank = world.rank
+        self.out = plan.outgoing(world.rank)
+        self.into = plan.incoming(world.rank)
         self.pool: Pool = np.empty((0, plan.block_bytes), np.uint8)
 
     def refusal(self) -> Fact | None:
@@ -94,7 +97,8 @@ class _MpiMethod(TransferMethod):
         super().__init__(plan, world, opened)
         self.mpi = load_mpi()
         self.library = ctypes.CDLL(self.mpi.__file__)
-        self.comm, self.byte = (self.mpi._handleof(one) for one in (self.mpi.COMM_WORLD, self.mpi.BYTE))
+        self.comm = self.mpi._handleof(self.mpi.COMM_WORLD)
+        self.byte = self.mpi._handleof(self.mpi.BYTE)
         self.types: list[Any] = []
         self.status = ctypes.create_string_buffer(_STATUS_BYTES)
 
@@ -109,18 +113,18 @@ class _MpiMethod(TransferMethod):
     def scattered(self, places: NDArray[np.int64]) -> int:
         """Return the handle of a type of blocks at these places, relative to the first place of a pool."""
         displacements = (places * self.plan.block_bytes).tolist()
-        made = self.mpi.BYTE.Create_hindexed([self.plan.block_bytes] * len(displacements), displacements).Commit()
-        self.types.append(made)
-        return int(self.mpi._handleof(made))
+        blocks_type = self.mpi.BYTE.Create_hindexed([self.plan.block_bytes] * len(displacements), displacements).Commit()
+        self.types.append(blocks_type)
+        return int(self.mpi._handleof(blocks_type))
 
     def nonblocking(self, calls: Sequence[tuple[str, tuple[int, ...]]]) -> list[Call]:
         """Return calls that each start a message, and one wait for all of them."""
-        each = int(self.mpi._sizeof(self.mpi.Request))
-        self.requests = ctypes.create_string_buffer(max(1, each * len(calls)))
+        request_bytes = int(self.mpi._sizeof(self.mpi.Request))
+        self.requests = ctypes.create_string_buffer(max(1, request_bytes * len(calls)))
         self.statuses = ctypes.create_string_buffer(_STATUS_BYTES * max(1, len(calls)))
-        begin, statuses = ctypes.addressof(self.requests), ctypes.addressof(self.statuses)
-        posted = [self.call(name, *args, begin + each * turn) for turn, (name, args) in enumerate(calls)]
-        return [*posted, self.call("MPI_Waitall", len(calls), begin, statuses)] if calls else []
+        begin = ctypes.addressof(self.requests)
+        posted = [self.call(name, *args, begin + request_bytes * turn) for turn, (name, args) in enumerate(calls)]
+        return [*posted, self.call("MPI_Waitall", len(calls), begin, ctypes.addressof(self.statuses))] if calls else []
 
     def program(self, calls: Sequence[Call]) -> Program:
         """Return the program of these calls."""
@@ -128,8 +132,8 @@ class _MpiMethod(TransferMethod):
 
     def free(self) -> None:
         """Free the types."""
-        for made in self.types:
-            made.Free()
+        for blocks_type in self.types:
+            blocks_type.Free()
         self.types.clear()
 
 
@@ -140,10 +144,12 @@ class MpiMessages(_MpiMethod):
 
     def bind(self) -> Program:
         """Return the calls."""
-        size, byte, comm = self.plan.block_bytes, self.byte, self.comm
-        sends = [("MPI_Isend", (self.address(at), size, byte, link.target, _TAG, comm)) for link in self.out for at in link.at_source]
-        receives = [("MPI_Irecv", (self.address(at), size, byte, link.source, _TAG, comm)) for link in self.into for at in link.at_target]
-        return self.program(self.nonblocking([*receives, *sends]))
+        calls = [("MPI_Irecv", self._message(place, link.source)) for link in self.into for place in link.at_target]
+        calls += [("MPI_Isend", self._message(place, link.target)) for link in self.out for place in link.at_source]
+        return self.program(self.nonblocking(calls))
+
+    def _message(self, place: int, peer: int) -> tuple[int, ...]:
+        return self.address(place), self.plan.block_bytes, self.byte, peer, _TAG, self.comm
 
 
 class MpiTyped(_MpiMethod):
@@ -153,9 +159,9 @@ class MpiTyped(_MpiMethod):
 
     def bind(self) -> Program:
         """Return the calls."""
-        base, comm = self.address(), self.comm
-        calls = [("MPI_Irecv", (base, 1, self.scattered(link.at_target), link.source, _TAG, comm)) for link in self.into]
-        calls += [("MPI_Isend", (base, 1, self.scattered(link.at_source), link.target, _TAG, comm)) for link in self.out]
+        base = self.address()
+        calls = [("MPI_Irecv", (base, 1, self.scattered(link.at_target), link.source, _TAG, self.comm)) for link in self.into]
+        calls += [("MPI_Isend", (base, 1, self.scattered(link.at_source), link.target, _TAG, self.comm)) for link in self.out]
         return self.program(self.nonblocking(calls))
 
 
@@ -179,11 +185,11 @@ class MpiPut(_MpiMethod):
 
     def allocate(self) -> None:
         """Make the window; the memory of a source is ordinary."""
-        shown = self.plan.places(self.rank) * self.plan.block_bytes if self.into else 0
-        self.window = self.mpi.Win.Allocate(shown, 1, comm=self.mpi.COMM_WORLD)
+        exposed_bytes = self.plan.places(self.rank) * self.plan.block_bytes if self.into else 0
+        self.window = self.mpi.Win.Allocate(exposed_bytes, 1, comm=self.mpi.COMM_WORLD)
         self.window.Lock_all()
         self.mpi.COMM_WORLD.Barrier()
-        if shown:
+        if exposed_bytes:
             self.pool = np.frombuffer(self.window.tomemory(), np.uint8).reshape(-1, self.plan.block_bytes)
         else:
             super().allocate()
@@ -191,11 +197,13 @@ class MpiPut(_MpiMethod):
     def bind(self) -> Program:
         """Return the calls."""
         calls: list[Call] = []
-        win, size, byte = self.mpi._handleof(self.window), self.plan.block_bytes, self.byte
+        win = self.mpi._handleof(self.window)
+        size = self.plan.block_bytes
+        byte = self.byte
         for link in self.out:
             if self.typed:
-                types = self.scattered(link.at_source), self.scattered(link.at_target)
-                calls.append(self.call("MPI_Put", self.address(), 1, types[0], link.target, 0, 1, types[1], win))
+                source_type = self.scattered(link.at_source)
+                calls.append(self.call("MPI_Put", self.address(), 1, source_type, link.target, 0, 1, self.scattered(link.at_target), win))
                 continue
             for source, target in zip(link.at_source, link.at_target, strict=True):
                 calls.append(self.call("MPI_Put", self.address(source), size, byte, link.target, int(target) * size, size, byte, win))
@@ -232,9 +240,8 @@ class Packed(_MpiMethod):
 
     def bind(self) -> Program:
         """Return the calls."""
-        size = self.plan.block_bytes
-        self.buffers = [np.zeros((len(link.at_source), size), np.uint8) for link in (*self.into, *self.out)]
-        staged = dict(zip([(link.source, link.target) for link in (*self.into, *self.out)], self.buffers, strict=True))
+        links = (*self.into, *self.out)
+        staged = {(link.source, link.target): np.zeros((len(link.at_source), self.plan.block_bytes), np.uint8) for link in links}
 
         def pack(link: BlockLink) -> Callable[[], object]:
             return lambda: np.take(self.pool, link.at_source, axis=0, out=staged[link.source, link.target], mode="clip")
@@ -244,11 +251,11 @@ class Packed(_MpiMethod):
 
         self.copies = (*map(pack, self.out), *map(unpack, self.into))
         calls = []
-        for link in (*self.into, *self.out):
+        for link in links:
             buffer = staged[link.source, link.target]
-            name, other = ("MPI_Irecv", link.source) if link in self.into else ("MPI_Isend", link.target)
-            calls.append((name, (int(buffer.ctypes.data), buffer.nbytes, self.byte, other, _TAG, self.comm)))
-        copies = [PythonCall("copy", each) for each in self.copies]
+            name, peer = ("MPI_Irecv", link.source) if link in self.into else ("MPI_Isend", link.target)
+            calls.append((name, (int(buffer.ctypes.data), buffer.nbytes, self.byte, peer, _TAG, self.comm)))
+        copies = [PythonCall("copy", copy) for copy in self.copies]
         messages = [_in_python(call, self.mpi.Get_error_string) for call in self.nonblocking(calls)]
         return self.program([*messages, *copies] if self.into else [*copies, *messages])
 
@@ -264,7 +271,8 @@ def _in_python(call: Call, explain: Callable[[int], str]) -> PythonCall:
     words = [ctypes.c_uint64(word) for word in call.args]
 
     def run() -> None:
-        if code := function(*words):
+        code = function(*words)
+        if code:
             raise RunFailed(f"{call.name} failed: {explain(code)}")
 
     return PythonCall(call.name, run)
@@ -283,45 +291,43 @@ class Writev(TransferMethod):
             for link in self.plan.links:  # one after the other: a target that waits for one source rejects the others
                 wrong = None
                 if self.rank in (link.source, link.target):
-                    other = link.target if self.rank == link.source else link.source
+                    peer = link.target if self.rank == link.source else link.source
                     try:
-                        self.connections[other] = maker.connect(other, 1)
+                        self.connections[peer] = maker.connect(peer, 1)
                     except RunFailed as error:
                         wrong = str(error)
-                if failed := self.world.first_error(wrong, "connecting sockets"):
-                    raise RunFailed(str(failed))
+                reason = self.world.first_error(wrong, "connecting sockets")
+                if reason:
+                    raise RunFailed(str(reason))
         finally:
             maker.close()
 
     def bind(self) -> Program:
         """Return the calls."""
-        calls: list[Call] = []
-        for link in self.out:
-            calls.append(PythonCall("sendmsg", self._moving(link.target, link.at_source, send=True)))
-        for link in self.into:
-            calls.append(PythonCall("recvmsg", self._moving(link.source, link.at_target, send=False)))
+        calls = [PythonCall("sendmsg", self._moving(link.target, link.at_source, send=True)) for link in self.out]
+        calls += [PythonCall("recvmsg", self._moving(link.source, link.at_target, send=False)) for link in self.into]
         return Program((tuple(calls),), keep=self)
 
-    def _moving(self, other: int, places: NDArray[np.int64], send: bool) -> Callable[[], None]:
-        connection = self.connections[other].sockets[0]
-        views = [memoryview(self.pool[place]) for place in places]
-        batches = [views[at : at + _MOST_PARTS] for at in range(0, len(views), _MOST_PARTS)]
+    def _moving(self, peer: int, places: NDArray[np.int64], send: bool) -> Callable[[], None]:
+        connection = self.connections[peer].sockets[0]
+        blocks = [memoryview(self.pool[place]) for place in places]
+        batches = [blocks[first : first + _MOST_PARTS] for first in range(0, len(blocks), _MOST_PARTS)]
 
         def run() -> None:
             for batch in batches:
-                left = batch
-                while left:
-                    moved = connection.sendmsg(left) if send else connection.recvmsg_into(left, 0, socket.MSG_WAITALL)[0]
+                views = batch
+                while views:
+                    moved = connection.sendmsg(views) if send else connection.recvmsg_into(views, 0, socket.MSG_WAITALL)[0]
                     if moved == 0:
-                        raise RunFailed(f"{self.world.members[other]} closed the connection")
-                    left = _after(left, moved)
+                        raise RunFailed(f"{self.world.members[peer]} closed the connection")
+                    views = _after(views, moved)
 
         return run
 
     def free(self) -> None:
         """Close the connections."""
-        for each in getattr(self, "connections", {}).values():
-            each.close()
+        for connections in getattr(self, "connections", {}).values():
+            connections.close()
 
 
 def _after(views: list[memoryview], moved: int) -> list[memoryview]:
@@ -356,19 +362,19 @@ class Nixl(TransferMethod):
 
     def meet(self) -> None:
         """Exchange what the agents need to reach one another and the places of their memory, through the control plane."""
-        known = self.world.allgather(self.reached_by, "exchanging the metadata of NIXL's agents")
-        self.pools = [one["pool"] for one in known]
-        for other in {*(link.target for link in self.out), *(link.source for link in self.into)}:
-            name = self.agent.add_remote_agent(bytes.fromhex(known[other]["metadata"]))
-            self.names[other] = name.decode() if isinstance(name, bytes) else name
+        agents = self.world.allgather(self.reached_by, "exchanging the metadata of NIXL's agents")
+        self.pools = [agent["pool"] for agent in agents]
+        for peer in {*(link.target for link in self.out), *(link.source for link in self.into)}:
+            name = self.agent.add_remote_agent(bytes.fromhex(agents[peer]["metadata"]))
+            self.names[peer] = name.decode() if isinstance(name, bytes) else name
 
     def bind(self) -> Program:
         """Prepare the writes, and return the call that posts and awaits them, or the one that waits for the notifications."""
         for link in self.out:
-            number = np.arange(len(link.at_source), dtype=np.int32)
-            own = self._prepared("NIXL_INIT_AGENT", self.pools[self.rank], link.at_source)
-            other = self._prepared(self.names[link.target], self.pools[link.target], link.at_target)
-            self.writes.append(self.agent.make_prepped_xfer("WRITE", own, number, other, number, b"kv"))
+            numbers = np.arange(len(link.at_source), dtype=np.int32)
+            local = self._prepared("NIXL_INIT_AGENT", self.pools[self.rank], link.at_source)
+            remote = self._prepared(self.names[link.target], self.pools[link.target], link.at_target)
+            self.writes.append(self.agent.make_prepped_xfer("WRITE", local, numbers, remote, numbers, b"kv"))
         sources = [self.names[link.source] for link in self.into]
         calls = [PythonCall("nixl transfer", self._write)] if self.writes else []
         calls += [PythonCall("nixl get_new_notifs", lambda: self.wait_for(sources))] if sources else []
@@ -382,8 +388,8 @@ class Nixl(TransferMethod):
 
     def _write(self) -> None:
         states = [self.agent.transfer(write) for write in self.writes]
-        for write, first in zip(self.writes, states, strict=True):
-            state = first
+        for write, posted_state in zip(self.writes, states, strict=True):
+            state = posted_state
             while state == "PROC":
                 state = self.agent.check_xfer_state(write)
             if state != "DONE":
@@ -398,16 +404,21 @@ class Nixl(TransferMethod):
 
     def free(self) -> None:
         """Release the writes and the lists, and forget the other agents and this rank's memory."""
-        for each in (*self.writes, *self.lists):
-            each.release()
+        for handle in (*self.writes, *self.lists):
+            handle.release()
         for name in self.names.values():
             self.agent.remove_remote_agent(name)
         if self.registered is not None:
             self.agent.deregister_memory(self.registered)
-        self.writes, self.lists, self.names, self.registered = [], [], {}, None
+        self.writes.clear()
+        self.lists.clear()
+        self.names.clear()
+        self.registered = None
 
 
-METHODS: Mapping[str, type[TransferMethod]] = {one.name: one for one in (MpiMessages, MpiTyped, MpiPut, MpiPutTyped, Packed, Writev, Nixl)}
+METHODS: Mapping[str, type[TransferMethod]] = {
+    method.name: method for method in (MpiMessages, MpiTyped, MpiPut, MpiPutTyped, Packed, Writev, Nixl)
+}
 
 
 # Verification: each block has its own content, which follows from its source, its place there and the call. Unused places keep theirs.
@@ -450,23 +461,23 @@ class BlockPattern(msgspec.Struct, frozen=True):
         method.arrived()
         if not method.into:
             return None
-        pool, untouched = method.pool, np.ones(len(method.pool), bool)
-        wrong, first, hint = 0, -1, ""
+        pool = method.pool
+        untouched = np.ones(len(pool), bool)
+        wrong = 0
+        errors: list[tuple[int, str]] = []  # the index of a wrong byte, and where it is
         for link in method.into:
             untouched[link.at_target] = False
             for source, target in zip(link.at_source.tolist(), link.at_target.tolist(), strict=True):
                 differing = pool[target] != self.block(link.source, source)
                 if differing.any():
                     wrong += int(differing.sum())
-                    if first < 0:
-                        first = target * self.block_bytes + int(np.argmax(differing))
-                        hint = f"block {target}, which place {source} of rank {link.source} must fill"
+                    index = target * self.block_bytes + int(np.argmax(differing))
+                    errors.append((index, f"block {target}, which place {source} of rank {link.source} must fill"))
         beside = np.flatnonzero((pool != _UNUSED).any(axis=1) & untouched)
         if len(beside):
             wrong += int((pool[beside] != _UNUSED).sum())
-            if first < 0:
-                first, hint = int(beside[0]) * self.block_bytes, f"block {beside[0]}, which nothing may fill"
-        if not wrong:
+            errors.append((int(beside[0]) * self.block_bytes, f"block {beside[0]}, which nothing may fill"))
+        if not errors:
             return None
-        got = str(int(pool.ravel()[first]))
-        return Mismatch(method.rank, wrong, first, "another byte", got, hint)
+        first, hint = errors[0]
+        return Mismatch(method.rank, wrong, first, "another byte", str(int(pool.ravel()[first])), hint)

@@ -109,11 +109,10 @@ def kv_request(options: KvOptions, argv: Sequence[str], info: LaunchInfo | None)
 def _blocks(options: KvOptions) -> tuple[ModelBlocks | PlainBlocks, ...]:
     from collbench.plugins.kv.models import ModelBlocks, PlainBlocks, cache_model
 
-    other = _OF_PLAIN if options.model else _OF_MODEL
-    for name in other:
+    for name in _OF_PLAIN if options.model else _OF_MODEL:
         if getattr(options, name) is not None:
-            need = "is not valid with --model" if options.model else "needs --model"
-            raise UsageError(f"--{name.replace('_', '-')} {need}: remove one of them")
+            problem = "is not valid with --model" if options.model else "needs --model"
+            raise UsageError(f"--{name.replace('_', '-')} {problem}: remove one of them")
     if options.model:
         if options.pattern == "broadcast":
             raise UsageError("--pattern broadcast sends plain blocks: use --blocks and --block-bytes instead of --model")

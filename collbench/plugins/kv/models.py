@@ -11,6 +11,7 @@ All places of a plan have the same size, and every offset is a multiple of it.
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -24,8 +25,6 @@ from collbench.errors import UsageError, nearest
 
 Layout = Literal["layer-first", "block-first"]
 Pattern = Literal["prefill-decode", "broadcast"]
-LAYOUTS: tuple[Layout, ...] = ("layer-first", "block-first")
-PATTERNS: tuple[Pattern, ...] = ("prefill-decode", "broadcast")
 WIDTHS = {"fp8": 1, "bf16": 2, "fp16": 2}  # bytes of an element
 _SPARE = 2  # a pool has so many times the blocks that are sent, so that they are scattered
 _FILE = Path(__file__).with_name("kv_models.toml")
@@ -44,8 +43,8 @@ class CacheModel(msgspec.Struct, frozen=True):
 @cache
 def cache_models() -> dict[str, CacheModel]:
     """Return the models of kv_models.toml by name."""
-    found = [CacheModel(**values) for values in tomllib.loads(_FILE.read_text(encoding="utf-8"))["model"]]
-    return {model.name: model for model in found}
+    models = tomllib.loads(_FILE.read_text(encoding="utf-8"))["model"]
+    return {values["name"]: CacheModel(**values) for values in models}
 
 
 def cache_model(name: str) -> CacheModel:
@@ -56,11 +55,7 @@ def cache_model(name: str) -> CacheModel:
 
 
 class ModelBlocks(msgspec.Struct, frozen=True):
-    """The blocks of so many tokens of a model's cache.
-
-    tokens, block_tokens   of the request, and of a block
-    dtype                  a name of WIDTHS
-    """
+    """The blocks of the cache of a request of so many tokens. block_tokens: of a block; dtype: a name of WIDTHS."""
 
     model: CacheModel
     tokens: int
@@ -103,7 +98,9 @@ class BlockPlan(msgspec.Struct, frozen=True, eq=False):
 
     def places(self, rank: int) -> int:
         """Return the places in a rank's memory; 0 for a rank without blocks."""
-        return self.source_places if self.outgoing(rank) else self.target_places if self.incoming(rank) else 0
+        if self.outgoing(rank):
+            return self.source_places
+        return self.target_places if self.incoming(rank) else 0
 
     @property
     def count(self) -> int:
@@ -123,22 +120,16 @@ class BlockPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 def pairs_of(sources: int, targets: int) -> list[tuple[int, int]]:
-    """Return (source, target) for each two ranks that share heads: m sources are ranks 0 … m-1, n targets follow.
-
-    Raises UsageError if neither number divides the other one.
-    """
-    larger, smaller = max(sources, targets), min(sources, targets)
+    """Return (source, target) of ranks that share heads; targets follow sources. Raises UsageError if no number divides the other."""
+    larger = max(sources, targets)
+    smaller = min(sources, targets)
     if smaller < 1 or larger % smaller:
         raise UsageError(f"--tp {sources}:{targets}: one number must divide the other, e.g. 4:2")
-    ratio = larger // smaller
-    return [(each, sources + each // ratio) if sources >= targets else (each // ratio, sources + each) for each in range(larger)]
+    return [(number * sources // larger, sources + number * targets // larger) for number in range(larger)]
 
 
 def make_plan(blocks: ModelBlocks | PlainBlocks, pattern: Pattern, sources: int, targets: int, seed: int) -> BlockPlan:
-    """Return the plan of m sources and n targets, the same at all ranks. seed: of which blocks of the pools are used.
-
-    Raises UsageError for heads that the ranks cannot share.
-    """
+    """Return the plan, the same at all ranks. seed: of which blocks of the pools are used. Raises UsageError for heads that do not fit."""
     pairs = [(0, 1 + target) for target in range(targets)] if pattern == "broadcast" else pairs_of(sources, targets)
     if isinstance(blocks, PlainBlocks):
         return _plain(blocks, pattern, pairs, seed)
@@ -151,15 +142,17 @@ def _chosen(count: int, seed: int, rank: int) -> NDArray[np.int64]:
 
 
 def _plain(blocks: PlainBlocks, pattern: Pattern, pairs: list[tuple[int, int]], seed: int) -> BlockPlan:
-    outgoing, incoming = (max(sum(1 for pair in pairs if pair[side] == rank) for rank in {pair[side] for pair in pairs}) for side in (0, 1))
-    outgoing = 1 if pattern == "broadcast" else outgoing  # each target gets the same blocks
-    done: dict[int, int] = {}
+    # how many pairs a source and a target are in
+    outgoing, incoming = (max(Counter(pair[side] for pair in pairs).values()) for side in (0, 1))
+    if pattern == "broadcast":  # each target gets the same blocks
+        outgoing = 1
+    done: Counter[int] = Counter()
     links = []
     for pair in pairs:
         places = []
         for rank, parts in zip(pair, (outgoing, incoming), strict=True):
-            part = done.get(rank, 0) % parts
-            done[rank] = done.get(rank, 0) + 1
+            part = done[rank] % parts
+            done[rank] += 1
             places.append(_chosen(blocks.count * parts, seed, rank)[part * blocks.count : (part + 1) * blocks.count])
         links.append(BlockLink(*pair, *places))
     return BlockPlan(blocks.block_bytes, _SPARE * blocks.count * outgoing, _SPARE * blocks.count * incoming, tuple(links))
@@ -171,23 +164,25 @@ def _of_model(blocks: ModelBlocks, pairs: list[tuple[int, int]], sources: int, t
         if model.kv_heads % ranks:
             raise UsageError(f"--tp {sources}:{targets}: {ranks} ranks cannot share the {model.kv_heads} KV heads of {model.name} evenly")
     shared = model.kv_heads // max(sources, targets)
-    of_source, of_target = (model.kv_heads // ranks // shared for ranks in (sources, targets))
-    count, layers = ceil(blocks.tokens / blocks.block_tokens), 2 * model.layers  # keys and values
+    source_parts, target_parts = (model.kv_heads // ranks // shared for ranks in (sources, targets))
+    count = ceil(blocks.tokens / blocks.block_tokens)
+    layers = 2 * model.layers  # keys and values
     part_bytes = shared * blocks.block_tokens * model.head_dimension * WIDTHS[blocks.dtype]
-    whole = blocks.layout == "block-first" and of_source == of_target  # all layers of a block are adjacent on both sides
+    whole = blocks.layout == "block-first" and source_parts == target_parts  # all layers of a block are adjacent on both sides
 
     def places(rank: int, parts: int, part: int) -> NDArray[np.int64]:
         used = _chosen(count, seed, rank)[np.newaxis, :]
         if whole:
             return used.ravel()
         layer = np.arange(layers)[:, np.newaxis]
-        at = layer * (_SPARE * count) + used if blocks.layout == "layer-first" else used * layers + layer
-        return np.asarray(at * parts + part, np.int64).ravel()
+        cells = layer * (_SPARE * count) + used if blocks.layout == "layer-first" else used * layers + layer
+        return np.asarray(cells * parts + part, np.int64).ravel()
 
     links = []
     for source, target in pairs:
-        first, second = (target - sources) % of_source, source % of_target
-        links.append(BlockLink(source, target, places(source, of_source, first), places(target, of_target, second)))
+        at_source = places(source, source_parts, (target - sources) % source_parts)
+        at_target = places(target, target_parts, source % target_parts)
+        links.append(BlockLink(source, target, at_source, at_target))
     if whole:
         return BlockPlan(part_bytes * layers, _SPARE * count, _SPARE * count, tuple(links))
-    return BlockPlan(part_bytes, _SPARE * count * layers * of_source, _SPARE * count * layers * of_target, tuple(links))
+    return BlockPlan(part_bytes, _SPARE * count * layers * source_parts, _SPARE * count * layers * target_parts, tuple(links))

@@ -42,22 +42,24 @@ def section(material: Material) -> Section | None:
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         tables.append((f"{name}{title(rows)}", Table.of(frame_of(BLOCK_TRANSFERS, rows))))
         texts += [f"{name}{text}" for text in remarks(rows)]
-        charts += [chart for chart in [_chart(f"kv-{number}", name, rows)] if chart]
+        chart = _chart(f"kv-{number}", name, rows)
+        if chart:
+            charts.append(chart)
     return Section("kv", "Block transfers", list(dict.fromkeys(texts)), tables, charts) if tables else None
 
 
 def most_bytes(rows: Sequence[KvRow]) -> list[KvRow]:
     """Return the measured rows with the most bytes, the fastest first: those of one number and size of blocks."""
-    known = [row for row in rows if row.bytes_per_s is not None and row.bytes_per_s < _FASTEST]
-    groups = [list(those) for _, those in groupby(sorted_rows(known), key=lambda row: (row.block_bytes, row.blocks))]
-    return max(groups, key=lambda those: those[0].size_bytes, default=[])
+    measured = [row for row in rows if row.bytes_per_s is not None and row.bytes_per_s < _FASTEST]
+    cases = [list(methods) for _, methods in groupby(sorted_rows(measured), key=lambda row: (row.block_bytes, row.blocks))]
+    return max(cases, key=lambda case: case[0].size_bytes, default=[])
 
 
 def fastest_text(shown: Sequence[KvRow]) -> str:
     """Return "mpi-put is the fastest", or all methods whose intervals overlap with its. shown: measured rows, the fastest first."""
-    first, *others = shown
+    first, *slower = shown
     high = first.time_s.high or first.time_s.value or 0.0
-    equal = [row.method for row in others if (row.time_s.low or row.time_s.value or 0.0) <= high]
+    equal = [row.method for row in slower if (row.time_s.low or row.time_s.value or 0.0) <= high]
     if not equal:
         return f"{first.method} is the fastest"
     return f"{listed([first.method, *equal], 3)} are the fastest (their intervals overlap)"
@@ -75,8 +77,7 @@ def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
             interval = (_gigabytes(row, row.time_s.high), _gigabytes(row, row.time_s.low))
         mark = _gigabytes(row, row.expected_s) if row.expected_s else None
         bars.append(Bar(row.method, result(row), _gigabytes(row, row.time_s.value), interval, mark))
-    what = f"{plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
-    name = f"{prefix}The rate of each method: {what}"
+    name = f"{prefix}The rate of each method: {plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
     table = Table(["method", "rate"], [[row.method, result(row)] for row in shown])
     caption = short(f"{fastest_text(shown)}: {result(shown[0])}.", 300)
     return bar_chart(Chart(key, name, caption, _METHOD, table), BarPanel("", bars, "GB/s"))

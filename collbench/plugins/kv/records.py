@@ -148,23 +148,24 @@ def is_known(cost: Estimate) -> bool:
 
 def costs_of(rows: Sequence[KvRow]) -> list[TransferCosts | CostsInconclusive]:
     """Return the costs of each method with more than one measured row, or why they are unknown."""
-    found: list[TransferCosts | CostsInconclusive] = []
+    costs: list[TransferCosts | CostsInconclusive] = []
     for method in dict.fromkeys(row.method for row in rows):
-        own = [row for row in rows if row.method == method and row.time_s.value and not row.wrong]
-        if len(own) < 2:
+        measured = [row for row in rows if row.method == method and row.time_s.value and not row.wrong]
+        if len(measured) < 2:
             continue
-        if len({row.busiest for row in own}) < 2 or len({row.block_bytes for row in own}) < 2:
-            found.append(CostsInconclusive(method, "grid"))
-        elif len(own) <= _PARAMETERS:
-            found.append(CostsInconclusive(method, "points"))
+        if len({row.busiest for row in measured}) < 2 or len({row.block_bytes for row in measured}) < 2:
+            costs.append(CostsInconclusive(method, "grid"))
+        elif len(measured) <= _PARAMETERS:
+            costs.append(CostsInconclusive(method, "points"))
         else:
-            found.append(_fit(method, own) or CostsInconclusive(method, "grid"))
-    return found
+            costs.append(_fit(method, measured) or CostsInconclusive(method, "grid"))
+    return costs
 
 
 def _fit(method: str, rows: Sequence[KvRow]) -> TransferCosts | None:
     times = np.array([row.time_s.value for row in rows], float)
-    blocks, sizes = np.array([row.busiest for row in rows], float), np.array([row.block_bytes for row in rows], float)
+    blocks = np.array([row.busiest for row in rows], float)
+    sizes = np.array([row.block_bytes for row in rows], float)
     design = np.stack([np.ones_like(blocks), blocks, blocks * sizes], axis=1) / times[:, np.newaxis]
     scale = np.linalg.norm(design, axis=0)
     values, _, rank, _ = np.linalg.lstsq(design / scale, np.ones(len(rows)), rcond=1e-9)
@@ -172,10 +173,10 @@ def _fit(method: str, rows: Sequence[KvRow]) -> TransferCosts | None:
         return None
     freedom = len(rows) - _PARAMETERS
     errors = 1 - design / scale @ values
-    known = [(row.time_s.high - row.time_s.low) / 4 / row.time_s.value for row in rows
-             if row.time_s.low is not None and row.time_s.high is not None and row.time_s.value]  # fmt: skip
-    noise = max(float(errors @ errors) / freedom, float(np.mean(np.square(known))) if known else 0.0)
+    from_intervals = [(row.time_s.high - row.time_s.low) / 4 / row.time_s.value for row in rows
+                      if row.time_s.low is not None and row.time_s.high is not None and row.time_s.value]  # fmt: skip
+    noise = max(float(errors @ errors) / freedom, float(np.mean(np.square(from_intervals))) if from_intervals else 0.0)
     deviations = np.sqrt(noise * np.diag(np.linalg.inv((design / scale).T @ (design / scale))))
     reach = t_quantile(0.975, freedom) * deviations / scale
-    costs = [Estimate(float(value), float(value - r), float(value + r)) for value, r in zip(values / scale, reach, strict=True)]
+    costs = [Estimate(float(value), float(value - half), float(value + half)) for value, half in zip(values / scale, reach, strict=True)]
     return TransferCosts(method, *costs)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -24,7 +23,6 @@ from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.crossing import LeastBytes
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
 from collbench.measuring.request import Placement, TaskRequest
 from collbench.measuring.row import make_row
@@ -71,7 +69,7 @@ class KvRequest(TaskRequest, frozen=True):
     def options(self) -> dict[str, Any]:
         """Return the options for run.json: a run is resumed only with the same ones."""
         return {
-            "--method": list(self.methods), "blocks": [str(each) for each in self.blocks], "--pattern": self.pattern,
+            "--method": list(self.methods), "blocks": [str(blocks) for blocks in self.blocks], "--pattern": self.pattern,
             "--tp": self.parallel and list(self.parallel), "--prefill-time": self.prefill_s,
         }  # fmt: skip
 
@@ -115,18 +113,14 @@ def _missing(backend: str) -> Fact:
     return Text(f"{backend} is missing on another rank")
 
 
-class _Opened(msgspec.Struct, frozen=True):
-    """A backend, and what its cases share."""
-
-    of: OpenBackend
-    context: BackendContext
-
-
 def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes of the blocks that leave and reach each host."""
-    out, into, total = Counter[str](), Counter[str](), 0.0
+    out: Counter[str] = Counter()
+    into: Counter[str] = Counter()
+    total = 0.0
     for link in plan.links:
-        source, target = host_of[link.source], host_of[link.target]
+        source = host_of[link.source]
+        target = host_of[link.target]
         if source != target:
             n_bytes = len(link.at_source) * plan.block_bytes
             out[source] += n_bytes
@@ -147,10 +141,7 @@ def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> st
 
 @dataclass
 class KvWork(Work):
-    """A transfer of blocks: an operation over all ranks.
-
-    series  its name among the test cases; seed: of the contents of the blocks
-    """
+    """A transfer of blocks: an operation over all ranks. series: its name among the cases; seed: of the contents of the blocks."""
 
     method: TransferMethod
     plan: BlockPlan
@@ -184,8 +175,8 @@ class KvWork(Work):
         sync = self.context.sync
         loop = Loop(Timed(programs[0], sync, self.backend.clock(), world.watchdog.progress, parting=sync))
         groups = (tuple(range(world.size)),)
-        own = (self.context.whole,) if self.context.whole else ()
-        return PreparedCase(operation, case, groups, own, (), loop, loop, program=programs[0], must=partial(must_cross, self.plan))
+        handles = (self.context.whole,) if self.context.whole else ()
+        return PreparedCase(operation, case, groups, handles, (), loop, loop, program=programs[0], must=partial(must_cross, self.plan))
 
     def _failing(self, world: World, step: Callable[[], object]) -> str | None:
         """Take a step on all ranks, and return why one of them cannot, or None."""
@@ -244,8 +235,9 @@ class KvTask(Task):
         except UsageError as error:
             world.refuse(str(error))
         wrong = too_large(self.plans.values(), [member.rank for member in world.on_host()], world.me.host)
-        if short := world.first_error(wrong, "comparing the memory"):
-            world.refuse(str(short))
+        reason = world.first_error(wrong, "comparing the memory")
+        if reason:
+            world.refuse(str(reason))
         return Plan(len(self.request.rows), {"kv": self.about(session)}, ranks=world.size, nodes=len(world.hosts))
 
     def about(self, session: LaunchSession) -> dict[str, Any]:
@@ -262,18 +254,19 @@ class KvTask(Task):
         """Return the stored rows by their place in the request."""
         rows, _ = BLOCK_TRANSFERS.read(run.path)
         stored = {(row.method, row.block_bytes, row.blocks): row for row in rows}
-        found = {}
+        done = {}
         for place, (method, blocks) in enumerate(self.request.rows):
             plan = self.plans[blocks]
-            if row := stored.get((method, plan.block_bytes, plan.count)):
-                found[place] = row
-        return found, len(found) == len(self.request.rows)
+            key = (method, plan.block_bytes, plan.count)
+            if key in stored:
+                done[place] = stored[key]
+        return done, len(done) == len(self.request.rows)
 
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored yet, in random order."""
         session.monitor([])
-        open_now = {one.name: _Opened(one, session.context_of([], one.backend)) for one in session.opened if one.backend}
-        reasons = {one.name: one.reason for one in session.opened if one.reason}
+        open_now = {opened.name: session.context_of([], opened.backend) for opened in session.opened if opened.backend}
+        reasons = {opened.name: opened.reason for opened in session.opened if opened.reason}
         rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
         random.Random(f"kv, {session.order_seed}").shuffle(rows)
         began = time.monotonic()
@@ -282,17 +275,20 @@ class KvTask(Task):
             left_s = (time.monotonic() - began) / done * (len(rows) - done) if done else None
             session.progress(f"{method}, {plural(self.plans[blocks].count, 'block')}", done, len(rows), left_s)
             kind = METHODS[method]
-            opened = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
-            row = self.row(session, opened, kind, blocks)
+            context = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
+            row = self.row(session, context, kind, blocks)
             if session.world.rank == 0:
                 session.store(row, FILE, place)
             stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row.wrong), stop):
                 return
 
-    def row(self, session: LaunchSession, opened: _Opened | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
-        """Measure and verify one row; the figures are at rank 0. opened: the backend, or why it is not open."""
-        world, plan = session.world, self.plans[blocks]
+    def row(
+        self, session: LaunchSession, context: BackendContext | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks
+    ) -> KvRow:
+        """Measure and verify one row; the figures are at rank 0. context: of the backend, or why it is not open."""
+        world = session.world
+        plan = self.plans[blocks]
         sources, targets = self.request.sides(world.size)
         row = KvRow(
             method=kind.name, backend=kind.backend, pattern=self.request.pattern, layout="plain", sources=sources, targets=targets,
@@ -302,19 +298,19 @@ class KvTask(Task):
         if isinstance(blocks, ModelBlocks):
             row = row.replace(layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
                           cache_dtype=blocks.dtype)  # fmt: skip
-        if isinstance(opened, Fact):
-            return row.replace(na=str(opened), na_fact=as_json(opened))
-        work = KvWork(opened.context, kind(plan, world, opened.of.running), plan, series_of(row), session.request.seed)
+        if isinstance(context, Fact):
+            return row.replace(na=str(context), na_fact=as_json(context))
+        work = KvWork(context, kind(plan, world, context.backend), plan, series_of(row), session.request.seed)
         result = session.engine.measure(work, session.request.budget)
         if isinstance(result, Fact):
             return row.replace(na=str(result), na_fact=as_json(result))
-        watched, copies = result.watched, result.gathered
+        watched = result.watched
+        copies = result.gathered
         if watched is None or result.wrong is None or copies is None:
             return row
         if watched.other_path:
             session.note_once(f"other path of {kind.name}", watched.other_path)
-        copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
-        copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
+        copy_s = sum(max((max(times) for times in side if times), default=0.0) for side in (copies[:sources], copies[sources:]))
         row = row.replace(copy_s=copy_s or None, **check_fields(result.checked, result.wrong))
         return self._stored(row, session, work, result)
 
@@ -330,7 +326,8 @@ class KvTask(Task):
         case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, evidence=evidence)
         if session.folder:
             session.folder.append(case, arrays)
-        limit, times = ceiling.bytes_per_s, case.time_s
+        limit = ceiling.bytes_per_s
+        times = case.time_s
         return row.replace(
             n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
             expected_s=case.size_bytes / limit if limit and case.comparison is not None else None,
@@ -345,8 +342,9 @@ class KvTask(Task):
         if not any(crossing.values()):
             return no_ceiling("all blocks stay inside a host")
         links = session.ceilings.leaving(backend)
-        if unknown := next((links[host] for host, n_bytes in crossing.items() if n_bytes and not links[host].bytes_per_s), None):
-            return no_ceiling(unknown.name)
+        unknown = [links[host].name for host, n_bytes in crossing.items() if n_bytes and not links[host].bytes_per_s]
+        if unknown:
+            return no_ceiling(unknown[0])
         slow = max(crossing, key=lambda host: crossing[host] / links[host].rate)
         link = links[slow]
         rate = ready.case.size_bytes / crossing[slow] * link.rate

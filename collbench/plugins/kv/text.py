@@ -22,7 +22,9 @@ _SKEW = "skew_limited"
 
 def style(row: KvRow) -> str:
     """Return the style of the row's line."""
-    return "wrong" if row.wrong else "na" if row.na else ""
+    if row.wrong:
+        return "wrong"
+    return "na" if row.na else ""
 
 
 def sorted_rows(rows: Sequence[KvRow]) -> list[KvRow]:
@@ -67,10 +69,10 @@ def _remarks(rows: Sequence[KvRow]) -> Iterator[str]:
     if any(row.na is None and row.nodes == 1 for row in rows):
         yield "all ranks are on one host: memory limits the transfers, and no share of a link is shown"
     costs = costs_of(rows)
-    yield from (cost_text(each) for each in costs if isinstance(each, TransferCosts))
-    for why in dict.fromkeys(each.why for each in costs if isinstance(each, CostsInconclusive)):
-        methods = [each.method for each in costs if isinstance(each, CostsInconclusive) and each.why == why]
-        yield CostsInconclusive(", ".join(methods), why).render()
+    yield from (cost_text(cost) for cost in costs if isinstance(cost, TransferCosts))
+    inconclusive = [cost for cost in costs if isinstance(cost, CostsInconclusive)]
+    for why in dict.fromkeys(cost.why for cost in inconclusive):
+        yield CostsInconclusive(", ".join(cost.method for cost in inconclusive if cost.why == why), why).render()
     yield from explain(flag for row in rows for flag in row.flags if flag != _SKEW)
     if any(_SKEW in row.flags for row in rows):
         yield "start skew: start skew exceeds 10 % of the time: the time may be overestimated by that much; use more or larger blocks"
@@ -82,16 +84,13 @@ def remarks(rows: Sequence[KvRow]) -> list[str]:
 
 
 def _kept(rows: Sequence[KvRow]) -> dict[str, str]:
-    """Return the styles of wrong data and of the costs."""
-    costs = {cost_text(each): "" for each in costs_of(rows) if isinstance(each, TransferCosts)}
+    costs = {cost_text(cost): "" for cost in costs_of(rows) if isinstance(cost, TransferCosts)}
     return costs | {f"{row.method}: {row.wrong_detail or 'wrong data'}": "wrong" for row in rows if row.wrong}
 
 
-def _sorted_remarks(rows: Sequence[KvRow]) -> list[str]:
-    return remarks(sorted_rows(rows))
-
-
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, title, _sorted_remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
+BLOCK_TRANSFERS = RecordKind(
+    "kv", KvRow, title, lambda rows: remarks(sorted_rows(rows)), sorted_rows, style, records=sorted_rows, kept=_kept
+)
 
 
 # The kind of run.
@@ -113,14 +112,14 @@ class KvKind(DeclaredKind):
         from collbench.report.html.first_screen import BAD, DOUBT, PLAIN, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
-        rows = [row for _, found in runs for row in found]
+        rows = [row for _, run_rows in runs for row in run_rows]
         if not rows:
             return None
         line = line_of(runs[0][0])
         best = most_bytes(rows)
         if not best:
             return FirstScreen(f"{title(rows)}: not measured ({rows[0].na})", (DOUBT, "NOT MEASURED"), (), line, (), "kv")
-        first, *others = best
+        first, *slower = best
         figures = [
             LargeFigure(f"{format_rate(first.bytes_per_s or 0.0)} GB/s", f"{first.method}: all blocks, until the last target has them")
         ]
@@ -129,9 +128,9 @@ class KvKind(DeclaredKind):
         if first.first_token_percent is not None:
             figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
         badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (PLAIN, "MEASURED")
-        what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
-        more = [f"{row.method}: {result(row)}" for row in others]
-        return FirstScreen(f"{title(rows)}: {fastest_text(best)} for {what}, {result(first)}", badge, figures, line, more, "kv")
+        answer = f"{fastest_text(best)} for {plural(first.blocks, 'block')} of {blocks_text(first)}, {result(first)}"
+        notes = [f"{row.method}: {result(row)}" for row in slower]
+        return FirstScreen(f"{title(rows)}: {answer}", badge, figures, line, notes, "kv")
 
 
 KV = KvKind()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from collbench.backends.registry import backend_defaults
@@ -95,21 +96,26 @@ def load_request(options: LoadOptions, argv: Sequence[str], info: LaunchInfo | N
     from collbench.plugins.load.task import PATTERNS, LoadRequest
     from collbench.results.row import stored_operation
 
-    if len(names := tuple(dict.fromkeys(options.backend or ()))) > 1:
+    names = tuple(dict.fromkeys(options.backend or ()))
+    if len(names) > 1:
         raise UsageError(f"load measures one backend, but --backend has {' and '.join(names)}: use one")
     sweep = Sweep((), None, (dtype_named("uint8"),), device=options.device, buffers="fixed", seed=options.seed or 0,
                   window=1, defaults=backend_defaults)  # fmt: skip
     request = request_of(options, sweep, argv, info, evidence="off")
-    victim, size = stored_operation(options.victim), parse_size(options.size)
-    mixes, message = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in options.against)), parse_size(options.message)
+    victim = stored_operation(options.victim)
+    size = parse_size(options.size)
+    mixes = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in options.against))
+    message = parse_size(options.message)
     if options.preset:
-        (victim, size), mixes, message = _PRESETS[options.preset], _CONGESTORS, _CONGESTOR_BYTES
-    known = {name: found for name, found in known_operations().items() if not found.is_barrier}
+        victim, size = _PRESETS[options.preset]
+        mixes = _CONGESTORS
+        message = _CONGESTOR_BYTES
+    measurable = {name: operation for name, operation in known_operations().items() if not operation.is_barrier}
     if victim in commands():
         victim = commands()[victim][0].name  # of p2p, put and get the latency
-    if victim not in known:
-        raise UsageError(f"--victim '{options.victim}' is unknown: choose from {', '.join(sorted(known))}")
-    for pattern in (pattern for mix in mixes for pattern in mix):
+    if victim not in measurable:
+        raise UsageError(f"--victim '{options.victim}' is unknown: choose from {', '.join(sorted(measurable))}")
+    for pattern in chain(*mixes):
         if pattern not in PATTERNS:
             raise UsageError(f"--against '{pattern}' is not a valid pattern: choose from {', '.join(PATTERNS)}")
     if options.split and options.aggressors:
@@ -119,7 +125,7 @@ def load_request(options: LoadOptions, argv: Sequence[str], info: LaunchInfo | N
     levels = _RAMP if options.ramp else tuple(dict.fromkeys(map(_level, options.levels)))
     split = None if options.split is None else parse_split(options.split)
     return LoadRequest(
-        request, known[victim], size, mixes, message, levels, options.blocks, split, options.aggressors, options.preset or ""
+        request, measurable[victim], size, mixes, message, levels, options.blocks, split, options.aggressors, options.preset or ""
     )
 
 

@@ -38,11 +38,14 @@ def section(material: Material) -> Section | None:
     charts: list[Chart] = []
     for run, rows in runs:
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
-        for head, those in groupby(rows, key=lambda row: title([row])):
-            shown = list(those)
+        for head, group in groupby(rows, key=lambda row: title([row])):
+            shown = list(group)
             tables.append((f"{name}{head}", Table.of(frame_of(INTERFERENCE, shown))))
-            charts += [chart for chart in [_chart(f"load-{len(charts)}", f"{name}{head}", shown)] if chart]
-            if (times := times_frame(shown)).records:
+            chart = _chart(f"load-{len(charts)}", f"{name}{head}", shown)
+            if chart:
+                charts.append(chart)
+            times = times_frame(shown)
+            if times.records:
                 tables.append((f"{name}times of the victims, with the intervals of the quantiles", Table.of(times)))
             texts += [f"{name}{text}" for text in remarks(shown)]
     return Section("load", "Interference of other ranks", list(dict.fromkeys(texts)), tables, charts)
@@ -56,8 +59,8 @@ def _chart(key: str, name: str, rows: Sequence[LoadRow]) -> Chart | None:
     panel = RatioPanel("", [_line(row) for row in drawn], _AXIS, _LEAST)
     title = f"Time with aggressors / time without: {name}"
     worst = max(drawn, key=lambda row: row.factor.value or 0.0)
-    more = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
-    caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{more}"
+    not_drawn = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
+    caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{not_drawn}"
     return ratio_chart(Chart(key, title, caption, _METHOD, Table.of(frame_of(INTERFERENCE, drawn))), panel)
 
 

@@ -147,5 +147,5 @@ class LoadRow(Record, frozen=True, kw_only=True):
     @figure("The rate of the aggressors as a share of the slowest shared link.", after="full_bytes_per_s")
     def percent_of_link(self) -> float | None:
         """The aggressors' rate as a percentage of the slowest shared link; None where no rate of one is known."""
-        known = [link.bytes_per_s for link in self.shared if link.bytes_per_s]
-        return 100 * self.rate_bytes_per_s / min(known) if known and self.rate_bytes_per_s is not None else None
+        rates = [link.bytes_per_s for link in self.shared if link.bytes_per_s]
+        return 100 * self.rate_bytes_per_s / min(rates) if rates and self.rate_bytes_per_s is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -130,16 +130,13 @@ class Sides(msgspec.Struct, frozen=True):
 
 
 def sides_of(request: LoadRequest, hosts: Sequence[str]) -> Sides:
-    """Return the ranks of both sides. hosts: by rank. By node, aggressors and victims alternate as far as their numbers allow.
-
-    Raises UsageError if the two share no link, or do not fit.
-    """
+    """Return the ranks of both sides; by node they alternate. hosts: by rank. Raises UsageError if they share no link, or do not fit."""
     names = list(dict.fromkeys(hosts))
     if len(names) < 2:
         raise UsageError("one node: victims and aggressors share no link between nodes; start ranks on at least two nodes")
     if request.split:
-        first, *rest = request.split.groups(len(hosts))
-        sides = Sides(first, tuple(sorted(chain(*rest))), tuple(hosts))
+        victims, *groups = request.split.groups(len(hosts))
+        sides = Sides(victims, tuple(sorted(chain(*groups))), tuple(hosts))
         if not sides.others:
             raise UsageError(f"--split '{request.split}' leaves no aggressors: use a split into two groups, like 'MOD 2'")
     else:
@@ -148,8 +145,8 @@ def sides_of(request: LoadRequest, hosts: Sequence[str]) -> Sides:
             raise UsageError(f"--aggressors {number} leaves no node of {len(names)} for the victims: use at most {len(names) - 1}")
         chosen = {names[len(names) - 1 - index * len(names) // number] for index in range(number)} - {names[0]}
         chosen |= set([name for name in reversed(names[1:]) if name not in chosen][: number - len(chosen)])
-        by_side = [tuple(rank for rank, host in enumerate(hosts) if (host in chosen) is side) for side in (False, True)]
-        sides = Sides(by_side[0], by_side[1], tuple(hosts))
+        victims, others = (tuple(rank for rank, host in enumerate(hosts) if (host in chosen) is side) for side in (False, True))
+        sides = Sides(victims, others, tuple(hosts))
     for side, ranks in (("victims", sides.victims), ("aggressors", sides.others)):
         if len({hosts[rank] for rank in ranks}) < 2:
             place = hosts[ranks[0]]
@@ -178,10 +175,7 @@ def sets_of(mix: Sequence[str], others: Sequence[int], hosts: Sequence[str]) -> 
 
 
 class Pressure(msgspec.Struct, frozen=True):
-    """A pattern over its set of aggressors: its case, the all-reduce with which they agree to stop, and its bytes per iteration.
-
-    moved   the bytes that leave and reach each host in an iteration
-    """
+    """A pattern over its aggressors: its case, the all-reduce by which they agree to stop, and the bytes per iteration by host."""
 
     pattern: str
     ranks: tuple[int, ...]
@@ -268,8 +262,8 @@ _WARMING = (0.0, 0.05, 0.25)  # parts of a block before the blocks that count: e
 class LoadWork(Work):
     """The pairs of blocks of a row, with aggressors off and on in random order.
 
-    blocks      what was measured, at rank 0
-    of_victims  the wrong data of the victims' operation, at rank 0
+    blocks         what was measured, at rank 0
+    victims_wrong  the wrong data of the victims' operation, at rank 0
     """
 
     measuring: Measuring
@@ -277,7 +271,7 @@ class LoadWork(Work):
     course: Course
     monitored = False
     blocks: RowBlocks = field(default_factory=RowBlocks)
-    of_victims: Sequence[DataError] = ()
+    victims_wrong: Sequence[DataError] = ()
 
     def prepare(self, world: World) -> PreparedCase | Fact:
         """Return the victims' operation with the loop over blocks."""
@@ -289,7 +283,7 @@ class LoadWork(Work):
 
     def sampling(self, ready: PreparedCase, budget: Budget) -> SamplingPlan:
         """Return rank 0's plan: blocks that last equally long, without and with aggressors."""
-        timed = self.measuring.timed
+        timed = ready.timed if self.measuring.request.victim.pair else self.measuring.sides.victims
         taken: list[NDArray[np.float64]] = []
         warming = 2 * len(_WARMING)
         for number, on in enumerate(self.turns):
@@ -320,14 +314,13 @@ class LoadWork(Work):
         if sent is None:
             return
         for block in range(self.measuring.request.blocks):
-            of_sets = [sent[pressure.ranks[0]][block] for pressure in self.row.sets]
-            self.blocks.rates.append(np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in of_sets]))
+            self.blocks.rates.append(_rates(sent[pressure.ranks[0]][block] for pressure in self.row.sets))
 
     def verify(self, ready: PreparedCase, world: World, calls: int) -> tuple[int, Sequence[DataError] | None]:
         """Compare the data of the victims, and of each pattern."""
         cases = [self.measuring.victim, *(pressure.ready for pressure in self.row.sets)]
         wrong = [verify(case, world, checks_of_buffers(case, calls)) or [] for case in cases]
-        self.of_victims = wrong[0]
+        self.victims_wrong = wrong[0]
         return calls, list(chain(*wrong))
 
     def release(self, ready: PreparedCase) -> None:
@@ -346,7 +339,8 @@ class LoadTask(Task):
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan. Raises UsageError, on all ranks, for ranks that do not fit."""
-        world, backend = session.world, session.backend.running
+        world = session.world
+        backend = session.backend.running
         if backend.virtual or backend.ranks != world.size:
             raise UsageError(f"collbench load needs a process per rank and a real backend, and {backend.name} has others: use mpi or gloo")
         hosts = [member.host for member in world.members]
@@ -378,8 +372,8 @@ class LoadTask(Task):
         """Return the stored rows by their place."""
         rows, _ = INTERFERENCE.read(run.path)
         places = {("+".join(mix), level): place for place, (mix, level) in enumerate(self.request.rows)}
-        found = {places[row.aggressors, row.level]: row for row in rows if (row.aggressors, row.level) in places}
-        return found, len(found) == len(places)
+        done = {places[row.aggressors, row.level]: row for row in rows if (row.aggressors, row.level) in places}
+        return done, len(done) == len(places)
 
     def case(self, operation: Operation, size_bytes: int, ranks: int, session: LaunchSession) -> Case:
         """Return a case of an operation over so many ranks."""
@@ -387,8 +381,8 @@ class LoadTask(Task):
         assert isinstance(sweep, Sweep)
         dtype = dtype_named("float32" if operation.reduces else "uint8")
         redop = ("max",) if operation.reduces else ("sum",)
-        one = replace(sweep, operations=(operation,), sizes=(size_bytes,), dtypes=(dtype,), redops=redop, mode="isolated", split=None)
-        *_, case = one.cases(session.backend.name, ranks)
+        sweep = replace(sweep, operations=(operation,), sizes=(size_bytes,), dtypes=(dtype,), redops=redop, mode="isolated", split=None)
+        *_, case = sweep.cases(session.backend.name, ranks)
         return placed(case, operation, session.backend.running)
 
     def prepared(self, operation: Operation, case: Case, groups: Groups, context: BackendContext, world: World) -> PreparedCase | Fact:
@@ -407,12 +401,11 @@ class LoadTask(Task):
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored, and store each when it is finished."""
         assert self.sides is not None
-        world, backend = session.world, session.backend.running
+        backend = session.backend.running
         session.monitor([])
-        everyone = tuple(range(world.size))
+        everyone = tuple(range(session.world.size))
         context = BackendContext(backend, {everyone: backend.group(everyone)}, None)
-        measuring = Measuring(self, session, context, self.sides)
-        measuring.run()
+        Measuring(self, session, context, self.sides).run()
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return run.json's "load"."""
@@ -426,8 +419,13 @@ class Measuring:
     loop: Loop
 
     def __init__(self, task: LoadTask, session: LaunchSession, context: BackendContext, sides: Sides) -> None:
-        self.task, self.session, self.context, self.sides = task, session, context, sides
-        self.request, self.world, self.backend = task.request, session.world, context.backend
+        self.task = task
+        self.session = session
+        self.context = context
+        self.sides = sides
+        self.request = task.request
+        self.world = session.world
+        self.backend = context.backend
         self.block_s = session.request.budget.max_time_s / (2 * self.request.blocks)
         self.paces: dict[tuple[str, ...], Pace] = {}
         self.full: dict[tuple[str, ...], NDArray[np.float64]] = {}
@@ -437,11 +435,6 @@ class Measuring:
         self.shared = tuple(shared) or (SharedLink("fabric"),)
 
     @property
-    def timed(self) -> Sequence[int]:
-        """The victims whose time counts."""
-        return self.victim.timed if self.request.victim.pair else self.sides.victims
-
-    @property
     def is_victim(self) -> bool:
         """Whether this rank is a victim."""
         return self.world.rank in self.sides.victims
@@ -449,33 +442,36 @@ class Measuring:
     def run(self) -> None:
         """Prepare and calibrate, then measure, verify and store each row."""
         planned = dict(enumerate(self.request.rows))
-        left = {place: row for place, row in planned.items() if place not in self.session.stored.done}
+        missing = {place: row for place, row in planned.items() if place not in self.session.stored.done}
         victim = self._victim()
         if isinstance(victim, Fact):
-            self._store_missing(left, victim)
+            self._store_missing(missing, victim)
             return
         self.victim, self.loop = victim
         sets_of: dict[tuple[str, ...], list[Pressure]] = {}
-        for mix in dict.fromkeys(mix for mix, _ in left.values()):
+        for mix in dict.fromkeys(mix for mix, _ in missing.values()):
             sets = self._pressures(mix)
             if isinstance(sets, Fact):
-                self._store_missing({place: row for place, row in left.items() if row[0] == mix}, sets)
+                self._store_missing({place: row for place, row in missing.items() if row[0] == mix}, sets)
                 continue
             self.session.status(f"finding the full rate of {'+'.join(mix)}…")
             self._calibrate(LoadedRow(mix, 1.0, sets))
             sets_of[mix] = sets
-        places = [place for place, (mix, _) in left.items() if mix in sets_of]
+        places = [place for place, (mix, _) in missing.items() if mix in sets_of]
         self.session.lap()
         order = random.Random(f"load, {self.session.order_seed}")
-        began, total = time.monotonic(), self.request.blocks * len(places)
+        began = time.monotonic()
+        total = self.request.blocks * len(places)
         for done, place in enumerate(order.sample(places, len(places))):
             mix, level = planned[place]
             row = LoadedRow(mix, level, sets_of[mix])
             wrong = self._measure(place, row, Course(order, began, done * self.request.blocks, total))
             if self.session.stops(wrong, WrongDataStop(left=len(places) - done - 1)):
                 break
-        for ready in [self.victim, *(one for found in sets_of.values() for each in found for one in (each.ready, each.flag))]:
-            release(ready, self.backend)
+        release(self.victim, self.backend)
+        for pressure in chain(*sets_of.values()):
+            release(pressure.ready, self.backend)
+            release(pressure.flag, self.backend)
 
     def _measure(self, place: int, row: LoadedRow, course: Course) -> bool:
         """Measure, verify and store a row. Return whether data was wrong, at rank 0."""
@@ -496,31 +492,26 @@ class Measuring:
         """Return the state probe of the slowest rank, in seconds; None if a rank has none."""
         probe = self.session.probe
         values = self.world.allgather(probe.measure() if probe else None, "probing the state")
-        known = [value for value in values if value is not None]
-        return max(known) if len(known) == len(values) else None
+        seconds = [value for value in values if value is not None]
+        return max(seconds) if len(seconds) == len(values) else None
 
     # Preparation.
 
     def _victim(self) -> tuple[PreparedCase, Loop] | Fact:
-        ranks = self.sides.victims
-        operation = self.request.victim
-        case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
-        ready = self.task.prepared(operation, case, self._victim_groups(), self.context, self.world)
+        ready = self.task.prepared(self.request.victim, self._victims_case(), self._victim_groups(), self.context, self.world)
         if isinstance(ready, Fact):
             return ready
-        sync = self._sync(ranks)
+        sync = self._sync(self.sides.victims)
         if isinstance(sync, Fact):
             return sync
-        own = sync if self.is_victim else None
-        return ready, Loop(Timed(ready.program, own, self.backend.clock(), self.world.watchdog.progress))
+        return ready, Loop(Timed(ready.program, sync if self.is_victim else None, self.backend.clock(), self.world.watchdog.progress))
+
+    def _victims_case(self) -> Case:
+        return self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
 
     def _victim_groups(self) -> Groups:
         """Return the victims as one group, or as pairs for an operation of pairs."""
-        ranks = self.sides.victims
-        if not self.request.victim.pair:
-            return (ranks,)
-        half = len(ranks) // 2
-        return tuple((ranks[at], ranks[at + half]) for at in range(half))
+        return _halves(self.sides.victims) if self.request.victim.pair else (self.sides.victims,)
 
     def _sync(self, ranks: tuple[int, ...]) -> Program | Fact:
         """Return the synchronization of some ranks by the backend: its own, else its barrier. It does not use other ranks."""
@@ -532,7 +523,7 @@ class Measuring:
         return (self.backend.sync(group) if group else None) or barrier.program
 
     def _pressures(self, mix: tuple[str, ...]) -> list[Pressure] | Fact:
-        found: list[Pressure] = []
+        pressures: list[Pressure] = []
         flags = operations()["allreduce"]
         for pattern, ranks in zip(mix, sets_of(mix, self.sides.others, self.sides.hosts), strict=True):
             operation = operations()[PATTERNS[pattern][0]]
@@ -540,8 +531,7 @@ class Measuring:
             if operation.pair:
                 order = list(ranks)
                 random.Random(f"pairs, {self.session.order_seed}").shuffle(order)
-                half = len(order) // 2
-                groups = tuple((order[at], order[at + half]) for at in range(half))
+                groups = _halves(order)
             n = len(groups[0])
             case = self.task.case(operation, self.request.message_bytes * operation.parts(n), n, self.session)
             case = replace(case, window=1) if case.window else case
@@ -551,37 +541,36 @@ class Measuring:
             flag = self.task.prepared(flags, self.task.case(flags, 4, len(ranks), self.session), (ranks,), self.context, self.world)
             if isinstance(flag, Fact):
                 return flag
-            found.append(Pressure(pattern, ranks, ready, flag, least(operation, case, groups, dict(enumerate(self.sides.hosts)))))
-        return found
+            pressures.append(Pressure(pattern, ranks, ready, flag, least(operation, case, groups, dict(enumerate(self.sides.hosts)))))
+        return pressures
 
     # A block: the victims take samples while the aggressors send; then all agree that it has ended.
 
-    def _own(self, sets: Sequence[Pressure]) -> Pressure | None:
-        """Return the set of this rank; None for a victim."""
+    def _set_of_rank(self, sets: Sequence[Pressure]) -> Pressure | None:
+        """Return this rank's set; None for a victim."""
         return next((pressure for pressure in sets if self.world.rank in pressure.ranks), None)
 
     def _calibrate(self, row: LoadedRow) -> None:
         """Find how many iterations of each set take some milliseconds, and its full rate without victims."""
-        own = self._own(row.sets)
+        pressure = self._set_of_rank(row.sets)
         seconds = 0.0
-        if own:
-            with phase(own.ready, self.world, "timing it"):
-                program = Loop(Timed(own.ready.program, None, self.backend.clock(), self.world.watchdog.progress))
+        if pressure:
+            with phase(pressure.ready, self.world, "timing it"):
+                program = Loop(Timed(pressure.ready.program, None, self.backend.clock(), self.world.watchdog.progress))
                 program.run(2)
                 began = time.monotonic()
                 program.run(3)
                 seconds = (time.monotonic() - began) / 3
         times = self.world.allgather(seconds, "timing the aggressors")
         pace = self.paces[row.mix] = Pace()
-        if own:
-            pace.chunk = max(1, min(1000, round(_CHUNK_S / max(1e-9, *(times[rank] for rank in own.ranks)))))
+        if pressure:
+            slowest_s = max(1e-9, *(times[rank] for rank in pressure.ranks))
+            pace.chunk = max(1, min(1000, round(_CHUNK_S / slowest_s)))
         _, sent = self.block(row, True, lambda: time.sleep(min(0.5, max(0.1, self.block_s))))
-        of_ranks = self.world.allgather(sent, "calibrating")
-        of_sets = [of_ranks[pressure.ranks[0]] for pressure in row.sets]
-        rates = np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in of_sets])
-        self.full[row.mix] = rates
-        if own:
-            rate = rates[list(row.sets).index(own)]
+        sent_by_rank = self.world.allgather(sent, "calibrating")
+        rates = self.full[row.mix] = _rates(sent_by_rank[pressure.ranks[0]] for pressure in row.sets)
+        if pressure:
+            rate = rates[list(row.sets).index(pressure)]
             pace.chunk_s = pace.chunk / rate if rate > 0 else 0.0
 
     def samples_of_block(self, row: LoadedRow, on: bool, share: float) -> int:
@@ -596,48 +585,54 @@ class Measuring:
 
     def block(self, row: LoadedRow, on: bool, sample: Callable[[], T]) -> tuple[T | None, tuple[float, float]]:
         """Run `sample` at the victims while the aggressors send. Return (its result at a victim; an aggressor's iterations and seconds)."""
-        world, what = self.world, f"{'+'.join(row.mix)} {'on' if on else 'off'}"
-        own = self._own(row.sets)
+        world = self.world
+        name = f"{'+'.join(row.mix)} {'on' if on else 'off'}"
+        pressure = self._set_of_rank(row.sets)
         sent = (0.0, 0.0)
         taken = None
         with world.extend_timeout(10 * self.block_s):
-            world.allgather(None, f"beginning a block, {what}")
+            world.allgather(None, f"beginning a block, {name}")
             if self.is_victim:
                 taken = sample()
-            elif own and on and row.level > 0:
-                sent = self._press(own, self.paces[row.mix], row.level)
-            world.broadcast(None, f"ending a block, {what}")
+            elif pressure and on and row.level > 0:
+                sent = self._press(pressure, self.paces[row.mix], row.level)
+            world.broadcast(None, f"ending a block, {name}")
         return taken, sent
 
-    def _press(self, own: Pressure, pace: Pace, level: float) -> tuple[float, float]:
+    def _press(self, pressure: Pressure, pace: Pace, level: float) -> tuple[float, float]:
         """Repeat the pattern until rank 0 has ended the block. Return (iterations, seconds).
 
         A paced set begins a chunk of iterations at fixed times. It does not make up for a late one, which would be a burst.
         """
-        leader = self.world.rank == own.ranks[0]
-        clock, progress = self.backend.clock(), self.world.watchdog.progress
-        pattern, agreeing = (Loop(Timed(each.program, None, clock, progress)) for each in (own.ready, own.flag))
-        (flags,) = own.flag.buffers
-        send, receive = flags.send(0, 0), flags.recv(0, 0)  # type: ignore[attr-defined]
+        is_leader = self.world.rank == pressure.ranks[0]
+        clock = self.backend.clock()
+        pattern, agreeing = (
+            Loop(Timed(ready.program, None, clock, self.world.watchdog.progress)) for ready in (pressure.ready, pressure.flag)
+        )
+        (flags,) = pressure.flag.buffers
+        send = flags.send(0, 0)  # type: ignore[attr-defined]
+        receive = flags.recv(0, 0)  # type: ignore[attr-defined]
         period = pace.chunk_s / level if level < 1 else 0.0
-        count, began = 0, time.monotonic()
+        count = 0
+        began = time.monotonic()
         due = began
         while True:
-            send[:] = float(leader and self.world.has_message())
-            with phase(own.ready, self.world, "sending"):
+            send[:] = float(is_leader and self.world.has_message())
+            with phase(pressure.ready, self.world, "sending"):
                 pattern.run(pace.chunk)
                 agreeing.run(1, slot=0)
             count += pace.chunk
             if receive[0] > 0:
                 return float(count), time.monotonic() - began
-            due = max(due + period, time.monotonic()) if period else due
             if period:
+                due = max(due + period, time.monotonic())
                 time.sleep(max(0.0, due - time.monotonic()))
 
     # The rows.
 
     def _blank(self, mix: tuple[str, ...], level: float) -> LoadRow:
-        request, case = self.request, self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
+        request = self.request
+        case = self._victims_case()
         return LoadRow(
             victim=request.victim.name, backend=self.backend.name, dtype=case.dtype.name, size_bytes=case.size_bytes,
             aggressors="+".join(mix), message_bytes=request.message_bytes, level=level, nodes=len(self.world.hosts), preset=request.preset,
@@ -649,10 +644,10 @@ class Measuring:
         moves = self.request.victim.moves(self.victim.case)
         off = [samples / moves for samples in blocks.off]
         on = [samples / moves for samples in blocks.on]
-        crowded = self.session.crowded(self.backend, "cpu")
         quantiles = quantiles_of(off, on)
-        verdict, reason = judge(quantiles, len(on), crowded)
-        full, rates = self.full[measured.mix], np.mean(blocks.rates, axis=0)
+        verdict, reason = judge(quantiles, len(on), self.session.crowded(self.backend, "cpu"))
+        full = self.full[measured.mix]
+        rates = np.mean(blocks.rates, axis=0)
         fell_back = not self.loop.native and self.loop.could_be_native
         flags = (*self.backend.flags, *self.session.flags(self.backend, [self.victim.case], fell_back))
         return row.replace(
@@ -663,26 +658,23 @@ class Measuring:
             evidence={"libraries": dict(self.backend.versions()), "conditions": self.session.conditions, "block_s": self.block_s},
         )  # fmt: skip
 
-    def _busiest(self, found: Sequence[Pressure], rates: NDArray[np.float64]) -> float:
+    def _busiest(self, sets: Sequence[Pressure], rates: NDArray[np.float64]) -> float:
         """Return the bytes per second that leave or reach the host that moves most."""
         hosts: dict[str, float] = {}
-        for each, rate in zip(found, rates, strict=True):
-            for host in {self.sides.hosts[rank] for rank in each.ranks}:
-                moved = max(each.moved.out.get(host, 0.0), each.moved.into.get(host, 0.0))
+        for pressure, rate in zip(sets, rates, strict=True):
+            for host in {self.sides.hosts[rank] for rank in pressure.ranks}:
+                moved = max(pressure.moved.out.get(host, 0.0), pressure.moved.into.get(host, 0.0))
                 hosts[host] = hosts.get(host, 0.0) + moved * float(rate)
         return max(hosts.values(), default=0.0)
 
-    def _shared(self, found: Sequence[Pressure]) -> tuple[SharedLink, ...]:
+    def _shared(self, sets: Sequence[Pressure]) -> tuple[SharedLink, ...]:
         """Return the links that both sides use, with the sides that send and receive over each."""
-        operation = self.request.victim
-        ranks = self.sides.victims
-        case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
-        of_victims = least(operation, case, self._victim_groups(), dict(enumerate(self.sides.hosts)))
+        moved = least(self.request.victim, self._victims_case(), self._victim_groups(), dict(enumerate(self.sides.hosts)))
         return tuple(
             replace(
                 link,
-                senders=_sides(of_victims.out.get(link.place), [each.moved.out.get(link.place) for each in found]),
-                receivers=_sides(of_victims.into.get(link.place), [each.moved.into.get(link.place) for each in found]),
+                senders=_sides(moved.out.get(link.place), [pressure.moved.out.get(link.place) for pressure in sets]),
+                receivers=_sides(moved.into.get(link.place), [pressure.moved.into.get(link.place) for pressure in sets]),
             )
             for link in self.shared
         )
@@ -700,10 +692,21 @@ class Measuring:
             for on, samples in ((False, work.blocks.off), (True, work.blocks.on)):
                 seconds = np.concatenate(samples) / moves
                 case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
-                own = {} if on else check_fields(self.session.request.check, work.of_victims)
+                if not on:
+                    case = replace(case, **check_fields(self.session.request.check, work.victims_wrong))
                 if self.session.folder:
-                    self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
+                    self.session.folder.append(replace(case, canary_s=dict(probes)), {"max_s": seconds})
             self.session.store(row, FILE, place)
+
+
+def _halves(ranks: Sequence[int]) -> Groups:
+    """Return pairs of a rank of the first half and one of the second."""
+    half = len(ranks) // 2
+    return tuple(zip(ranks[:half], ranks[half:], strict=False))
+
+
+def _rates(sent: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
+    return np.array([iterations / seconds if seconds else 0.0 for iterations, seconds in sent])
 
 
 def _sides(victims: float | None, aggressors: Sequence[float | None]) -> tuple[Side, ...]:
@@ -723,20 +726,23 @@ def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, secon
     case, api: of the victims' operation; seconds: the samples of the slowest victim
     """
     times = row.quantiles["p50"].on if on else row.quantiles["p50"].off
-    each = 2 if operation.pair else len(row.victims)
+    group_ranks = 2 if operation.pair else len(row.victims)
     algbw = case.size_bytes / times.value if case.size_bytes and times.value else None
-    bus = operation.bus_factor(each)
-    about = f"{row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
-    about += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
-    factor = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
-    why = {"why": row.reason["why"]} if row.reason else {}
+    bus = operation.bus_factor(group_ranks)
+    traffic = f"{'against' if on else 'without'} {row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
+    traffic += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
+    interference: dict[str, Any] = {}
+    if on:
+        interference = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
+        if row.reason:
+            interference["why"] = row.reason["why"]
     return Row(
         operation=operation.name, backend=row.backend, api=api, device=case.device, dtype=row.dtype, redop=case.redop, root=case.root,
         mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
-        group=row.split or "by node", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
+        group=row.split or "by node", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, group_ranks),
         ranks=len(row.victims), nodes=row.nodes, registration=case.registration, algorithm=case.algorithm, protocol=case.protocol,
-        traffic=f"{'against' if on else 'without'} {about}", streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
+        traffic=traffic, streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
         time_s=None if times.value is None else Times(times.value, times.low, times.high, **quantiles(seconds)),
-        algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=factor | why if on else {},
+        algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=interference,
         checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags, evidence=dict(row.evidence),
     )  # fmt: skip

@@ -42,15 +42,11 @@ _LEAST = {"target": 13, "achieved": 8, "GB/s": 27, "wrong": 5, "result": 15} | {
 }  # columns of a table whose rows are printed one after the other
 
 
-def _times(each: Estimate) -> str:
-    return NOTHING if each.value is None else format_time(each.value)
-
-
-def factor_text(each: Estimate) -> str:
+def factor_text(factor: Estimate) -> str:
     """Return "1.82× (1.75–1.90×)"; without an interval a dash."""
-    if each.value is None or each.low is None or each.high is None:
+    if factor.value is None or factor.low is None or factor.high is None:
         return NOTHING
-    return f"{times_text(each.value)} ({_digits(each.low)}–{times_text(each.high)})"
+    return f"{times_text(factor.value)} ({_digits(factor.low)}–{times_text(factor.high)})"
 
 
 def times_text(factor: float) -> str:
@@ -59,24 +55,24 @@ def times_text(factor: float) -> str:
 
 
 def _digits(factor: float) -> str:
-    return f"{factor:.2f}" if factor < 10 else f"{factor:.1f}" if factor < 100 else f"{factor:.3g}"
+    if factor >= 100:
+        return f"{factor:.3g}"
+    return f"{factor:.2f}" if factor < 10 else f"{factor:.1f}"
 
 
 def _factor(name: str, drop: int) -> Column[LoadRow]:
     """Return the column of a quantile's factor, which stays longer than that of its times."""
-    text = partial(_factor_of_quantile, name=name)
-    return replace(Column.of(_DECLARED[f"{name}_factor"], text), drop=drop)
-
-
-def _factor_of_quantile(row: LoadRow, name: str) -> str:
-    return factor_text(row.quantiles.get(name, LoadQuantile()).factor)
+    column: Column[LoadRow] = Column.of(
+        _DECLARED[f"{name}_factor"], lambda row: factor_text(row.quantiles.get(name, LoadQuantile()).factor)
+    )
+    return replace(column, drop=drop)
 
 
 def _aggressor_rate(row: LoadRow) -> str:
     if row.rate_bytes_per_s is None:
         return NOTHING
-    of_link = f" ({format_percent(row.percent_of_link)} of the link)" if row.percent_of_link is not None else ""
-    return f"{rate(row.rate_bytes_per_s)}{of_link}"
+    share = f" ({format_percent(row.percent_of_link)} of the link)" if row.percent_of_link is not None else ""
+    return f"{rate(row.rate_bytes_per_s)}{share}"
 
 
 _DECLARED = {column.name: column for column in value_columns(LoadRow)}
@@ -97,7 +93,11 @@ _COLUMNS: tuple[Column[LoadRow], ...] = (
 
 def style(row: LoadRow) -> str:
     """Return the style of the row's line."""
-    return "wrong" if row.wrong else "na" if row.na else "doubtful" if row.verdict == "inconclusive" else ""
+    if row.wrong:
+        return "wrong"
+    if row.na:
+        return "na"
+    return "doubtful" if row.verdict == "inconclusive" else ""
 
 
 def sorted_rows(rows: Sequence[LoadRow]) -> list[LoadRow]:
@@ -114,18 +114,19 @@ class ShownTimes(NamedTuple):
 
     def text(self, name: str) -> str:
         """Return a quantile in µs with its 95 % interval, as far as they are known: "12.1 (11.9–12.6)"."""
-        found = self.row.quantiles.get(name, LoadQuantile())
-        each = found.on if self.on else found.off
-        if each.value is None or each.low is None or each.high is None:
-            return _times(each)
-        return f"{format_time(each.value)} ({format_time(each.low)}–{format_time(each.high)})"
+        quantile = self.row.quantiles.get(name, LoadQuantile())
+        time = quantile.on if self.on else quantile.off
+        if time.value is None:
+            return NOTHING
+        interval = "" if time.low is None or time.high is None else f" ({format_time(time.low)}–{format_time(time.high)})"
+        return f"{format_time(time.value)}{interval}"
 
 
 _TIMES: tuple[Column[ShownTimes], ...] = (
-    Column("", "aggressors", lambda each: each.row.aggressors),
-    Column("", "target", lambda each: f"{100 * each.row.level:g} %", right=True),
-    Column("", "state", lambda each: "on" if each.on else "off"),
-    Column("", "samples", lambda each: f"{each.row.n_on if each.on else each.row.n_off:,}", right=True),
+    Column("", "aggressors", lambda times: times.row.aggressors),
+    Column("", "target", lambda times: f"{100 * times.row.level:g} %", right=True),
+    Column("", "state", lambda times: "on" if times.on else "off"),
+    Column("", "samples", lambda times: f"{times.row.n_on if times.on else times.row.n_off:,}", right=True),
     *(Column("", f"{_TITLES[name]} µs (95 % CI)", partial(ShownTimes.text, name=name), right=True) for name in SHARES),
 )
 
@@ -138,13 +139,13 @@ def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
 def title(rows: Sequence[LoadRow]) -> str:
     """Return the headline: "allreduce 8 B on mpi · 2 victim ranks · 2 aggressor ranks · 2 nodes"."""
     first = rows[0]
-    return " · ".join(
-        [
-            f"{first.victim} {format_size(first.size_bytes)} on {first.backend}", plural(len(first.victims), "victim rank"),
-            plural(len(first.others), "aggressor rank"), f"messages of {format_size(first.message_bytes)}", plural(first.nodes, "node"),
-            *([f"preset {first.preset}"] if first.preset else []),
-        ]
-    )  # fmt: skip
+    parts = [
+        f"{first.victim} {format_size(first.size_bytes)} on {first.backend}", plural(len(first.victims), "victim rank"),
+        plural(len(first.others), "aggressor rank"), f"messages of {format_size(first.message_bytes)}", plural(first.nodes, "node"),
+    ]  # fmt: skip
+    if first.preset:
+        parts.append(f"preset {first.preset}")
+    return " · ".join(parts)
 
 
 def row_name(row: LoadRow) -> str:
@@ -175,10 +176,10 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
             need = f"{FEWEST_GROUPS * fewest_samples(share):,} samples off and as many on"
             yield f"no interval of {_TITLES[name]}{_of(lacking, rows)}: it needs {need}; use a larger --max-time"
     reasons = [(row, decode_or_text(row.reason, LoadInconclusive)) for row in rows if row.reason]
-    for one in dict.fromkeys(_general(fact) for _, fact in reasons):
-        doubtful = [row for row, fact in reasons if _general(fact) == one]
-        exact = next(fact for row, fact in reasons if row is doubtful[0])  # several rows have their intervals in the table
-        yield f"{exact if len(doubtful) == 1 else one}{_of(doubtful, rows)}"
+    for reason in dict.fromkeys(_general(fact) for _, fact in reasons):
+        doubtful = [(row, fact) for row, fact in reasons if _general(fact) == reason]
+        shown = doubtful[0][1] if len(doubtful) == 1 else reason  # several rows have their intervals in the table
+        yield f"{shown}{_of([row for row, _ in doubtful], rows)}"
     if any(row.level == 0 for row in rows):
         yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
     yield from explain(flag for row in rows for flag in row.flags)
@@ -212,12 +213,14 @@ def compared_sentences(cases: Sequence[CaseRatio]) -> Iterator[str]:
 
 
 def _factor_of(row: Row) -> str:
-    known = [value if known_number(value) else None for value in map(row.interference.get, ("factor", "low", "high"))]
-    return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
+    numbers = map(row.interference.get, ("factor", "low", "high"))
+    factor = Estimate(*(number if known_number(number) else None for number in numbers))
+    if factor.low is not None:
+        return factor_text(factor)
+    return "unknown" if factor.value is None else times_text(factor.value)
 
 
 def _kept(rows: Sequence[LoadRow]) -> dict[str, str]:
-    """Return the style of wrong data."""
     return {row.wrong_detail or "wrong data": "wrong" for row in rows if row.wrong}
 
 
@@ -233,8 +236,10 @@ class LoadWriter:
 
     def __init__(self, format: str, run: str, patterns: Sequence[str], width: int | None) -> None:
         check_format(format, FORMATS, " for load")
-        self._format, self._run, self._width = format, run, width
-        columns = [replace(each, least=_LEAST.get(each.title, 0)) for each in _COLUMNS]
+        self._format = format
+        self._run = run
+        self._width = width
+        columns = [replace(column, least=_LEAST.get(column.title, 0)) for column in _COLUMNS]
         columns[0] = replace(columns[0], least=max(map(len, patterns), default=0))
         frame: Frame[LoadRow] = Frame(columns, (), style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None)
         self._layout = TextLayout(frame, width)
@@ -297,14 +302,14 @@ class LoadKind(DeclaredKind):
         from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
-        rows = [row for _, found in runs for row in found]
+        rows = [row for _, run_rows in runs for row in run_rows]
         if not rows:
             return None
         line = line_of(runs[0][0])
         worst = max(rows, key=lambda row: (bool(row.wrong), row.verdict == "interference", row.factor.value or 0.0))
-        what = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {100 * worst.level:g} %"
+        measured = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {100 * worst.level:g} %"
         if worst.factor.value is None:
-            return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
+            return FirstScreen(f"{measured}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
         badges = {
             "interference": (BAD, "INTERFERENCE"),
             "no interference": (GOOD, "NO INTERFERENCE"),
@@ -312,14 +317,14 @@ class LoadKind(DeclaredKind):
         }
         badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
         figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors / time without")]
-        both = worst.quantiles["p50"]
-        for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
+        times = worst.quantiles["p50"]
+        for value, label in ((times.off.value, "median time alone"), (times.on.value, "median time with aggressors")):
             if value is not None:
                 figures.append(LargeFigure(format_span(value), label))
-        known = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
-        others = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in known]
+        compared = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
+        notes = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in compared]
         answer = f"{worst.verdict}, {factor_text(worst.factor)} the time without aggressors"
-        return FirstScreen(f"{what}: {answer}", badge, figures, line, others, "load")
+        return FirstScreen(f"{measured}: {answer}", badge, figures, line, notes, "load")
 
 
 LOAD = LoadKind()

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.hunt.drain import DEFAULT_CAP, apply, check_apply, lines_of, parse_cap
+from collbench.plugins.hunt.drain import apply, check_apply, lines_of, parse_cap
 from collbench.plugins.hunt.managers import CommandOutcome, run_here
 from collbench.plugins.hunt.protocol import CLEARED
 from collbench.plugins.hunt.recommendation import recommendation, schema
 from collbench.results.store import to_page
-from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
+from tests.plugins.hunt.verdicts import about, recommended, suspect, undo_lines, verdict
 
 SCHEMA = schema()
 MINE = "[collbench] CB6101 earlier"
@@ -67,7 +67,7 @@ class Cluster:
         return f"NodeName={name} Arch=x86_64 OS=Linux 6.1 {state}\n"
 
 
-def applied(expected, cluster, cap=DEFAULT_CAP):
+def applied(expected, cluster, cap="2%"):
     """Apply the drains and check that the entries fit the schema."""
     found = apply(expected, parse_cap(cap), {}, run=cluster)
     stored = json.loads(to_page({**expected, "applied": found.entries, "refused": found.refused or None}))
@@ -107,10 +107,10 @@ class TestApply:
         actual, cluster, noted = recommended(), Cluster(), []
         found = apply(actual, parse_cap("2%"), {}, noted.append, cluster)
         assert cluster.drained == ["node07"] and cluster.reasons["node07"] == actual["drains"][0]["reason"]
-        assert found.undo == ["scontrol update NodeName=node07 State=RESUME"] and found.lines()[1].endswith(found.undo[0])
+        assert undo_lines(found) == ["scontrol update NodeName=node07 State=RESUME"] and found.lines()[1].endswith(undo_lines(found)[0])
         assert noted[1:] == found.entries
         assert [(each["action"], each["node"]) for each in noted] == [("begun", "node07"), ("drained", "node07")]
-        cluster(shlex.split(found.undo[0]), {})
+        cluster(shlex.split(undo_lines(found)[0]), {})
         assert cluster.drained == []
 
     def test_up_to_the_limit_all_nodes_are_drained_and_above_it_none(self):
@@ -120,7 +120,7 @@ class TestApply:
         assert found.lines() == [found.refused]
         assert "3 nodes confirmed" in found.refused and "--max-drain 2% allows 2 of 100" in found.refused
         cluster = Cluster()
-        assert len(applied(recommended(suspect(), suspect("sender", 9)), cluster).undo) == 2
+        assert len(undo_lines(applied(recommended(suspect(), suspect("sender", 9)), cluster))) == 2
         assert cluster.drained == ["node07", "node09"]
         actual = recommended(suspect(), suspect("sender", 9))
         cluster = Cluster(node50=MINE)
@@ -131,7 +131,7 @@ class TestApply:
     def test_a_drained_node_keeps_its_reason_and_does_not_count_against_the_limit(self):
         cluster = Cluster(node07="bad disk")
         found = applied(recommended(), cluster)
-        assert len(found.lines()) == 1 and "node07 " in found.lines()[0] and "(bad disk)" in found.lines()[0] and found.undo == []
+        assert len(found.lines()) == 1 and "node07 " in found.lines()[0] and "(bad disk)" in found.lines()[0] and undo_lines(found) == []
         assert cluster.reasons["node07"] == "bad disk" and found.entries[0]["action"] == "left"
         cluster = Cluster(node07="bad disk")
         found = applied(recommended(suspect(), suspect("sender", 9)), cluster, "1")
@@ -164,13 +164,13 @@ class TestApply:
             return CommandOutcome(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
 
         cluster = Cluster()
-        assert apply(recommended(), parse_cap("1"), {}, run=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
+        assert undo_lines(apply(recommended(), parse_cap("1"), {}, run=lost)) == ["scontrol update NodeName=node07 State=RESUME"]
 
     def test_what_cannot_be_drained_is_reported_and_does_not_prevent_the_others(self):
         actual = recommended()
         found = applied(actual, Cluster(refuses="slurm_update error: Access/permission denied"))
         (sentence,) = found.lines()
-        assert found.undo == [] and "Access/permission denied" in sentence and sentence.endswith(actual["drains"][0]["line"])
+        assert undo_lines(found) == [] and "Access/permission denied" in sentence and sentence.endswith(actual["drains"][0]["line"])
         actual = recommended(nodes={"node07": "node07.cluster.example"})
         cluster = Cluster()
         (sentence,) = applied(actual, cluster).lines()
@@ -242,9 +242,9 @@ class TestApply:
         found = apply(recommended(), parse_cap("1"), {}, run=meanwhile)
         assert "--max-drain 1 " in found.lines()[0]
         if refuses:
-            assert refuses in found.lines()[0] and found.undo == ["scontrol update NodeName=node07 State=RESUME"]
+            assert refuses in found.lines()[0] and undo_lines(found) == ["scontrol update NodeName=node07 State=RESUME"]
             return
-        assert cluster.drained == ["node50"] and found.undo == []
+        assert cluster.drained == ["node50"] and undo_lines(found) == []
         assert len(found.lines()) == 1 and found.entries[0]["action"] == "left"
 
 
@@ -264,10 +264,10 @@ class TestFakeKubectl:
     def test_a_node_is_cordoned_and_uncordoned(self, kubernetes, tmp_path):
         actual = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
         found = apply(actual, parse_cap("2%"), kubernetes)
-        assert found.undo == ["kubectl uncordon node07"] and found.lines()[1].endswith(found.undo[0])
+        assert undo_lines(found) == ["kubectl uncordon node07"] and found.lines()[1].endswith(undo_lines(found)[0])
         assert (tmp_path / "nodes").read_text() == "node06\nnode07 true\nnode08\n"
         assert "C cordon node07\n" in (tmp_path / "nodes.asked").read_text()
-        assert run_here(shlex.split(found.undo[0]), kubernetes).code == 0
+        assert run_here(shlex.split(undo_lines(found)[0]), kubernetes).code == 0
         assert (tmp_path / "nodes").read_text() == "node06\nnode07\nnode08\n"
 
     @pytest.mark.system

@@ -14,7 +14,7 @@ from collbench.plugins.hunt.managers import nodes, run_here
 from collbench.plugins.hunt.recommendation import recommendation
 from tests.cli.command import until
 from tests.conftest import enter
-from tests.plugins.hunt.verdicts import about, suspect, verdict
+from tests.plugins.hunt.verdicts import about, suspect, undo_lines, verdict
 from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -75,8 +75,8 @@ def test_a_confirmed_node_is_drained_and_the_printed_commands_do_and_undo_it_in_
     assert reason.startswith(f"[collbench] CB6101 {name} ") and reason.endswith("run a hunt?s")
     assert bed.call(["sinfo", "--noheader", "--states=drain", "--format=%N %E"]).stdout.strip() == f"{name} {reason}"
     assert [each for each in states(bed) if "DRAIN" in each] == ["IDLE+DRAIN"]
-    assert done.undo == [f"scontrol update NodeName={name} State=RESUME"] and done.lines()[1].endswith(done.undo[0])
-    bed.must("bash", "-c", done.undo[0])
+    assert undo_lines(done) == [f"scontrol update NodeName={name} State=RESUME"] and done.lines()[1].endswith(undo_lines(done)[0])
+    bed.must("bash", "-c", undo_lines(done)[0])
     assert node(bed, name)[0] == "IDLE"
     drain = drained(bed, 3)["drains"][0]
     bed.must("bash", "-c", drain["line"])
@@ -89,7 +89,7 @@ def test_above_the_limit_no_node_is_drained(bed):
     done = applied(bed, drained(bed, 1, 4))
     assert set(states(bed)) == {"IDLE"} and done.entries == []
     assert "2 nodes confirmed" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
-    assert len(applied(bed, drained(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
+    assert len(undo_lines(applied(bed, drained(bed, 1, 4), "2"))) == 2 and states(bed).count("IDLE+DRAIN") == 2
 
 
 def test_a_node_that_collbench_drained_before_counts(bed):
@@ -98,7 +98,7 @@ def test_a_node_that_collbench_drained_before_counts(bed):
     assert "1 node already drained" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
     assert states(bed).count("IDLE+DRAIN") == 1
     bed.must("scontrol", "update", f"NodeName={bed.nodes[1]}", "Reason=a disk")  # no longer collbench's reason
-    assert applied(bed, drained(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
+    assert undo_lines(applied(bed, drained(bed, 4))) == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
 
 
 def running(bed, job):
@@ -154,7 +154,7 @@ def test_without_permission_the_error_has_the_command(bed):
 
     bed.must("chmod", "a+rx", str(bed.folder))
     done = apply(recommended, parse_cap("2%"), environment(bed), run=as_nobody)
-    assert done.undo == [] and set(states(bed)) == {"IDLE"}
+    assert undo_lines(done) == [] and set(states(bed)) == {"IDLE"}
     assert f"{bed.nodes[5]} is not drained" in done.lines()[0], done.lines()
     assert re.search(r"Access/permission denied|Invalid user id", done.lines()[0]), done.lines()
     assert done.lines()[0].endswith(recommended["drains"][0]["line"])

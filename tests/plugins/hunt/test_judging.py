@@ -386,7 +386,7 @@ def test_place_as_slow_as_30_percent_of_pairs(slow, state):
 
 def paths(*ends):
     cases = [SimpleNamespace(places=pair, suspect=lambda names, pair=pair: Suspect("path", pair, CONFIRMED, 0.5)) for pair in ends]
-    return SimpleNamespace(found=SimpleNamespace(deferred=()), places=[], paths=cases)
+    return SimpleNamespace(selection=SimpleNamespace(deferred=()), places=[], paths=cases)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,11 @@ def about(**changes):
     return HuntSummary(**{"run": Path("runs/20261122T031500Z-hunt-a1b2c3"), "allocation": "cluster-42", "manager": "slurm", **changes})
 
 
+def undo_lines(applied):
+    """Return the commands that return the drained nodes to service."""
+    return [entry["undo"] for entry in applied.entries if entry["undo"]]
+
+
 def recommended(*suspects, **changes):
     """Return the recommendation for these suspects, node07 by default; `changes` apply to the hunt's summary."""
     return recommendation(verdict(*suspects or (suspect(),)), about(**changes))
