@@ -324,7 +324,6 @@ def _missing(trace: Trace, matched: GroupMatch) -> NDArray[Any]:
 
 
 def _lossy(trace: Trace) -> list[int]:
-    """Return the positions of the ranks with gaps in their traces."""
     return [number for number, rank in enumerate(trace.ranks) if Part.OPERATIONS in rank.missing]
 
 

@@ -77,7 +77,6 @@ def _draw(picture: Picture, timelines: Sequence[RankTimeline], stacks: Sequence[
 
 
 def _draw_bar(axes: Axes, row: float, spans: Sequence[tuple[float, float]], look: dict[str, Any]) -> None:
-    """Draw (begin, end) in seconds as bars in a row."""
     axes.broken_barh([(1e3 * begin, 1e3 * (end - begin)) for begin, end in spans], (row, 0.75), **look)
 
 
