@@ -25,13 +25,11 @@ import numpy as np
 
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT
 from collbench.operations.dtypes import dtype_named
-from collbench.plugins.traces.matching import DifferingField, GroupMatch, TraceDifference, differences, match
+from collbench.plugins.traces.matching import DifferingField, GroupMatch, TraceDifference, by_value, differences, match, named_ranks
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE, UNKNOWN, DamagedFile, Part, Trace
 from collbench.plugins.traces.wait_graph import GroupCalls, PendingOperation, has_unknown_message, wait_graph
 from collbench.reason import Fact
-from collbench.units import listed, plural
-
-_MOST_NAMED = 8
+from collbench.units import plural
 
 
 class AutopsyCause(StrEnum):
@@ -166,16 +164,16 @@ class AutopsyFinding(Fact, frozen=True):
         call = self.operation if self.sequence == UNKNOWN else f"{self.operation} #{self.sequence}"
         if self.is_message:
             call += f" {_peer(self.operation, self.peer)}"
-        unknown = f"; the dump of {_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
+        unknown = f"; the dump of {named_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
         gpu = f"the GPU of rank {self.ranks[0]}" if many else "its GPU"
         is_behind = self.completed != UNKNOWN and self.completed < self.called
         wait = "wait" if len(self.waiting) != 1 else "waits"
         shown = self._template.format(
-            ranks=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
+            ranks=named_ranks(self.ranks), have="have" if many else "has", waiters=named_ranks(self.waiting), wait=wait, group=group,
             waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
             at=f"{call} of group {group}", number=f"#{self.sequence} of group {group}", operation=self.operation,
             other="recv" if self.operation == "send" else "send", circle="wait for one another" if many else "waits for itself",
-            values=self._values if self.values else "", done=_ranks(self.compared), unknown=unknown,
+            values=by_value(self.values, self.compared) if self.values else "", done=named_ranks(self.compared), unknown=unknown,
             stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
             last=self._last, gpu=f"; {gpu} has completed only #{self.completed}" if is_behind else "",
             what=_DIFFERS_IN.get(self.cause, "operation"), late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
@@ -183,7 +181,7 @@ class AutopsyFinding(Fact, frozen=True):
         if self.cause is AutopsyCause.SLOW:
             return shown
         callers = ((self.ranks, self.place), (self.waiting, self.waits_at))
-        places = [f"{_ranks(ranks[:1])} called last at {place}" for ranks, place in callers if place]
+        places = [f"{named_ranks(ranks[:1])} called last at {place}" for ranks, place in callers if place]
         return f"{shown}; {', '.join(places)}" if places else shown
 
     @property
@@ -211,13 +209,6 @@ class AutopsyFinding(Fact, frozen=True):
         if self.sequence <= 1 and not self.is_message:
             return f"{'they have' if many else 'it has'} no call there"
         return f"the dump of rank {self.ranks[0]} has no call there" if many else "its dump has no call there"
-
-    @property
-    def _values(self) -> str:
-        by_value: dict[str, list[int]] = {}
-        for rank, value in zip(self.compared, self.values, strict=True):
-            by_value.setdefault(value, []).append(rank)
-        return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda entry: len(entry[1])))
 
 
 class AutopsyResult(StrEnum):
@@ -263,17 +254,13 @@ class AutopsyVerdict(Fact, frozen=True):
         dumps = f"{plural(self.read, 'rank')} (the job may have more)"
         if self.known_world:
             dumps = f"{self.read} of {plural(self.world, 'rank')}"
-        without = f"; no dump of {_ranks(self.absent)}" if self.absent else ""
+        without = f"; no dump of {named_ranks(self.absent)}" if self.absent else ""
         if self.result is AutopsyResult.FOUND:
             return self.findings[0].render()
         if self.result is AutopsyResult.NOTHING_FOUND:
             return f"no hang or mismatch found: {compared}, dumps of {dumps}"
         reason = self.findings[0].render() if self.findings else f"no hang or mismatch in the dumps of {dumps}, {compared}"
         return f"inconclusive: {reason}{without}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], _MOST_NAMED)}"
 
 
 def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:

@@ -139,6 +139,19 @@ def _row_numbers(*columns: NDArray[Any]) -> NDArray[Any]:
 # What the ranks of a matched call do not agree about.
 
 
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Return "rank 3", or "ranks 0, 1, …" with the first eight."""
+    return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], 8)}"
+
+
+def by_value(values: Sequence[str], ranks: Sequence[int]) -> str:
+    """Return each value with its ranks, the rarest value first: "send at rank 3, allreduce at ranks 0, 1"."""
+    ranks_of: dict[str, list[int]] = {}
+    for value, rank in zip(values, ranks, strict=True):
+        ranks_of.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} at {named_ranks(of_value)}" for value, of_value in sorted(ranks_of.items(), key=lambda item: len(item[1])))
+
+
 class DifferingField(StrEnum):
     """What differs between the ranks of a call."""
 
@@ -197,15 +210,9 @@ class TraceDifference(Fact, frozen=True):
             where = f"message {self.sequence} from rank {self.ranks[0]} to rank {self.ranks[1]}"
         elif self.field in (DifferingField.OPERATION, DifferingField.ORDER):
             where = f"collective {self.sequence}"
-        by_value: dict[int | str | None, list[int]] = {}
-        for rank, value in zip(self.ranks, self.values, strict=True):
-            by_value.setdefault(value, []).append(rank)
-        parts = [
-            f"{self._text(value)} at rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks], 8)}"
-            for value, ranks in sorted(by_value.items(), key=lambda item: len(item[1]))
-        ]
+        values = by_value([self._text(value) for value in self.values], self.ranks)
         difference = "not every rank has it" if self.field is DifferingField.MISSING else f"the {self.field} differs"
-        return f"process group '{self.group}', {where}: {difference}: {', '.join(parts)}"
+        return f"process group '{self.group}', {where}: {difference}: {values}"
 
     def _text(self, value: int | str | None) -> str:
         if value is None:

@@ -674,7 +674,6 @@ class PartWork(Work):
 
 # The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
 
-Seconds = Mapping[int, float | None]
 # the interval of the reference's own rate, which has another unit
 NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
 _OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
@@ -692,7 +691,7 @@ def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[
     return [PartLimit(*ceilings.of(part.ready.operation, part.ready.case, backend, part.part.groups)) for part in step.parts]
 
 
-def path_s(plan: StepPlan, seconds_of: Seconds) -> float | None:
+def path_s(plan: StepPlan, seconds_of: Mapping[int, float | None]) -> float | None:
     """Return the seconds of a step from those of its parts; None if one of them is unknown.
 
     Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready, and
