@@ -28,6 +28,7 @@ from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
 from collbench.measuring import counters, instruments
 from collbench.plugins.channels.tcp_streams import COUNTED, PATIENCE_S, Reply, attempt
+from collbench.units import first_of
 from collbench.untrusted import dict_of, parse_json
 
 # The interface of a wire tool: its two command lines, and the parser of its output.
@@ -555,9 +556,7 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     for tool in tools:
         lacking = dict.fromkeys(member.host for member in world.members if versions[member.rank][tool.name] is None)
         if lacking:
-            more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
-            hosts = ", ".join(list(lacking)[:_MOST_NAMED])
-            raise UsageError(f"--tools {tool.name}: it is not installed on {hosts}{more}: {tool.package}")
+            raise UsageError(f"--tools {tool.name}: it is not installed on {first_of(lacking, _MOST_NAMED)}: {tool.package}")
     return Tools(tools, {tool.name: [str(of_rank[tool.name]) for of_rank in versions] for tool in tools})
 
 

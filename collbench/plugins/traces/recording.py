@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
@@ -229,17 +230,12 @@ def encode(recording: Recording) -> str:
     import hashlib
     import zlib
 
-    import msgspec
+    def fields(action: Action) -> list[Any]:
+        if isinstance(action, Compute):
+            return ["c", action.seconds]
+        return ["s" if isinstance(action, Start) else "w", action.exchange]
 
-    timeline = [
-        msgspec.msgpack.encode(
-            [
-                ["c", action.seconds] if isinstance(action, Compute) else ["s" if isinstance(action, Start) else "w", action.exchange]
-                for action in of_rank
-            ]
-        )
-        for of_rank in recording.step.timeline
-    ]
+    timeline = [msgspec.msgpack.encode(list(map(fields, actions))) for actions in recording.step.timeline]
     rest = {name: value for name, value in asdict(recording).items() if name != "step"}
     step = [recording.step.exchanges, recording.step.payload_bytes, recording.step.note]
     packed = msgspec.msgpack.encode(msgspec.to_builtins([step, timeline]))
@@ -251,8 +247,6 @@ def decode(text: str, rank: int | None = None) -> Recording:
     """Return the recording from the text of `encode`. rank: keep only this rank's timeline, those of other ranks are ()."""
     import base64
     import zlib
-
-    import msgspec
 
     packed, rest = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)))
     (exchanges, payload, note), timeline = msgspec.msgpack.decode(base64.b64decode(packed))
