@@ -103,8 +103,6 @@ class Stopwatch:
             self.stream.synchronize()
 
 
-# The objects for measurements on one GPU: three arrays in its memory, a stopwatch, a checker.
-
 GRAIN = 16  # sizes are multiples of this
 _LEAST = 1024
 _DEFAULT_SIZE = 512 << 20  # nvbandwidth's
@@ -146,8 +144,6 @@ def fitting_size(gpus: Sequence[OpenGpu], requested: int | None) -> int:
         )
     return size
 
-
-# The result of a kernel on one GPU, or between two GPUs: the samples, and the figures that follow from them.
 
 ABOVE = "above_bound"
 
@@ -231,8 +227,6 @@ class KernelFigure(Record, frozen=True, kw_only=False):
         """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
         return {value.name: value.value(self) for value in value_columns(KernelFigure)}
 
-
-# The latency of memory: a chain of indices, and loads that follow it one after the other.
 
 _LINE = 256  # bytes between loads, more than a cache line of any GPU
 _CHASE_WORD = 8
@@ -454,8 +448,6 @@ def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, 
     return rounds, elapsed_ns
 
 
-# All GPUs of this host, at rank 0.
-
 _TIMEOUT_S = 300.0  # how long the other ranks of a launch wait for one kernel of rank 0
 _GOING_ON = -1
 _WHAT = "the kernels of rank 0"
@@ -521,9 +513,6 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
         for result in peer_figures(x, y):
             over_link = result.kernel not in _NOT_OVER_LINKS
             yield result.replace(floor_bytes_per_s=link.bytes_per_s, floor=floor) if over_link else result
-
-
-# `collbench kernels`: a line per kernel as soon as it is measured, or one JSON object per line.
 
 
 class KernelsWriter:

@@ -298,8 +298,6 @@ def _difference(arrived: NDArray[np.uint8], written: NDArray[np.uint8]) -> str |
     return None if not len(wrong) else f"{len(wrong)} of {len(written)} bytes differ from those that were written, the first at {wrong[0]}"
 
 
-# The channels.
-
 SEQUENTIAL = {"storage_1m": (2**20, 8), "storage_128k": (128 * 2**10, 32)}  # block size, reads at once
 RANDOM = "storage_4k_random"
 CUFILE, STAGED = "storage_gpu_cufile", "storage_gpu_staged"
@@ -412,9 +410,6 @@ def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, re
         link = row.limited_by
     sentences = [link, storage.describe(), how, f"file of {format_size(file_bytes)}", way]
     return done.replace(limited_by="; ".join(filter(None, sentences)))
-
-
-# Readers of one thread that end in GPU memory.
 
 
 class GpuReader(StorageReader):

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from collbench.plugins.channels.storage import Scratch
 
 
-# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
-
 Values = NDArray[np.float64]
 _ENOUGH = 6  # fewer samples have no 95 % interval
 
@@ -125,8 +123,6 @@ def _settled(channel: Channel, rates: tuple[float | None, float | None, float | 
         flags.append("above_bound")
     return channel.replace(bytes_per_s=value, ci_low=low, ci_high=high, flags=tuple(flags))
 
-
-# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
 
 _PER_CPU_BYTES = 16 * 2**20
 _LEAST_BYTES = 256 * 2**20  # source and target together are twice that, more than most caches
@@ -337,14 +333,6 @@ _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
 
 
-class PathBytes(msgspec.Struct, frozen=True):
-    """The bytes that left the sending host over RDMA ports and over interfaces (None: not counted), and the expected bytes."""
-
-    rdma: float | None
-    interfaces: float | None
-    payload: float
-
-
 def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
     """Measure the MPI channels from host memory, and from GPU memory if the library supports it. Rank 0 has the figures.
 
@@ -425,31 +413,30 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     ready = result.ready
     # the bytes that leave the sending host in one iteration of all pairs
     n_bytes = float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
-    row = _with_path(row, _way(work.counted.moved, work.counted.iterations * n_bytes), links, backend)
+    row = _with_path(row, work.counted.moved, work.counted.iterations * n_bytes, links, backend)
     if device == "cuda":
         row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
     wrong = result.wrong[0].sentence() if result.wrong else None
     return from_times(row, result.measured.samples[ready.timed].max(axis=0), n_bytes, wrong)
 
 
-def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Return the row compared with the link that the counters show, or without a link if they show none."""
+def _with_path(row: Channel, moves: Mapping[str, Any], n_bytes: float, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+    """Return the row compared with the link by which the counters show that n_bytes left, or without a link if they show none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
-    if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
-        row = against(row, rdma)
-    elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
+    by_ports, by_interfaces = _bytes_left(moves)
+    if rdma and by_ports is not None and by_ports >= COUNTED * n_bytes:
+        return against(row, rdma)
+    if tcp and by_interfaces is not None and by_interfaces >= COUNTED * n_bytes:
         row = against(row, tcp)
-        row = row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
-    else:
-        row = row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
-    return row
+        return row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA") if rdma else row
+    return row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
 
 
-def _way(moves: Mapping[str, Any], payload: float) -> PathBytes:
+def _bytes_left(moves: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the bytes that left the host over RDMA ports, and over interfaces; None: not counted."""
     ports = [counters.moved(counts, "tx") for name, counts in moves["ports"].items() if name not in moves["silent"]]
-    out = [moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]]
-    return PathBytes(_sum(ports), _sum(out), payload)
+    return _sum(ports), _sum([moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]])
 
 
 def _sum(counts: list[int | None]) -> float | None:

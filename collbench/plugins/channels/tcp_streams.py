@@ -24,8 +24,6 @@ from collbench.measuring import counters
 from collbench.measuring.references import PATTERN, PERIOD
 from collbench.measuring.sync import at_once
 
-# Common parts of the channels between two hosts.
-
 PATIENCE_S = 15.0  # for a connection; a blocked one is reported
 COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Reply = dict[str, Any]
@@ -187,9 +185,6 @@ def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
     so_far = sum(np.interp(edges, stream.times, stream.totals) for stream in arrivals)
     rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
     return rates
-
-
-# Streams between ranks: all at the same time, and the reports of both ends.
 
 
 class TcpStream(msgspec.Struct, frozen=True):

@@ -156,9 +156,7 @@ def _parse_fi_pingpong(request: ToolRequest, printed: str) -> ToolFigure:
 
 
 def _microseconds(line: str) -> float | None:
-    """Return the seventh value of "8  2k  =2k  31k  0.05s  0.69  11.61  0.09". The size in front is rounded, so it is
-    not checked.
-    """
+    """Return the seventh value of "8 2k =2k 31k 0.05s 0.69 11.61 0.09". The size in front is rounded, so it is not checked."""
     words = line.split()
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
 
@@ -282,8 +280,6 @@ IPERF3 = WireTool(  # it runs for whole seconds, at least one
     parse=_parse_iperf3,
 )  # fmt: skip
 
-
-# Wire tools as processes: limited in time and output. The kernel ends them when this process ends.
 
 _MOST_BYTES = 4 << 20  # iperf3 prints 5 KB per run
 _CHUNK = 1 << 16
@@ -466,8 +462,6 @@ UCX_PERFTEST = WireTool(  # it runs a number of messages; UCX_TLS and UCX_NET_DE
     parse=_parse_ucx_perftest,
 )  # fmt: skip
 
-
-# The wire tools by name. A requested tool must be installed on every host that runs it.
 
 WIRE_TOOLS = {tool.name: tool for tool in (IPERF3, FI_PINGPONG, UCX_PERFTEST, IB_WRITE_BW)}
 _VERSION_S = 10.0

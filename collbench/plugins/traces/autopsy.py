@@ -291,9 +291,6 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
     return AutopsyVerdict(result, tuple(findings), world, known_world, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
 
 
-# Ranks that wait for others.
-
-
 class _Waits:
     def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
         self.trace = trace
@@ -447,11 +444,7 @@ def _place(trace: Trace, rank: int, index: int = UNKNOWN) -> str:
     return traced.notes.get(len(traced.operations) - 1 if index == UNKNOWN else index, "")
 
 
-# Calls about which the ranks disagree.
-
 _CONTEXT, _LEAST_CONTEXT = 12, 2  # calls before the one in question, which must be equal in an earlier step
-
-
 _GOES_ON = 32  # calls after which a mismatch is not what ended the job
 
 
@@ -557,8 +550,6 @@ def _describe(operation: Any) -> str:
     dtype = "elements" if operation["dtype"] == NONE else DTYPES[operation["dtype"]]
     return f"{kind} of {sent if kind == 'allgather' else largest:,} {dtype}"
 
-
-# Ranks that arrive late.
 
 _FEWEST_CALLS, _LATE_NS, _LEAST_SHARE, _CHANCE = 20, 10_000_000, 0.1, 0.001
 

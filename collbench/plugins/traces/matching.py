@@ -136,9 +136,6 @@ def _row_numbers(*columns: NDArray[Any]) -> NDArray[Any]:
     return numbers
 
 
-# What the ranks of a matched call do not agree about.
-
-
 def named_ranks(ranks: Sequence[int]) -> str:
     """Return "rank 3", or "ranks 0, 1, …" with the first eight."""
     return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], 8)}"

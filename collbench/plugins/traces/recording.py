@@ -12,8 +12,6 @@ from collbench.plugins.training.workloads.step import Action, Compute, Exchange,
 from collbench.reason import Fact
 from collbench.units import plural
 
-# What a replay assumes, leaves out and chooses, as facts.
-
 
 class DefaultUsed(Fact, frozen=True):
     """The trace does not contain a field of some operations, and the replay uses a default.
@@ -127,8 +125,8 @@ class FilesIgnored(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the files."""
-        others = f" and {self.more} more" if self.more else ""
-        return f"ignored, since only one format is read: {', '.join(self.files)}{others}"
+        more = f" and {self.more} more" if self.more else ""
+        return f"ignored, since only one format is read: {', '.join(self.files)}{more}"
 
 
 class ShrunkTo(Fact, frozen=True):

@@ -50,14 +50,15 @@ def shrunk(recording: Recording, ranks: int) -> Recording:
     dimension = _dimension(mesh, recording.step.exchanges, factor, ranks)
     kept = [rank for rank in range(whole) if dimension.of(rank) < dimension.size // factor]
     number = {rank: place for place, rank in enumerate(kept)}
-    exchanges, index = list[Exchange](), dict[int, int]()
+    exchanges: list[Exchange] = []
+    index: dict[int, int] = {}
     for place, exchange in enumerate(recording.step.exchanges):
         groups = [tuple(number[rank] for rank in group if rank in number) for group in exchange.groups]
-        left = tuple(group for group in groups if len(group) > 1)
-        if left:
+        shorter = tuple(group for group in groups if len(group) > 1)
+        if shorter:
             index[place] = len(exchanges)
-            root = exchange.root if exchange.root is None or exchange.root < len(left[0]) else 0
-            exchanges.append(replace(exchange, groups=left, root=root))
+            root = exchange.root if exchange.root is None or exchange.root < len(shorter[0]) else 0
+            exchanges.append(replace(exchange, groups=shorter, root=root))
     timeline: list[tuple[Action, ...]] = []  # of each rank, with the exchanges that are left, by their new numbers
     for rank in kept if recording.step.timeline else ():
         actions: list[Action] = []

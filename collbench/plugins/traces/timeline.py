@@ -108,9 +108,6 @@ def _within(intervals: NDArray[np.int64], begin: int, end: int) -> int:
     return int((part[:, 1] - part[:, 0]).sum())
 
 
-# The recorded timelines, for a drawing.
-
-
 def recorded_timelines(
     trace: Trace, windows: Windows, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]
 ) -> tuple[RankTimeline, ...]:

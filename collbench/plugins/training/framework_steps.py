@@ -176,9 +176,6 @@ class FrameworkTraining(LibraryTraining):
         return tuple(parts)
 
 
-# The model and its training, in one process and under a framework.
-
-
 class TorchTraining:
     """A model with an optimizer, and the batch of one or several ranks.
 
@@ -193,8 +190,12 @@ class TorchTraining:
         torch.manual_seed(_SEED)
         self.plain = _model_of(torch, shape, tensors).to(device)
         self._trained = self.plain
-        if regime is not None:
-            self._trained = _with_ddp(torch, self.plain, shape) if regime.name == DDP.name else _sharded(self.plain)
+        if regime is not None and regime.name == DDP.name:
+            # its default is not given, because that has a smaller first bucket
+            bucket_mib = None if shape.bucket_bytes == parse_size(BUCKET) else shape.bucket_bytes / 2**20
+            self._trained = torch.nn.parallel.DistributedDataParallel(self.plain, bucket_cap_mb=bucket_mib)
+        elif regime is not None:
+            self._trained = _sharded(self.plain)
         self._optimizer = torch.optim.SGD(self.plain.parameters(), lr=0.1)
         batches = [_batch(torch, shape, tensors, seed) for seed in seeds]
         self._tokens, self._targets = (torch.cat(parts).to(device) for parts in zip(*batches, strict=True))
@@ -254,12 +255,6 @@ def _batch(torch: Any, shape: Shape, tensors: ModelTensors, seed: int) -> tuple[
     return tokens, targets.to(getattr(torch, shape.dtype))
 
 
-def _with_ddp(torch: Any, model: Any, shape: Shape) -> Any:
-    """Return the model under DistributedDataParallel. Its default is not given, because that has a smaller first bucket."""
-    default = shape.bucket_bytes == parse_size(BUCKET)
-    return torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=None if default else shape.bucket_bytes / 2**20)
-
-
 def _sharded(model: Any) -> Any:
     """Return the model under FSDP2: a unit per layer, and the root."""
     from torch.distributed.fsdp import fully_shard
@@ -268,9 +263,6 @@ def _sharded(model: Any) -> Any:
         fully_shard(layer)
     fully_shard(model)
     return model
-
-
-# What a step exchanged, as PyTorch records it.
 
 
 def recorded_step(torch: Any, training: TorchTraining) -> list[Exchanged]:
@@ -321,9 +313,6 @@ def compared(framework: str, expected: Sequence[Exchanged], by_rank: Sequence[Se
     return TrafficEqual(framework, len(expected), total, training.regime.models, training.modelled_bytes)
 
 
-# One training: warm-up, a recorded step, samples, and a step that is verified.
-
-
 @dataclass
 class FrameworkWork(LibraryWork):
     """The steps of a framework on this rank's device. recorded: what this rank exchanged in one of them."""
@@ -370,20 +359,20 @@ def _verify(torch: Any, framework: FrameworkTraining, world: World, device: str,
     before = _flat(torch, alone.values())
     together.step()
     alone.step()
-    got, right = _flat(torch, together.values()), _flat(torch, alone.values())
+    got = _flat(torch, together.values())
+    right = _flat(torch, alone.values())
     digests = world.allgather(hashlib.sha256(got.view(torch.uint8).numpy().tobytes()).hexdigest(), "comparing the ranks' parameters")
-    found = []
+    wrong = []
     if digests[world.rank] != digests[0]:
-        found.append(
-            Mismatch(world.rank, 1, 0, digests[0][:8], digests[world.rank][:8], "hash of the parameters, of rank 0 and of this rank")
-        )
+        what = "hash of the parameters, of rank 0 and of this rank"
+        wrong.append(Mismatch(world.rank, 1, 0, digests[0][:8], digests[world.rank][:8], what))
     tolerance = _OF_UPDATE[shape.element_bytes] * float((right - before).double().abs().max())
     bad = torch.nonzero(~((got - right).double().abs() <= tolerance)).flatten()
     if len(bad):
         first = int(bad[0])
-        found.append(Mismatch(world.rank, len(bad), first, f"{float(right[first])}", f"{float(got[first])}", "parameters of one process"))
-    return found
+        wrong.append(Mismatch(world.rank, len(bad), first, f"{float(right[first])}", f"{float(got[first])}", "parameters of one process"))
+    return wrong
 
 
 def _flat(torch: Any, values: Sequence[Any]) -> Any:
-    return torch.cat([each.flatten() for each in values])
+    return torch.cat([value.flatten() for value in values])

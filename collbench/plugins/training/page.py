@@ -58,8 +58,6 @@ def section(material: Material) -> Section | None:
     return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, shown_charts)
 
 
-# The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.
-
 _MOST_BARS = 24
 _LONGEST = 1e9  # seconds: a longer time is not valid
 _PARTS_METHOD = (
@@ -125,8 +123,6 @@ def _parts_caption(bars: Sequence[Bar], shown: int) -> str:
         texts.append(f"{shown} of {len(bars)} are drawn")
     return short(". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts) + ".", 600)
 
-
-# The chart of expert-parallel training over several routings: the step time of each, above the time of evenly routed steps.
 
 _MOST_DRAWN = 300  # routings of a backend
 _METHOD = (

@@ -97,9 +97,6 @@ class Staleness(Record, frozen=True, kw_only=True):
     duration_s: _Number = None
 
 
-# The result of expert-parallel training over several routings.
-
-
 class TimeQuantiles(msgspec.Struct, frozen=True):
     """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
 

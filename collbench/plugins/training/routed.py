@@ -239,9 +239,6 @@ def check_routing(routing: Routing | None, world: World) -> None:
             )
 
 
-# Preparation: buffers of the largest routing, and a program for each exchange over them.
-
-
 class PreparedRouting(msgspec.Struct, frozen=True):
     """All routings, ready to run: `ready.loop` runs a turn in each iteration, `ready.checking` an exchange.
 
@@ -257,8 +254,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
     """Allocate and bind all exchanges, and run each once on all ranks. Return them, or why a rank cannot, the same at all ranks."""
     operation = plan.operation
     cases = [case for case, _, _ in plan.largest]
-    refusals = [reason for case in cases if (reason := unsupported_reason(stage.backend, operation, case))]
-    reason = world.first_error(as_json(refusals[0]) if refusals else None, f"asking {stage.backend.name} what it can do")
+    refusal = next(filter(None, (unsupported_reason(stage.backend, operation, case) for case in cases)), None)
+    reason = world.first_error(as_json(refusal) if refusal else None, f"asking {stage.backend.name} what it can do")
     if reason is not None:
         return PartNotPrepared(plan.parts[0].what, decode_reason(reason))  # type: ignore[arg-type]
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
@@ -276,7 +273,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
         return by_way
 
     memory = preparation.attempt("allocating", "allocation", allocate)
-    if failed := preparation.first_failure(memory, "allocating"):
+    failed = preparation.first_failure(memory, "allocating")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     assert not isinstance(memory, CaseFailed)
     views = [
@@ -292,7 +290,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
         return programs
 
     programs = preparation.attempt("binding its calls", "binding", bind)
-    if failed := preparation.first_failure(programs, "binding its calls"):
+    failed = preparation.first_failure(programs, "binding its calls")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     assert not isinstance(programs, CaseFailed)
     ready = _ready(title, plan, programs, stage, world)
@@ -302,7 +301,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
             ready.checking.run(len(plan.exchanges))
     except CallFailed as error:
         refused = CaseFailed("first call", world.rank, str(error))
-    if failed := preparation.first_failure(refused, "the first call"):
+    failed = preparation.first_failure(refused, "the first call")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     return PreparedRouting(plan, ready, tuple(views))
 
@@ -384,8 +384,6 @@ def _mismatches(what: str, buffers: Sequence[AnyBuffers]) -> list[Mismatch]:
     return [replace(mismatch, what=what) for view in buffers for mismatch in view.check(0) if mismatch]
 
 
-# The row: the distribution over the routings, and the imbalance tax.
-
 _QUANTILES = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
 
 
@@ -455,7 +453,7 @@ def routed_limits(plan: RoutedPlan, ceilings: Ceilings, backend: Backend) -> lis
 def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, around: Around) -> StepRow:
     """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
     seconds = slowest(watched.measured.samples, plan.ranks, len(plan.turns))
-    taken = watched.measured.samples.shape[1] // len(plan.turns)
+    rounds = watched.measured.samples.shape[1] // len(plan.turns)
     moved = plan.moved_bytes()[_turns_of_routings(plan)]
     row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
@@ -464,7 +462,7 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
     measured_s = np.array([time.value for time in times.each])
     passed = bound_s is not None and bool(np.any(measured_s * TOLERANCE < bound_s))
-    misleading, flags = around.judged(watched, passed, doubts(seconds.sum(axis=1), taken, None, 1))
+    misleading, flags = around.judged(watched, passed, doubts(seconds.sum(axis=1), rounds, None, 1))
     withheld = misleading or passed
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None

@@ -176,8 +176,6 @@ class OverTorch:
 Messenger = OverMpi | OverTorch
 
 
-# Servers and workers of asynchronous training, and the messages of a worker with each server in a round.
-
 CAPABLE = ("mpi", "gloo")
 ROTATION_BYTES = 64 * 2**20  # buffers of a worker: larger than the caches, but not the whole model
 Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each message
@@ -219,11 +217,9 @@ class JobRoles(LibraryTraining):
 
     def refusal(self, backend: Backend) -> ServersUnsupported | None:
         """Return why a backend cannot carry this training, or None."""
-        if backend.virtual:
-            return ServersUnsupported(backend.name, "simulated", tuple(CAPABLE))
-        if backend.name not in CAPABLE:
-            return ServersUnsupported(backend.name, "no waiting", tuple(CAPABLE))
-        return None
+        if backend.name in CAPABLE and not backend.virtual:
+            return None
+        return ServersUnsupported(backend.name, "simulated" if backend.virtual else "no waiting", CAPABLE)
 
     def bytes_at(self, rank: int) -> int:
         """Return the bytes of memory that a rank needs."""
@@ -261,10 +257,8 @@ class JobRoles(LibraryTraining):
         ceiling = _ceiling(self, run.backend, session.ceilings, world)
         # no percentage if ranks wait for cores, or if the bytes took another path
         percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
-        flags = [*row.flags]
-        if crowded:
-            flags.append("oversubscribed")
-        return row.compared_with(ceiling, percent).replace(flags=(*flags, *withholding))
+        flags = (*row.flags, "oversubscribed", *withholding) if crowded else (*row.flags, *withholding)
+        return row.compared_with(ceiling, percent).replace(flags=flags)
 
 
 def roles_of(step: Step, ranks: int) -> JobRoles:
@@ -439,10 +433,7 @@ def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
 
 
 def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, begin: int = 0) -> list[Mismatch]:
-    """Return a list with the mismatch between the elements and repetitions of the period `right`; empty if they agree.
-
-    begin: the index of the first element.
-    """
+    """Return a list with the mismatch between the elements from index `begin` on and the period `right`; empty if they agree."""
     wrong = 0
     first = None
     for start in range(0, len(got), _CHUNK):
@@ -511,11 +502,8 @@ class ServedTraining(LibraryTraining):
         """Return by server a worker's updates; empty at a server."""
         if rank in self.roles.servers:
             return []
-        worker = self.roles.workers.index(rank)
-        return [
-            np.resize(gradient(worker, server).astype(self.roles.dtype.numpy), self.roles.elements(server))
-            for server in range(len(self.roles.servers))
-        ]
+        updates = (gradient(self.roles.workers.index(rank), server) for server in range(len(self.roles.servers)))
+        return [np.resize(update.astype(self.roles.dtype.numpy), self.roles.elements(server)) for server, update in enumerate(updates)]
 
     def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
         """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
@@ -539,11 +527,9 @@ def serves(backend: Backend, regime: Regime) -> bool:
 
 
 def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | ServersUnsupported:
-    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
-    shape.
-    """
+    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid shape."""
     if regime.asynchronous(shape):
-        return ServersUnsupported("tensorflow", "asynchronous", tuple(CAPABLE))
+        return ServersUnsupported("tensorflow", "asynchronous", CAPABLE)
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
     served = ServedTraining(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:

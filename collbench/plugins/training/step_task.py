@@ -56,13 +56,11 @@ from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupport
 from collbench.plugins.overlap.measurement import bind_started, loop_of
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
-from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.timeline import calls_of, check_timeline, computing_s, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.units import format_bytes, plural
-
-# A parameter server: it sums the gradients of all ranks, in host memory.
 
 
 class _Server(msgspec.Struct, frozen=True):
@@ -125,7 +123,7 @@ class ServerSums:
 
         The order of the additions is known, so the comparison is exact in every type.
         """
-        mismatches = []
+        wrong = []
         for server in self._servers:
             total = server.totals[slot]
             right = np.zeros_like(total)
@@ -136,9 +134,8 @@ class ServerSums:
             bad = np.flatnonzero(right.view(bits) != total.view(bits))
             if bad.size:
                 first = int(bad[0])
-                wrong = Mismatch(server.rank, int(bad.size), first, str(right[first]), str(total[first]), "what the server added up")
-                mismatches.append(wrong)
-        return mismatches
+                wrong.append(Mismatch(server.rank, int(bad.size), first, str(right[first]), str(total[first]), "what the server added up"))
+        return wrong
 
 
 _FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
@@ -383,9 +380,6 @@ def _on_host(plan: StepPlan, ranks_here: int) -> Iterator[int]:
         yield ranks * part.slots * part.case.size_bytes if part.exchange.adds else 0
 
 
-# A training step, prepared on all ranks, timed as one iteration, with each part also measured alone, and its data verified.
-
-
 class PreparedPart(msgspec.Struct, frozen=True):
     """A part of a step that every rank can run.
 
@@ -412,11 +406,6 @@ class PreparedStep(msgspec.Struct, frozen=True):
     ready: PreparedCase
     no_overlap: Fact | None = None
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags of the step's row that follow from how it runs."""
-        return (NO_OVERLAP,) if self.no_overlap else ()
-
 
 class PartNotPrepared(Fact, frozen=True):
     """A part of a training step cannot run on the backend: the part, and the reason."""
@@ -427,9 +416,7 @@ class PartNotPrepared(Fact, frozen=True):
 
 
 def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:
-    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
-    on all.
-    """
+    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same on all."""
     parts: list[PreparedPart] = []
     if plan.step.timeline and not runs_timelines(stage):
         return PartNotPrepared(title, TimelineUnsupported(stage.backend.name))
@@ -672,8 +659,6 @@ class PartWork(Work):
         return Stopping.short_measurement(budget, ready.case.size_bytes, taking_part(self.part.part))
 
 
-# The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
-
 # the interval of the reference's own rate, which has another unit
 NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
 _OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
@@ -732,7 +717,7 @@ def with_figures(
     alone_measurements: of each part; None for a part without one.
     """
     series = slowest(watched.measured.samples, step.ready.timed)
-    taken = sound(watched.measured.samples, step.ready.timed)
+    n_sound = len(sound(watched.measured.samples, step.ready.timed))
     times = times_of(series) if len(series) else None
     alone: list[Times | None] = []
     parts_alone = []
@@ -742,7 +727,7 @@ def with_figures(
         parts_alone.append({"n": measurement.samples.shape[1], "flags": measurement.flags} if measurement else {"n": 0, "flags": []})
     ceiling, ceiling_s, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
     passed = bool(times and bound_s and times.p50 * TOLERANCE < bound_s)
-    withheld, flags = around.judged(watched, passed, doubts(series, len(taken), None, 1))
+    withheld, flags = around.judged(watched, passed, doubts(series, n_sound, None, 1))
     percent = 100 * ceiling_s / times.p50 if times and ceiling_s and times.p50 and not (withheld or passed) else None
     return row.compared_with(ceiling, percent).replace(
         n=len(series), time_s=times, stopped=watched.measured.stopped, ceiling_time_s=ceiling_s,
@@ -764,15 +749,15 @@ class Around(msgspec.Struct, frozen=True):
         """The evidence."""
         return self.context.evidence or {}
 
-    def judged(self, watched: MonitoredMeasurement, passed: bool, seen: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
-        """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; seen: flags of the samples."""
+    def judged(self, watched: MonitoredMeasurement, passed: bool, of_samples: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
+        """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; of_samples: flags."""
         disturbed = any(limit.ceiling.disturbed for limit in self.limits)
         flags = list(self.context.flags)
         if disturbed:
             flags.append("reference_disturbed")
         if passed:
             flags.append("above_bound")
-        flags += (*watched.measured.flags, *watched.flags, *seen)
+        flags += (*watched.measured.flags, *watched.flags, *of_samples)
         return self.context.withheld or disturbed, tuple(dict.fromkeys(flags))
 
 
@@ -966,17 +951,16 @@ class TrainingRun(msgspec.Struct, frozen=True):
     def row(self) -> StepRow:
         """Return the row with the values known before the measurement."""
         shape = self.shape
-        step = self.step
         moved = 0.0
         if self.plan:
             moved = moved_by(self.plan, self.ranks)
-        elif self.library and step:
-            moved = self.library.moved_bytes(step, self.ranks)
+        elif self.library and self.step:
+            moved = self.library.moved_bytes(self.step, self.ranks)
         return StepRow(
             self.training.regime.name, self.training.model, self.opened.name, self.parts[0].case.device if self.parts else "cpu",
-            self.ranks, self.nodes, shape.dtype if shape else "", shape.parameters if shape and step else 0,
-            shape.bucket_bytes if shape and step else 0, step.payload_bytes if shape and step else 0, moved,
-            options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
+            self.ranks, self.nodes, shape.dtype if shape else "", shape.parameters if shape and self.step else 0,
+            shape.bucket_bytes if shape and self.step else 0, self.step.payload_bytes if shape and self.step else 0, moved,
+            options=dict(shape.options) if shape else {}, note=self.step.note if self.step else "", replay=self._replay(),
         )  # fmt: skip
 
     def measured(

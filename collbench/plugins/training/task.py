@@ -55,6 +55,7 @@ from collbench.plugins.training.step_task import (
     with_figures,
 )
 from collbench.plugins.training.text import STEPS, PlannedStep
+from collbench.plugins.training.timeline import NO_OVERLAP
 from collbench.reason import Fact, as_fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -295,7 +296,8 @@ class WorkloadTask(Task):
             return None
         slots = {"buffers": [part.part.slots for part in step.parts]}
         limits = limits_of(step, session.ceilings, run.backend)
-        around = _around(session, run, result, limits, flags=(*step.flags, *left_out), evidence=slots)
+        flags = (NO_OVERLAP, *left_out) if step.no_overlap else left_out
+        around = _around(session, run, result, limits, flags=flags, evidence=slots)
         row = _verified(with_figures(run.row(), step, result.watched, alone, around), result)
         if run.training.recording and session.folder:
             session.folder.append(*replayed_case(row, run, step, result.watched, ranks_by_host(run.backend, world)))

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 
-# Texts of planned and measured training steps.
-
 _NUMBER = re.compile(r"\d+")
 
 
@@ -415,9 +413,6 @@ def _share(share: Share | OverlapEstimate) -> str:
     return f"{100 * share.value:.1f} %{interval}"
 
 
-# Steps that compute while they communicate.
-
-
 def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[StepRow]:
     return Column("", title, lambda row: text(row.computing.overlap) if row.computing and row.computing.overlap else NOTHING,
                   right=right, drop=drop)  # fmt: skip
@@ -463,8 +458,6 @@ def _exposed_ms(exposed: OverlapEstimate) -> str:
     value, low, high = (None if time_s is None else f"{1e3 * time_s:.4g}" for time_s in (exposed.value, exposed.low, exposed.high))
     return f"{value}" if low is None else f"{value} ({low}–{high})"
 
-
-# Expert-parallel training over several routings: the distribution of the step time, the imbalance tax, and each routing.
 
 MOST_SHOWN = 24  # routings in the table; JSON has all
 
@@ -519,8 +512,8 @@ def _milliseconds(time_s: Estimate) -> str:
 def _of_expected(step: RoutedStep) -> str:
     if step.busbw_bytes_per_s is None or step.expected_bytes_per_s is None or step.percent_of_expected is None:
         return NOTHING
-    rate, expected = format_rate(step.busbw_bytes_per_s), format_rate(step.expected_bytes_per_s)
-    return f"{rate} of {expected} GB/s ({step.percent_of_expected:.0f} %)"
+    rates = f"{format_rate(step.busbw_bytes_per_s)} of {format_rate(step.expected_bytes_per_s)} GB/s"
+    return f"{rates} ({step.percent_of_expected:.0f} %)"
 
 
 def _of_routings(title: str, text: Callable[[RoutingResult], str], drop: int = 0) -> Column[StepRow]:
@@ -551,9 +544,6 @@ _ROUTINGS: tuple[Column[Shown[RoutedStep]], ...] = (
 
 
 STEPS = RecordKind("workload", StepRow, title, remarks, style=style, lines=lines)
-
-
-# The kind of run.
 
 
 def step_time_of(about: Mapping[str, Any]) -> float | None:

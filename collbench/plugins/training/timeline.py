@@ -105,9 +105,6 @@ def calls_of(
                 yield from compute(seconds)
 
 
-# The time of a timeline at given times of its exchanges.
-
-
 class _GroupRun(msgspec.Struct):
     """The exchange of one group: the ranks that have yet to start it, the latest start so far, and its end once all have.
 
@@ -162,7 +159,7 @@ class _Simulation:
         key = (exchange, group)
         if key not in self._runs:
             sender = group[0] if self._step.exchanges[exchange].operation == P2P_MESSAGE.name else None
-            missing = {one for one in group if self._step.timeline[one]}
+            missing = {member for member in group if self._step.timeline[member]}
             self._runs[key] = _GroupRun(missing, sender)
         return self._runs[key]
 
