@@ -374,8 +374,6 @@ def digits(dtype: str, seed: int) -> Values:
     return np.random.default_rng(seed).integers(1, 1000, PERIOD).astype(dtype)
 
 
-# The rates at which one GPU reaches another's memory, by its multiprocessors and by the copy engine, and the latency of a flag.
-
 _ROUNDS, _LAUNCHES = 1000, 15
 _TIMEOUT_NS = 2 * 10**9
 _CHAIN = 64 << 20  # bytes of a peer's memory that a chase visits

@@ -111,7 +111,6 @@ def _pcie_link(disk: Path) -> Link:
         width = int((slot / "current_link_width").read_text())
     except (OSError, ValueError):
         speed = None
-        width = 0
     row = pcie(float(speed[1])) if speed else None
     if row is None or not 1 <= width <= 32:
         return unknown(f"{disk.name}: /sys has no valid speed and width of its PCIe link")

@@ -624,8 +624,6 @@ def links_of(world: World) -> dict[str, Link]:
     return {member.host: Link(*fields) for member, fields in zip(world.members, replies, strict=True) if fields}
 
 
-# The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
-
 _TOOLS_SIZE_BYTES = 2**20
 _TCP = "tcp"
 _UNKNOWN = "which link it takes, {} decides"

@@ -140,8 +140,7 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
     seconds, patience_s = times
     buffer = np.empty(_CHUNK, np.uint8)
     connection.settimeout(patience_s)
-    total = 0
-    got = 0
+    total = got = 0
     start = 0.0
     while not start or time.monotonic() < start + seconds:
         try:

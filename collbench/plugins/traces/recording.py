@@ -217,8 +217,6 @@ class Recording(msgspec.Struct, frozen=True):
         return max((sum(action.seconds for action in rank if isinstance(action, Compute)) for rank in self.step.timeline), default=0.0)
 
 
-# For the control plane: rank 0 reads the trace, and every rank gets the exchanges and its own timeline.
-
 _ACTIONS: Mapping[str, type[Action]] = {"s": Start, "w": Wait, "c": Compute}
 
 

@@ -112,9 +112,8 @@ def _dimension(mesh: Sequence[Dimension], exchanges: Sequence[Exchange], factor:
         across = {each.operation for each in exchanges if any(len({dimension.of(rank) for rank in group}) > 1 for group in each.groups)}
         name = f"the dimension of {dimension.size} ranks (stride {dimension.stride})"
         if dimension.size % factor or dimension.size == factor:
-            reasons.append(
-                f"{name} would have {plural(dimension.size // factor, 'rank')}" + (" and a rest" if dimension.size % factor else "")
-            )
+            rest = " and a rest" if dimension.size % factor else ""
+            reasons.append(f"{name} would have {plural(dimension.size // factor, 'rank')}{rest}")
         elif not across:
             reasons.append(f"{name} has no communication")
         elif across - _DATA_PARALLEL:

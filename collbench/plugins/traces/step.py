@@ -93,10 +93,8 @@ def step_of(trace: Trace, matches: Sequence[GroupMatch], options: ReplayOptions 
     )  # fmt: skip
 
 
-# The step: the operations of each rank between two boundaries.
-
-
 def _windows(trace: Trace, calls: Calls, options: ReplayOptions) -> tuple[Windows, StepChosen]:
+    """Return the operations of each rank between two boundaries, and how this step was chosen."""
     whole = [np.array([0, len(rank.operations)]) for rank in trace.ranks]
     if options.step == "all":
         return _window(trace, whole, 0), StepChosen("all", 0, 1)

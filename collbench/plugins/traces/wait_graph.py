@@ -267,7 +267,6 @@ def _failed(position: int, tables: Sequence[GroupCalls]) -> list[int]:
 def _front(rank: RankTrace, failed: list[int]) -> NDArray[Any]:
     """Return the operations in which a rank waits: those that its GPU has started, else the first pending one with its batch."""
     state = rank.operations["state"]
-    batch = rank.operations["batch"]
     pending = np.flatnonzero(np.isin(state, _PENDING))
     if not len(pending):
         pending = np.array(sorted(failed), np.int64)
@@ -275,6 +274,7 @@ def _front(rank: RankTrace, failed: list[int]) -> NDArray[Any]:
     if len(started) or not len(pending):
         return started
     first = pending[0]
+    batch = rank.operations["batch"]
     with_it: NDArray[Any] = pending[(pending == first) | ((batch[pending] == batch[first]) & (batch[first] != UNKNOWN))]
     return with_it
 

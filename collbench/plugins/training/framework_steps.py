@@ -219,7 +219,6 @@ class TorchTraining:
 
 def _model_of(torch: Any, shape: Shape, tensors: ModelTensors) -> Any:
     """Return the model that `tensors` describes. It has no dropout, so that a step depends on the batch alone."""
-
     module: Any = torch.nn.Module
 
     class SmallModel(module):  # type: ignore[misc]

@@ -474,7 +474,7 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
         flags=flags,
-        evidence={**around.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
+        evidence={**(around.context.evidence or {}), "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count
 from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +46,7 @@ from collbench.plugins.training.step_task import (
     StepLoop,
     TrainingRun,
     check_number,
+    pieces,
 )
 from collbench.plugins.training.workloads.parameter_server import REGIME, roles
 from collbench.plugins.training.workloads.step import Regime, Shape, Step
@@ -285,13 +286,8 @@ def roles_of(step: Step, ranks: int) -> JobRoles:
     workers = tuple(rank for rank in range(ranks) if rank not in servers)
     if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
         raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
-    pushed, pulled = (tuple(_pieces(counts[server]) for server in servers) for counts in (pushes, pulls))
+    pushed, pulled = (tuple(pieces(counts[server]) for server in servers) for counts in (pushes, pulls))
     return JobRoles(servers, workers, pushed, pulled, dtype)
-
-
-def _pieces(counts: Sequence[int]) -> Pieces:
-    """Return consecutive pieces with these numbers of elements, without the empty ones."""
-    return tuple((first, count) for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
 
 
 # The work of servers and workers of asynchronous training: a server adds each gradient when it arrives, and replies with its model.

@@ -56,11 +56,16 @@ from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupport
 from collbench.plugins.overlap.measurement import bind_started, loop_of
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
-from collbench.plugins.training.timeline import calls_of, check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.timeline import calls_of, check_timeline, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.units import format_bytes, plural
+
+
+def pieces(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return (first element, number) of consecutive pieces with these numbers of elements, without the empty ones."""
+    return tuple((first, count) for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
 
 
 class _Server(msgspec.Struct, frozen=True):
@@ -94,11 +99,10 @@ class ServerSums:
         for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
             for driven, place in enumerate(buffers.places):
-                counts = [block.count for block in ready.operation.expected_blocks(place)]
-                shares = [(begin, count) for begin, count in zip(accumulate(counts, initial=0), counts, strict=False) if count]
+                shares = pieces([block.count for block in ready.operation.expected_blocks(place)])
                 if shares:
                     totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
-                    self._servers.append(_Server(group.ranks[place.rank], place, buffers, driven, tuple(shares), totals))
+                    self._servers.append(_Server(group.ranks[place.rank], place, buffers, driven, shares, totals))
 
     def program(self) -> Program:
         """Return the program that adds received data, slot by slot."""
@@ -202,15 +206,11 @@ class StepPart(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """A step on a backend: its parts, and the part of each exchange in their order.
-
-    computing_s   the longest time for which a rank computes in a step, of a step with a timeline; see `agree`
-    """
+    """A step on a backend: its parts, and the part of each exchange in their order."""
 
     step: Step
     parts: tuple[StepPart, ...]
     order: tuple[int, ...]
-    computing_s: float = 0.0
 
     @property
     def ordinals(self) -> list[int]:
@@ -251,7 +251,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
 
 
 def agree(plan: StepPlan, world: World) -> StepPlan:
-    """Return the plan with what follows from the timelines of all ranks: the buffers of each part, and the longest computing.
+    """Return the plan with the buffers of each part that follow from the timelines of all ranks.
 
     All ranks must call it, and each needs the timelines of its own ranks only. A plan without a timeline is returned unchanged.
     Raises UsageError on all ranks if a rank lacks its timeline, or if the ranks wait for one another.
@@ -265,11 +265,11 @@ def agree(plan: StepPlan, world: World) -> StepPlan:
             raise UsageError(timelines["wrong"])
     in_flight = [max(timelines["in_flight"].get(str(part), 1) for timelines in by_rank) for part in range(len(plan.parts))]
     parts = tuple(replace(part, in_flight=buffers) for part, buffers in zip(plan.parts, in_flight, strict=True))
-    return replace(plan, parts=parts, computing_s=max(timelines["computing_s"] for timelines in by_rank))
+    return replace(plan, parts=parts)
 
 
 def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
-    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several; and the longest computing."""
+    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several."""
     step = plan.step
     timelines = [actions for actions in step.timeline if actions]
     wrong = None
@@ -279,9 +279,10 @@ def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
         timeline_s(step, [0.0] * len(step.exchanges))
     except UsageError as error:
         wrong = str(error)
-    slots_by_rank = [slots_needed(actions, plan.order, plan.ordinals, len(plan.parts)) for actions in timelines]
+    ordinals = plan.ordinals
+    slots_by_rank = [slots_needed(actions, plan.order, ordinals, len(plan.parts)) for actions in timelines]
     in_flight = {str(part): max(slots) for part, slots in enumerate(zip(*slots_by_rank, strict=True)) if max(slots) > 1}
-    return {"wrong": wrong, "in_flight": in_flight, "computing_s": max(map(computing_s, timelines), default=0.0)}
+    return {"wrong": wrong, "in_flight": in_flight}
 
 
 def check_number(step: Step) -> None:
@@ -734,7 +735,7 @@ def with_figures(
         busbw_bytes_per_s=row.moved_bytes / times.p50 if times and times.p50 else None,
         parts=tuple(_measured_part(*measured, withheld) for measured in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {number: part.p50 if part else None for number, part in enumerate(alone)}),
-        flags=flags, evidence={**around.evidence, "parts_alone": parts_alone},
+        flags=flags, evidence={**(around.context.evidence or {}), "parts_alone": parts_alone},
     )  # fmt: skip
 
 
@@ -743,11 +744,6 @@ class Around(msgspec.Struct, frozen=True):
 
     limits: Sequence[PartLimit]
     context: RowContext
-
-    @property
-    def evidence(self) -> Mapping[str, Any]:
-        """The evidence."""
-        return self.context.evidence or {}
 
     def judged(self, watched: MonitoredMeasurement, passed: bool, of_samples: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
         """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; of_samples: flags."""

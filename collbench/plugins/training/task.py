@@ -85,9 +85,7 @@ class WorkloadRequest(TaskRequest, frozen=True):
         sweep = self.launch.sweep
         assert isinstance(sweep, Sweep)
         options = {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s}
-        if self.compute:  # runs of earlier versions have no such key
-            options["--compute"] = "real"
-        return options
+        return {**options, "--compute": "real"} if self.compute else options  # runs of earlier versions have no such key
 
     def planned(self, hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
         """Return the steps for these hosts, and why optional trainings have none. Raises UsageError for another training without one."""

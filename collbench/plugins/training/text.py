@@ -85,8 +85,6 @@ def span(first: str, last: str) -> str:
     return _NUMBER.sub(merged, first)
 
 
-# The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
-
 MOST_WORKERS = 16
 P = TypeVar("P", PartRow, WorkerPace, RoutedStep)
 

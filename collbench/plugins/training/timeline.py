@@ -83,11 +83,6 @@ def slots_needed(actions: Sequence[Action], parts: Sequence[int], ordinals: Sequ
     return slots
 
 
-def computing_s(actions: Sequence[Action]) -> float:
-    """Return the seconds for which a rank computes."""
-    return sum(action.seconds for action in actions if isinstance(action, Compute))
-
-
 def calls_of(
     actions: Sequence[Action],
     start: Callable[[int], Sequence[Call]],
